@@ -36,12 +36,12 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench soak conformance test-interop test-mute test-images test-vm fuzz fuzz-corpus cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench microbench soak conformance test-interop test-mute test-images test-vm fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: ## Get what is missing on this machine: packages, etcd, Kubernetes, cargo-deny
+setup: ## Get what is missing on this machine: packages, etcd, Kubernetes, tools of cargo
 	./e2e/setup.sh test
 
 build: ## Build everything
@@ -70,31 +70,29 @@ picture: ## Draw docs/demo.svg from a real run of the demonstration
 	$(SUDO) script -qec "stty columns 200; ./target/debug/flannelctl lab" /dev/null > target/demo.typescript < /dev/null
 	python3 docs/demo-svg.py 'make demo' < target/demo.typescript > docs/demo.svg
 
-test: setup ## All checks and all tests: what CI runs
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	@# A store that is none of keys builds on this much.
-	cargo clippy -p subnet-lease --no-default-features --features managers --lib --test neutral -- -D warnings
-	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
-	@# Builds the programs too. A build without the tests' features before it would compile most of this twice.
-	@# A failure of one hides none of the other. Not beside each other: an emulated machine takes both processors.
-	failed=; INSTA_UPDATE=no cargo test --workspace --no-fail-fast || failed=yes; \
-	{ ./e2e/setup.sh vm && ./e2e/vm/test.sh $(if $(ALL),5400,720) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %)); } || failed=yes; [ -z "$$failed" ]
+test: lint ## All checks and all tests: what CI runs
+	./e2e/suites.sh $(if $(ALL),5400,1500) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %))
 	@$(MAKE) --no-print-directory test-interop
 
-lint: setup ## Format, clippy, licences
+TOOLS := $(CACHE)/tools/bin
+
+lint: setup ## Format, clippy, each feature, documentation, unused dependencies, licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	@# A store that is none of keys builds on this much.
-	cargo clippy -p subnet-lease --no-default-features --features managers --lib --test neutral -- -D warnings
-	$(CACHE)/tools/bin/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
+	@# Each layer of the leases builds without those above it, and so does the test that is written against one of them.
+	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --no-dev-deps -- -D warnings
+	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
+	$(TOOLS)/cargo-machete --skip-target-dir
+	$(TOOLS)/cargo-deny --all-features check --hide-inclusion-graph licenses bans sources
 
 unit: ## Unit, property, contract and kernel tests, without the end-to-end ones
 	cargo test --workspace --exclude e2e --no-fail-fast
 
 e2e: ## End-to-end tests on hosts in namespaces [ARGS=rules:: or the name of a test]
 	cargo build --workspace
-	cargo test -p e2e --no-fail-fast -- $(ARGS)
+	@# A thread for each: the lab lets as many run as the machine bears.
+	cargo test -p e2e --no-fail-fast -- --test-threads=512 $(ARGS)
 
 bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --help; GO_FLANNELD=/path/to/flanneld GO_FLANNEL_CNI=/path/to/flannel]
 	./e2e/setup.sh bench
@@ -102,6 +100,9 @@ bench: ## How packets move, scale, healing and memory against the goals [ARGS=--
 	cargo build --release -p e2e --bin bench
 	./cni/build.sh
 	$(AS_ROOT) ./target/release/bench $(ARGS)
+
+microbench: ## Single functions: diff, look-up, split and merge, checksum, the reader of rules [ARGS=look_up]
+	cargo bench -p netstate -p packet-engine -p traffic-rules --bench diff --bench packets --bench reader -- $(ARGS)
 
 soak: setup ## What takes too long for every day: etcd or the directory away for more than a minute, many restarts, an idle minute, ten minutes of load, healthy networks under load, WireGuard's keys and NAT
 	./e2e/setup.sh soak

@@ -7,6 +7,8 @@ what=${1:-test}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
 deny_version=0.20.2
+machete_version=0.9.2
+hack_version=0.6.46
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
 
@@ -283,9 +285,12 @@ cargo_tools() {
         say "rustup component add ${missing[*]}"
         rustup component add "${missing[@]}"
     fi
-    [ -x "$cache/tools/bin/cargo-deny" ] && return 0
-    say "cargo-deny $deny_version into $cache/tools (some minutes)"
-    cargo install --quiet --locked --root "$cache/tools" "cargo-deny@$deny_version"
+    local tool
+    for tool in "cargo-deny@$deny_version" "cargo-machete@$machete_version" "cargo-hack@$hack_version"; do
+        [ ! -x "$cache/tools/bin/${tool%@*}" ] || continue
+        say "$tool into $cache/tools (some minutes)"
+        cargo install --quiet --locked --root "$cache/tools" "$tool"
+    done
 }
 
 case $what in

@@ -18,7 +18,7 @@ use types::{Encapsulation, Profile};
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "alloc";
 
-/// What there is to know of it without running it.
+/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[],

@@ -21,10 +21,10 @@ use types::{Encapsulation, Family, Profile};
 /// Decides whether the backend can use a lease. Pure.
 pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Refusal> + Send + Sync>;
 
-/// What a backend needs to know at the start.
+/// The input of a backend at the start.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The network configuration.
+    /// The network configuration from the store.
     pub config: NetworkConfig,
     /// This node's stable id, from which its MACs are derived.
     pub node_id: String,
@@ -55,7 +55,8 @@ impl Setup {
             .collect();
         for name in &left {
             tracing::info!(
-                "{name} is left of an earlier backend; it is removed when the new one works"
+                device = %name,
+                "a device is left of an earlier backend; it is removed when the new one works"
             );
         }
         links.extend(left);
@@ -69,23 +70,23 @@ impl Setup {
     }
 }
 
-/// What a network uses on a host that no other network there can use.
+/// Resources of a network on a host that no other network there can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
     /// The names of its devices.
     pub devices: Vec<String>,
     /// VNI and port of the kernel's vxlan interfaces, one for each family.
     pub tunnels: Vec<String>,
-    /// Its UDP ports.
+    /// The UDP ports on which it listens.
     pub ports: Vec<u16>,
     /// Whether other networks can use these ports too: the kernel's vxlan interfaces share one port.
     pub shares_ports: bool,
 }
 
-/// How nodes can ask each other through the network that the backend makes, and beside it.
+/// How nodes probe each other over the overlay that the backend makes, and over the underlay.
 #[derive(Clone)]
 pub struct Overlay {
-    /// Whose leases count.
+    /// The backend types whose leases belong to the overlay.
     pub kinds: Kinds,
     /// Whether each node has a device with the first address of its subnet. Otherwise only the pods' bridge has an address there.
     pub device: bool,
@@ -112,7 +113,7 @@ impl Overlay {
 pub struct Renewal(Arc<Notify>);
 
 impl Renewal {
-    /// Asks.
+    /// Requests a new private key.
     pub fn ask(&self) {
         self.0.notify_one();
     }
@@ -129,15 +130,15 @@ impl Renewal {
 /// A backend: a way to carry packets between nodes, before the node has its lease.
 #[async_trait]
 pub trait Backend: Send {
-    /// What there is to know of it without running it.
+    /// Returns the properties of the backend that do not depend on a configuration.
     fn profile(&self) -> &'static Profile;
 
-    /// What the network uses on this host. `kernel_vxlan` tells whether the kernel supports vxlan, for backends that depend on it.
+    /// Returns the resources of the network on this host. `kernel_vxlan`: the kernel supports vxlan, for backends that depend on it.
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         Takes::default()
     }
 
-    /// What packets of pods travel in, with this configuration.
+    /// Returns the encapsulation of pods' packets with this configuration.
     fn encapsulation(&self) -> Encapsulation {
         self.profile().encapsulation
     }

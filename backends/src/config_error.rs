@@ -1,4 +1,4 @@
-//! What can be wrong with the `Backend` object of a network configuration.
+//! Faults in the `Backend` object of a network configuration.
 
 use crate::secret_error::PRESHARED_VARIABLE;
 use std::fmt;
@@ -11,7 +11,7 @@ use types::{Coded, Detail, Family, Subnets};
 pub enum ConfigError {
     /// There is no such type of backend.
     UnknownType {
-        /// Its name.
+        /// The `Type` in the configuration.
         name: String,
         /// Whether Go flannel has it.
         of_go: bool,
@@ -22,12 +22,12 @@ pub enum ConfigError {
     Key {
         /// The backend, as Go flannel spells it in this text.
         backend: &'static str,
-        /// What is wrong.
+        /// The fault of the key's value.
         fault: Fault,
     },
     /// The `Mode` of wireguard does not exist.
     WireguardMode {
-        /// The value.
+        /// The value in the configuration.
         found: String,
     },
     /// `PSK` is no key. Whatever it is, it may be a secret.
@@ -36,12 +36,12 @@ pub enum ConfigError {
     PskExposed,
     /// ipip needs IPv4, which the network does not have.
     IpipWithoutV4 {
-        /// The network.
+        /// The networks of the configuration.
         networks: Subnets,
     },
 }
 
-/// What is wrong with a key.
+/// A fault of a key in the `Backend` object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The text is not a JSON object.
@@ -50,53 +50,53 @@ pub enum Fault {
     Member(MemberError),
     /// A number is out of range.
     Range {
-        /// The key.
+        /// The key in the `Backend` object.
         key: &'static str,
-        /// The value.
+        /// The value in the configuration.
         value: i64,
         /// The smallest that can be used.
         least: u32,
-        /// The largest.
+        /// The largest number that can be used.
         most: u32,
     },
     /// An MTU is too small.
     Mtu {
-        /// The value.
+        /// The configured MTU in bytes.
         mtu: u32,
         /// The smallest that can be used.
         least: u32,
     },
     /// A word is none of those that there are.
     Word {
-        /// The key.
+        /// The key in the `Backend` object.
         key: &'static str,
-        /// The value.
+        /// The value in the configuration.
         value: String,
         /// Those that there are.
         words: &'static [&'static str],
     },
     /// The mode needs a family that the network does not have.
     ModeNeeds {
-        /// The family.
+        /// The family that the mode needs.
         family: Family,
-        /// The network.
+        /// The networks of the configuration.
         networks: Subnets,
     },
     /// Two devices would have one port.
     SamePort {
-        /// The port.
+        /// The port of both families.
         port: u16,
     },
     /// A VNI leads to an interface name that is too long.
     LongName {
-        /// The VNI.
+        /// The configured VNI.
         vni: u32,
-        /// The name.
+        /// The device name that would be too long.
         name: String,
     },
     /// A name of ours is none for the kernel.
     DeviceName {
-        /// The name.
+        /// The device name that cannot be used.
         name: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What can fail while a backend is set up.
+//! Failures while a backend is set up.
 
 use crate::config_error::ConfigError;
 use crate::secret_error::SecretError;
@@ -20,21 +20,21 @@ pub enum Error {
     Secret(SecretError),
     /// The lease has other families than the network.
     Families {
-        /// The lease's subnets.
+        /// The subnets of this node's lease.
         lease: Subnets,
-        /// The network.
+        /// The networks of the configuration.
         networks: Subnets,
     },
     /// The network has no family.
     NoFamily,
     /// The backend joined before it announced anything.
     NotAnnounced {
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
     },
     /// A name of ours is none for the kernel.
     DeviceName {
-        /// The name.
+        /// The device name that cannot be used.
         name: &'static str,
     },
     /// This build has no WireGuard in user space.
@@ -46,60 +46,60 @@ pub enum Error {
 pub enum UnderlayError {
     /// It lacks the address of a family.
     NoAddress {
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
-        /// The family.
+        /// The address family that is missing.
         family: Family,
-        /// The interface.
+        /// Name of the underlay interface.
         interface: String,
         /// The addresses that it has.
         addresses: Addresses,
     },
     /// It lacks an address of one of the network's families.
     NoAddresses {
-        /// The network.
+        /// The networks of the configuration.
         networks: Subnets,
-        /// The interface.
+        /// Name of the underlay interface.
         interface: String,
         /// The addresses that it has.
         addresses: Addresses,
     },
     /// It lacks an address of a family that carries WireGuard's packets.
     NoCarrier {
-        /// The interface.
+        /// Name of the underlay interface.
         interface: String,
         /// The addresses that it has.
         addresses: Addresses,
     },
     /// Another host translates its addresses, over which host-gw cannot route.
     Translated {
-        /// The public addresses.
+        /// The public addresses of this node.
         public: Addresses,
-        /// The interface.
+        /// Name of the underlay interface.
         interface: String,
         /// The addresses that it has.
         addresses: Addresses,
     },
     /// Too little of its MTU is left for ipip.
     MtuForIpip {
-        /// The interface.
+        /// Name of the underlay interface.
         interface: String,
-        /// Its MTU.
+        /// The MTU of the interface in bytes.
         mtu: u32,
-        /// What the backend takes of it.
+        /// The overhead of the backend in bytes.
         overhead: u32,
-        /// What pods need.
+        /// The smallest MTU of pods in bytes.
         least: u32,
     },
     /// Too little of its MTU is left for WireGuard.
     MtuForWireguard {
-        /// The interface.
+        /// Name of the underlay interface.
         interface: String,
-        /// Its MTU.
+        /// The MTU of the interface in bytes.
         mtu: u32,
         /// What would be left.
         left: u32,
-        /// What pods need.
+        /// The smallest MTU of pods in bytes.
         least: u32,
     },
     /// It has no address of the tunnel's family any more.

@@ -21,7 +21,7 @@ use types::{Encapsulation, Family, Profile};
 /// The wire name.
 pub const KIND: &str = "host-gw";
 
-/// What there is to know of it without running it.
+/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[],
@@ -126,7 +126,6 @@ fn announced(underlay: &Underlay) -> Announced {
     }
 }
 
-/// The plan of host-gw.
 struct HostGwPlan {
     scope: Scope,
     own: Subnets,

@@ -30,10 +30,10 @@ pub const KIND: &str = "ipip";
 const DEVICE: &str = "flannel.ipip";
 /// The outer IPv4 header.
 const OVERHEAD: u32 = 20;
-/// What every IPv4 link carries (RFC 791).
+/// The smallest MTU of an IPv4 link (RFC 791).
 const LEAST_MTU: u32 = 68;
 
-/// What there is to know of it without running it.
+/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device {
@@ -85,7 +85,8 @@ impl Ipip {
         }
         if networks.v6().is_some() {
             tracing::warn!(
-                "ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive (vxlan and host-gw carry both)"
+                remedy = "use vxlan or host-gw, which carry both",
+                "ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive"
             );
         }
         let device = LinkName::parse(DEVICE).ok_or(Error::DeviceName { name: DEVICE })?;
@@ -192,7 +193,6 @@ fn announced(underlay_mtu: u32) -> Announced {
     }
 }
 
-/// The plan of ipip.
 struct IpipPlan {
     scope: Scope,
     own: Subnets,

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use subnet_lease::LeaseTable;
 use tokio::sync::{Notify, watch};
 
-/// Work that a network does beside its reconciler.
-pub(crate) type Beside = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Begins such work. The reconciler is told through the argument when the plan has changed.
-pub(crate) type BeginBeside = Box<dyn FnOnce(Arc<Notify>) -> Beside + Send>;
+/// Work that a network does concurrently with its reconciler.
+pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Begins such work. The argument notifies the reconciler that the plan has changed.
+pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
 struct Running<P, K> {
     reconciler: Reconciler<P, K>,
-    beside: Option<Beside>,
+    background: Option<BackgroundWork>,
     observer: NetworkHandle,
 }
 
@@ -38,35 +38,35 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     leases: &LeaseTable,
     setup: &Setup,
 ) -> Result<Box<dyn Network>, Error> {
-    join_beside(plan, kernel, engines, underlay, leases, setup, None).await
+    join_with_background(plan, kernel, engines, underlay, leases, setup, None).await
 }
 
-/// The same with work beside the reconciler.
+/// Like [`join`], with work that runs concurrently with the reconciler.
 ///
 /// # Errors
 /// The data plane cannot be set up at all.
-pub(crate) async fn join_beside<P: Plan + 'static, K: Kernel + 'static>(
+pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
     engines: Vec<(String, Arc<Counters>)>,
     underlay: &Underlay,
     leases: &LeaseTable,
     setup: &Setup,
-    beside: Option<BeginBeside>,
+    background: Option<BeginBackground>,
 ) -> Result<Box<dyn Network>, Error> {
     let plan = Arc::new(plan);
     let needs = needs(plan.clone());
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer = NetworkHandle::of(reconciler.progress(), engines).with_needs(needs);
-    let beside = beside.map(|begin| begin(reconciler.replanned()));
+    let background = background.map(|begin| begin(reconciler.replanned()));
     Ok(Box::new(Running {
         reconciler,
-        beside,
+        background,
         observer,
     }))
 }
 
-/// What a peer needs in the kernel: its own objects, and the node's routes to its subnet.
+/// The kernel objects of a peer: its own objects, and the node's routes to its subnet.
 fn needs<P: Plan + 'static>(plan: Arc<P>) -> Needs {
     Arc::new(move |peer, facts| {
         let leads_there =
@@ -91,12 +91,12 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
         out: watch::Sender<Announced>,
     ) -> Result<(), Error> {
         let run = self.reconciler.run(inputs, out);
-        match self.beside {
+        match self.background {
             None => run.await,
-            Some(beside) => tokio::select! {
+            Some(background) => tokio::select! {
                 () = run => {}
                 // It ends with the network.
-                () = async { beside.await; std::future::pending::<()>().await } => {}
+                () = async { background.await; std::future::pending::<()>().await } => {}
             },
         }
         Ok(())

@@ -12,14 +12,14 @@ use types::{Coded, Family};
 pub enum Refusal {
     /// It has no public address of the family that the backend needs.
     NoAddress {
-        /// The family.
+        /// The address family that the lease lacks.
         family: Family,
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
     },
     /// It has no public address of the family that carries WireGuard's packets.
     NoCarrier {
-        /// The family.
+        /// The address family that the lease lacks.
         family: Family,
     },
     /// It has no family of the network's.
@@ -30,12 +30,12 @@ pub enum Refusal {
     NotAnObject(JsonFault),
     /// Its data lacks a key.
     Absent {
-        /// The key.
+        /// The key in the lease's backend data.
         key: &'static str,
     },
     /// A key of its data is not a string.
     NotAString {
-        /// The key.
+        /// The key in the lease's backend data.
         key: &'static str,
     },
     /// Its MAC is none.

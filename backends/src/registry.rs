@@ -6,7 +6,6 @@ use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use subnet_lease::LeaseAttrs;
 use types::{Family, Profile};
 
-/// A type of backend.
 struct Kind {
     profile: &'static Profile,
     /// Creates a backend from its configuration.
@@ -138,24 +137,26 @@ mod tests {
         }
     }
 
+    fn takes(network: &str, backend: &str, kernel: bool) -> Takes {
+        create(&setup(&format!(r#"{{{network},"Backend":{backend}}}"#)))
+            .unwrap()
+            .takes(kernel)
+    }
+
+    const IPV4: &str = r#""Network":"10.244.0.0/16""#;
+    const DUAL_STACK: &str =
+        r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48""#;
+
+    fn devices(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
-    fn resources_of_networks() {
-        let takes = |text: &str, kernel| create(&setup(text)).unwrap().takes(kernel);
-        let v4 = |backend: &str, kernel| {
-            takes(
-                &format!(r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#),
-                kernel,
-            )
-        };
-        let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan","VNI":7,"Port":4789}}"#;
-        let both = takes(dual, true);
+    fn vxlan_takes_a_device_and_a_vni_per_family() {
+        let both = takes(DUAL_STACK, r#"{"Type":"vxlan","VNI":7,"Port":4789}"#, true);
         assert_eq!(
             (both.devices, both.ports, both.shares_ports),
-            (
-                vec!["flannel.7".to_owned(), "flannel-v6.7".to_owned()],
-                vec![4789],
-                true
-            )
+            (devices(&["flannel.7", "flannel-v6.7"]), vec![4789], true)
         );
         assert_eq!(
             both.tunnels,
@@ -164,16 +165,24 @@ mod tests {
                 "VNI 7 on UDP port 4789 over IPv6"
             ]
         );
+    }
+
+    #[test]
+    fn vxlan_shares_its_port_only_in_the_kernel() {
         for (mode, kernel, shared) in [
             ("auto", true, true),
             ("auto", false, false),
             ("kernel", false, true),
             ("userspace", true, false),
         ] {
-            let one = v4(&format!(r#"{{"Type":"vxlan","Mode":"{mode}"}}"#), kernel);
+            let one = takes(
+                IPV4,
+                &format!(r#"{{"Type":"vxlan","Mode":"{mode}"}}"#),
+                kernel,
+            );
             assert_eq!(
                 (one.devices, one.ports),
-                (vec!["flannel.1".to_owned()], vec![8472]),
+                (devices(&["flannel.1"]), vec![8472]),
                 "{mode}"
             );
             assert_eq!(
@@ -182,60 +191,41 @@ mod tests {
                 "{mode}"
             );
         }
-        assert_eq!(
-            v4(r#"{"Type":"udp"}"#, true),
-            Takes {
-                devices: vec!["flannel0".to_owned()],
-                ports: vec![8285],
-                ..Takes::default()
-            }
-        );
-        assert_eq!(
-            v4(r#"{"Type":"ipip"}"#, true),
-            Takes {
-                devices: vec!["flannel.ipip".to_owned()],
-                ..Takes::default()
-            }
-        );
-        let (two, one) = (
-            r#"{"Type":"wireguard"}"#,
-            r#"{"Type":"wireguard","Mode":"auto","ListenPort":7}"#,
-        );
-        let dual = |backend: &str| {
-            takes(
-                &format!(
-                    r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{backend}}}"#
-                ),
-                true,
-            )
-        };
-        let devices = |names: &[&str]| {
-            names
-                .iter()
-                .map(|name| (*name).to_owned())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            dual(two),
-            Takes {
-                devices: devices(&["flannel-wg", "flannel-wg-v6"]),
-                ports: vec![51820, 51821],
-                ..Takes::default()
-            }
-        );
-        assert_eq!(
-            dual(one),
-            Takes {
-                devices: devices(&["flannel-wg"]),
-                ports: vec![7],
-                ..Takes::default()
-            }
-        );
-        assert_eq!(v4(r#"{"Type":"host-gw"}"#, true), Takes::default());
     }
 
     #[test]
-    fn peers_are_asked_where_packets_are_carried() {
+    fn backends_take_their_devices_and_ports() {
+        for (network, backend, names, ports) in [
+            (IPV4, r#"{"Type":"udp"}"#, &["flannel0"][..], &[8285][..]),
+            (IPV4, r#"{"Type":"ipip"}"#, &["flannel.ipip"], &[]),
+            (
+                DUAL_STACK,
+                r#"{"Type":"wireguard"}"#,
+                &["flannel-wg", "flannel-wg-v6"],
+                &[51820, 51821],
+            ),
+            (
+                DUAL_STACK,
+                r#"{"Type":"wireguard","Mode":"auto","ListenPort":7}"#,
+                &["flannel-wg"],
+                &[7],
+            ),
+            (IPV4, r#"{"Type":"host-gw"}"#, &[], &[]),
+        ] {
+            assert_eq!(
+                takes(network, backend, true),
+                Takes {
+                    devices: devices(names),
+                    ports: ports.to_vec(),
+                    ..Takes::default()
+                },
+                "{backend}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_backends_that_carry_packets_have_an_overlay() {
         let overlay = |backend: &str| {
             create(&setup(&format!(
                 r#"{{"Network":"10.244.0.0/16","Backend":{backend}}}"#
@@ -264,7 +254,7 @@ mod tests {
         let encrypted = overlay(r#"{"Type":"wireguard"}"#).unwrap();
         assert!(
             encrypted.device && !encrypted.clear && (encrypted.mtu)(1500, Family::V4) == 1420,
-            "nothing goes beside the tunnel"
+            "no packet bypasses the tunnel"
         );
         assert!(
             overlay(r#"{"Type":"alloc"}"#).is_none(),
@@ -294,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_can_guard() {
+    fn guarded_encapsulation_follows_the_backend() {
         let udp = |port, outer| Encapsulation::Udp {
             ports: Dual::V4(port),
             outer,
@@ -449,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_the_hosts_fault() {
+    fn kernel_refusals_are_host_errors() {
         let error = KernelError {
             what: Request::FindVxlan,
             why: Failure::Silent,

@@ -1,4 +1,4 @@
-//! What can fail with the files of a node's secrets.
+//! Failures of the files with a node's secrets.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ pub enum FileError {
     NotAFile,
     /// The path does not end with a name.
     NotAPath,
-    /// The system's error.
+    /// A system call failed with this errno.
     System(Errno),
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for FileError {
     }
 }
 
-/// A secret.
+/// The kind of key in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretKind {
     /// The private key of this node.
@@ -65,9 +65,9 @@ impl fmt::Display for SecretKind {
 /// A file that others than its owner can read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposed {
-    /// What it holds.
+    /// The kind of key in the file.
     pub what: SecretKind,
-    /// The file.
+    /// Path of the key file.
     pub path: PathBuf,
 }
 
@@ -89,26 +89,26 @@ pub enum SecretError {
     Exposed(Exposed),
     /// The private key cannot be read or written.
     Private {
-        /// Its file.
+        /// Path of the key file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be used.
         why: FileError,
     },
     /// The preshared key cannot be read.
     Preshared {
-        /// Its file.
+        /// Path of the key file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be used.
         why: FileError,
     },
     /// The file of the preshared key does not exist.
     PresharedMissing {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
     /// The file of the preshared key holds none.
     PresharedGarbled {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
 }

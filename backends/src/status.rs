@@ -22,7 +22,7 @@ pub struct Status {
 /// The status of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatus {
-    /// Its device.
+    /// Name of the engine's device.
     pub device: String,
     /// Its mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: String,
@@ -49,13 +49,13 @@ pub struct Traffic {
     pub batches: u64,
     /// Super-packets and single packets that carried them.
     pub units: u64,
-    /// Failed reads.
+    /// Reads that failed since the start.
     pub read_errors: u64,
     /// Dropped packets by reason. Reasons without packets are left out.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Tells what the network needs in the kernel for one family of a peer.
+/// Returns the kernel objects that the network needs for one family of a peer.
 pub type Needs = Arc<dyn Fn(&Peer<'_>, &Facts) -> Vec<(Key, Value)> + Send + Sync>;
 
 /// Provides the status of a network, and what it needs for a peer.
@@ -91,7 +91,7 @@ impl NetworkHandle {
         })
     }
 
-    /// The current status.
+    /// Returns the current status of the network.
     pub fn status(&self) -> Status {
         (self.status)()
     }

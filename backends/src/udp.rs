@@ -40,7 +40,7 @@ pub(crate) const DEVICE: &str = "flannel0";
 const OVERHEAD_V4: u32 = 28;
 const OVERHEAD_V6: u32 = 48;
 
-/// What there is to know of it without running it.
+/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device::shared(DEVICE, &["tun"])],

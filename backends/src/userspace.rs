@@ -79,7 +79,7 @@ impl Device {
     /// Sets the current problem and logs a new one.
     fn set_problem(&mut self, problem: Option<EngineError>) {
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
-            tracing::warn!(code = why.code(), "{}: {why}", self.name);
+            tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
         }
         self.problem = problem;
     }
@@ -308,8 +308,8 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             store(&self.files, device);
             if result.is_ok() {
                 tracing::info!(
-                    "{}: adopted the device and sockets of the previous process",
-                    device.name
+                    device = %device.name,
+                    "adopted the device and sockets of the previous process"
                 );
             }
             device.set_problem(result.err());

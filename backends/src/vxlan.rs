@@ -38,7 +38,7 @@ use types::{Encapsulation, Family, Profile};
 /// The wire name.
 pub const KIND: &str = "vxlan";
 
-/// What there is to know of it without running it.
+/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
@@ -240,12 +240,13 @@ impl Backend for Vxlan {
         let mut kernel = NetlinkKernel::open()?;
         if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
             tracing::warn!(
-                "the kernel does not support vxlan; encapsulating in user space (to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi)"
+                remedy = "to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi",
+                "the kernel does not support vxlan; encapsulating in user space"
             );
             self.userspace = true;
         }
         if self.config.port.is_none() && !self.userspace {
-            // With this, the module is loaded, which says what the default port is.
+            // This loads the module, whose parameter is the default port.
             let _ = kernel.supports_vxlan().await;
         }
         let v4 = match networks.v4() {
@@ -274,10 +275,10 @@ impl Backend for Vxlan {
         self.macs = Some(macs);
         if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
             tracing::warn!(
-                "MTU {} of the Backend exceeds the MTU {} of {}; using the interface's MTU",
-                self.config.mtu.unwrap_or(0),
-                underlay.mtu,
-                underlay.name
+                interface = %underlay.name,
+                from = self.config.mtu.unwrap_or(0),
+                to = underlay.mtu,
+                "the MTU of the Backend exceeds the interface's MTU; using the interface's MTU"
             );
         }
         Ok(announced(&self.config, &macs, underlay.mtu))
@@ -444,7 +445,6 @@ fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     Mac(mac)
 }
 
-/// The plan of vxlan.
 struct VxlanPlan {
     scope: Scope,
     own: Subnets,

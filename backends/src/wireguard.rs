@@ -39,10 +39,10 @@ use types::{Dual, Encapsulation, Family, Profile};
 
 /// The wire name.
 pub const KIND: &str = "wireguard";
-/// What every IPv4 link carries (RFC 791), and every IPv6 link (RFC 8200).
+/// The smallest MTU of an IPv4 link (RFC 791), and of an IPv6 link (RFC 8200).
 const LEAST_MTU: (u32, u32) = (68, 1280);
 
-/// What there is to know of it without running it.
+/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
@@ -97,7 +97,9 @@ impl Wireguard {
                 return Err(ConfigError::PskExposed.into());
             }
             tracing::warn!(
-                "PSK is in the network configuration: whoever reads that knows it; PSKFile in the Backend, or {PRESHARED_VARIABLE}, names a file on each node instead"
+                variable = PRESHARED_VARIABLE,
+                remedy = "set PSKFile in the Backend, or the variable, to a file on each node",
+                "PSK is in the network configuration, whose readers know it"
             );
         }
         let userspace = config.implementation == Implementation::Userspace;
@@ -214,7 +216,8 @@ impl Backend for Wireguard {
             && !NetlinkKernel::open()?.supports_wireguard().await?
         {
             tracing::warn!(
-                "the kernel does not support WireGuard; encrypting in user space (to use the kernel, load its module: modprobe wireguard)"
+                remedy = "to use the kernel, load its module: modprobe wireguard",
+                "the kernel does not support WireGuard; encrypting in user space"
             );
             self.userspace = true;
         }
@@ -268,15 +271,15 @@ impl Backend for Wireguard {
                 config: self.config,
                 secrets: secrets.clone(),
             };
-            let beside = beside(secrets, self.files, self.renewal);
-            return network::join_beside(
+            let background = background(secrets, self.files, self.renewal);
+            return network::join_with_background(
                 plan,
                 kernel,
                 engines,
                 underlay,
                 leases,
                 &self.setup,
-                Some(beside),
+                Some(background),
             )
             .await;
         }
@@ -286,22 +289,22 @@ impl Backend for Wireguard {
             config: self.config,
             secrets: secrets.clone(),
         };
-        let beside = beside(secrets, self.files, self.renewal);
-        network::join_beside(
+        let background = background(secrets, self.files, self.renewal);
+        network::join_with_background(
             plan,
             kernel,
             Vec::new(),
             underlay,
             leases,
             &self.setup,
-            Some(beside),
+            Some(background),
         )
         .await
     }
 }
 
-/// Follows the files of the secrets beside the reconciler.
-fn beside(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBeside {
+/// Follows the files of the secrets, concurrently with the reconciler.
+fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBackground {
     Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
 
@@ -333,7 +336,7 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
 /// The key of the public key in the data of a lease.
 const PUBLIC_KEY: &str = "PublicKey";
 
-/// What a lease says of its node's device.
+/// The data about a node's device in its lease.
 struct PeerData {
     key: PublicKey,
     port: Option<u16>,
@@ -425,7 +428,6 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
     usable
 }
 
-/// The plan of wireguard.
 struct WireguardPlan {
     scope: Scope,
     own: Subnets,
@@ -498,12 +500,12 @@ impl Plan for WireguardPlan {
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let family = Family::from(peer.subnet);
         let attrs = &peer.lease.attrs;
-        let Ok(told) = PeerData::of(&self.config, attrs, family) else {
+        let Ok(data) = PeerData::of(&self.config, attrs, family) else {
             return Vec::new();
         };
         let secrets = self.secrets.now();
         // The kernel has no peer with the device's own key.
-        if told.key == secrets.public {
+        if data.key == secrets.public {
             return Vec::new();
         }
         let own = LeaseAttrs {
@@ -514,7 +516,7 @@ impl Plan for WireguardPlan {
         let Some(address) = self.config.outer(attrs, family, &own) else {
             return Vec::new();
         };
-        let endpoint = SocketAddr::new(address, told.port.unwrap_or(self.config.port(family)));
+        let endpoint = SocketAddr::new(address, data.port.unwrap_or(self.config.port(family)));
         let device = self.config.device(family);
         let value = WireguardPeer {
             endpoint: Some(endpoint),
@@ -523,12 +525,12 @@ impl Plan for WireguardPlan {
         };
         vec![
             (
-                Key::WireguardPeer(device, told.key),
+                Key::WireguardPeer(device, data.key),
                 Value::WireguardPeer(Box::new(value)),
             ),
             (
                 Key::AllowedIp(device, peer.subnet.trunc()),
-                Value::AllowedIp(told.key),
+                Value::AllowedIp(data.key),
             ),
         ]
     }

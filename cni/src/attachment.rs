@@ -1,20 +1,20 @@
-//! One interface of one container, and what its names may be: they become file names.
+//! One interface of one container, and the checks of its names, which become file names.
 
 use crate::error::{CniError, INVALID_ENVIRONMENT};
 
-/// The longest interface name that Linux accepts.
+/// The longest interface name that Linux accepts, in bytes.
 const NAME_LENGTH: usize = 15;
 
 /// One interface of one container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attachment {
-    /// `CNI_CONTAINERID`.
+    /// The value of `CNI_CONTAINERID`.
     pub container: String,
-    /// `CNI_IFNAME`.
+    /// The value of `CNI_IFNAME`.
     pub interface: String,
 }
 
-/// Whether a pair names an attachment that ADD could have made.
+/// Whether ADD accepts the names of an attachment.
 pub fn is_valid(attachment: &Attachment) -> bool {
     valid_container(&attachment.container).is_ok()
         && !attachment.interface.is_empty()

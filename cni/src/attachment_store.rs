@@ -1,20 +1,26 @@
-//! What the delegate was given at ADD, kept until DEL: one file per interface, in a directory of root's.
+//! What the delegate was given at ADD, kept until DEL: one file per interface, in a directory that only root can read.
 //!
-//! `eth0` has the file that Go flannel's plugin keeps, `<containerID>`, so that either can take over from the other; further interfaces
-//! have `<containerID>:<interface>`. A container ID has no colon and begins with a letter or digit, so no two names collide.
+//! | file | what it is |
+//! |---|---|
+//! | `<containerID>` | the configuration for `eth0`; Go flannel's plugin has the same file, so that either plugin can take over from the other |
+//! | `<containerID>:<interface>` | the configuration for another interface |
+//! | `+<file>` | empty; marks a file whose ADD runs or was killed |
+//! | `.<file>` | a file that is being written |
 //!
-//! A file is replaced as a whole. It is not synced: after a power failure the containers are gone, and DEL manages without it.
+//! A container ID has no colon and begins with a letter or digit, so no two names collide.
+//!
+//! A kill between any two system calls leaves a usable state: the mark is there before the file and goes after the delegate succeeded. A file is
+//! replaced as a whole. Files are not synced: after a power failure the containers are gone, and DEL manages without them.
 
 use crate::attachment::Attachment;
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use std::ffi::OsString;
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -22,12 +28,16 @@ use std::path::{Path, PathBuf};
 pub const FIRST: &str = "eth0";
 /// Separates container and interface in a name: neither can contain it.
 const SEPARATOR: char = ':';
-/// Begins the name of a temporary file: no container ID does.
+/// Begins the name of a temporary file: no container ID begins with it.
 const TEMPORARY: char = '.';
-/// A longer file is not the plugin's.
+/// Begins the name of the mark of an unfinished ADD: no container ID begins with it.
+const MARK: char = '+';
+/// The mode of all files.
+const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+/// The longest file that is read, in bytes.
 const LIMIT: u64 = 1024 * 1024;
 
-/// How far ADD came: the mode of the file says it, which neither changes its text nor hinders root.
+/// How far ADD came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// ADD runs, or was killed.
@@ -36,45 +46,34 @@ pub enum Progress {
     Done,
 }
 
-impl Progress {
-    fn mode(self) -> Mode {
-        match self {
-            Progress::Begun => Mode::S_IRUSR,
-            Progress::Done => Mode::S_IRUSR | Mode::S_IWUSR,
-        }
-    }
-}
-
-/// A file's contents.
+/// What a file says of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The delegate's configuration, as it was given.
+    /// The configuration that the delegate was given.
     pub text: Vec<u8>,
     /// How far ADD came.
     pub progress: Progress,
 }
 
-/// A name in the directory.
+/// A file, or what a killed plugin left in place of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The file.
+    /// The name of the file, which need not exist if there is a mark or a temporary file.
     pub name: String,
-    /// The container.
+    /// The container ID in the name.
     pub container: String,
     /// The interface, if the name has one.
     pub interface: Option<String>,
-    /// Whether it is a temporary file: what a killed plugin was writing.
-    pub temporary: bool,
 }
 
-/// The directory. Every operation is relative to it, and follows no link.
+/// An open directory of files. Every operation is relative to it and follows no link.
 #[derive(Debug)]
 pub struct AttachmentStore {
     folder: OwnedFd,
     path: PathBuf,
 }
 
-/// The file of an interface.
+/// Returns the name of an interface's file.
 pub fn name(attachment: &Attachment) -> String {
     if attachment.interface == FIRST {
         attachment.container.clone()
@@ -86,11 +85,19 @@ pub fn name(attachment: &Attachment) -> String {
     }
 }
 
+fn mark_of(name: &str) -> String {
+    format!("{MARK}{name}")
+}
+
+fn temporary_of(name: &str) -> String {
+    format!("{TEMPORARY}{name}")
+}
+
 impl AttachmentStore {
-    /// Opens the directory, and makes it first if it does not exist.
+    /// Opens the directory, and creates it first if it does not exist.
     ///
     /// # Errors
-    /// The system's error.
+    /// The directory cannot be created or opened.
     pub fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path)? {
             Some(attachment_store) => Ok(attachment_store),
@@ -104,7 +111,7 @@ impl AttachmentStore {
     /// Opens the directory; none if it does not exist.
     ///
     /// # Errors
-    /// The system's error.
+    /// The path cannot be opened, or is not a directory.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         match nix::fcntl::open(path, flags, Mode::empty()) {
@@ -117,15 +124,15 @@ impl AttachmentStore {
         }
     }
 
-    /// Where a file is, for messages.
+    /// Returns the path of a file, for messages.
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Reads a file; none if there is none.
+    /// Reads a file; none if it does not exist.
     ///
     /// # Errors
-    /// The system's error, or it is no file of the plugin.
+    /// The file cannot be read, or is a symbolic link, a pipe or a directory.
     pub fn read(&self, name: &str) -> io::Result<Option<Saved>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
@@ -143,13 +150,14 @@ impl AttachmentStore {
         }
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text)?;
-        let writable = found.permissions().mode() & Mode::S_IWUSR.bits() != 0;
+        // Earlier versions took the owner's right to write from the file of an unfinished ADD instead of marking it.
+        let is_read_only = found.permissions().mode() & Mode::S_IWUSR.bits() == 0;
         Ok(Some(Saved {
             text,
-            progress: if writable {
-                Progress::Done
-            } else {
+            progress: if is_read_only || self.is_marked(name)? {
                 Progress::Begun
+            } else {
+                Progress::Done
             },
         }))
     }
@@ -157,22 +165,104 @@ impl AttachmentStore {
     /// Writes a file, or replaces it.
     ///
     /// # Errors
-    /// The system's error; a file that was there is unchanged then.
+    /// The file cannot be written: a file that was there is unchanged then. Or it cannot be marked.
     pub fn write(&self, name: &str, text: &str, progress: Progress) -> io::Result<()> {
-        let temporary = format!("{TEMPORARY}{name}");
-        // What a killed plugin left, or a trap.
-        self.remove(&temporary)?;
-        let flags =
-            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(
+        match progress {
+            // Marked first: a kill in between must not leave a file that looks finished.
+            Progress::Begun => {
+                let is_new = self.mark(name)?;
+                let written = self.replace(name, text);
+                if written.is_err() && is_new {
+                    // The first error is the one to report.
+                    let _ = self.finish(name);
+                }
+                written
+            }
+            Progress::Done => {
+                self.replace(name, text)?;
+                self.finish(name)
+            }
+        }
+    }
+
+    /// Notes that ADD succeeded.
+    ///
+    /// # Errors
+    /// The mark cannot be removed.
+    pub fn finish(&self, name: &str) -> io::Result<()> {
+        self.unlink(&mark_of(name))
+    }
+
+    /// Removes a file with its mark, and what a killed plugin was writing. Succeeds if there is nothing.
+    ///
+    /// # Errors
+    /// One of them cannot be removed.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        // The file first: without it, the mark means nothing.
+        self.unlink(name)?;
+        self.unlink(&mark_of(name))?;
+        self.unlink(&temporary_of(name))
+    }
+
+    /// Lists the plugin's files by name, those included of which a killed plugin left only a mark or a temporary file.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut folder = Dir::openat(
             &self.folder,
-            temporary.as_str(),
-            flags,
-            Mode::S_IRUSR | Mode::S_IWUSR,
-        )?);
+            ".",
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut found = BTreeMap::new();
+        for file in folder.iter() {
+            let file = file?;
+            let Some((name, entry)) = file
+                .file_name()
+                .to_str()
+                .ok()
+                .and_then(|name| Some((name, parse(name)?)))
+            else {
+                continue;
+            };
+            let kind = fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+                .map(|stat| stat.st_mode & libc::S_IFMT);
+            if kind == Ok(libc::S_IFREG) {
+                found.insert(entry.name.clone(), entry);
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    fn is_marked(&self, name: &str) -> io::Result<bool> {
+        let mark = mark_of(name);
+        match fstatat(&self.folder, mark.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Marks the ADD of a file as unfinished. Returns false if it was already.
+    fn mark(&self, name: &str) -> io::Result<bool> {
+        match self.create_new(&mark_of(name)) {
+            Ok(_) => Ok(true),
+            Err(nix::Error::EEXIST) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Puts a new file in the place of the present one.
+    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        let temporary = temporary_of(name);
+        // What a killed plugin left, or a trap.
+        self.unlink(&temporary)?;
+        let mut file = File::from(self.create_new(&temporary)?);
         let written = file
             .write_all(text.as_bytes())
-            .and_then(|()| Ok(fchmod(&file, progress.mode())?))
+            // Whatever the umask is, the file must not look like an earlier version's unfinished one.
+            .and_then(|()| Ok(fchmod(&file, PRIVATE)?))
             .and_then(|()| {
                 Ok(renameat(
                     &self.folder,
@@ -183,71 +273,32 @@ impl AttachmentStore {
             });
         if written.is_err() {
             // The first error is the one to report.
-            let _ = self.remove(&temporary);
+            let _ = self.unlink(&temporary);
         }
         written
     }
 
-    /// Notes that ADD succeeded.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn finish(&self, name: &str) -> io::Result<()> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = openat(&self.folder, name, flags, Mode::empty())?;
-        Ok(fchmod(&file, Progress::Done.mode())?)
+    fn create_new(&self, name: &str) -> nix::Result<OwnedFd> {
+        let flags =
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        openat(&self.folder, name, flags, PRIVATE)
     }
 
-    /// Removes a file if it is there.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(nix::Error::ENOENT) => Ok(()),
+            // With a name that is too long, no file can have been written.
+            Ok(()) | Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
-
-    /// The plugin's files, in no order. Others are left out.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut folder = Dir::openat(
-            &self.folder,
-            ".",
-            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-            Mode::empty(),
-        )?;
-        let mut found = Vec::new();
-        for entry in folder.iter() {
-            let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-            let Some(entry) = name.to_str().and_then(parse) else {
-                continue;
-            };
-            let kind = fstatat(
-                &self.folder,
-                entry.name.as_str(),
-                AtFlags::AT_SYMLINK_NOFOLLOW,
-            )
-            .map(|stat| stat.st_mode & libc::S_IFMT);
-            if kind == Ok(libc::S_IFREG) {
-                found.push(entry);
-            }
-        }
-        Ok(found)
-    }
 }
 
-/// Takes a name apart; none if it is not the plugin's.
+/// Splits a name; none if it is not the plugin's.
 fn parse(name: &str) -> Option<Entry> {
-    let (temporary, rest) = name
-        .strip_prefix(TEMPORARY)
-        .map_or((false, name), |rest| (true, rest));
-    let (container, interface) = rest
+    let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
+    let (container, interface) = name
         .split_once(SEPARATOR)
-        .map_or((rest, None), |(container, interface)| {
+        .map_or((name, None), |(container, interface)| {
             (container, Some(interface))
         });
     let attachment = Attachment {
@@ -258,7 +309,6 @@ fn parse(name: &str) -> Option<Entry> {
         name: name.to_owned(),
         container: attachment.container,
         interface: interface.map(str::to_owned),
-        temporary,
     })
 }
 
@@ -285,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_roots_and_tell_how_far_add_came() {
+    fn files_are_private_and_record_progress() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a/b");
         assert!(AttachmentStore::open(&folder).unwrap().is_none());
@@ -301,6 +351,9 @@ mod tests {
                 progress: Progress::Begun
             })
         );
+        for file in ["c0ffee", "+c0ffee"] {
+            assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
+        }
         attachment_store.finish("c0ffee").unwrap();
         assert_eq!(
             (
@@ -327,7 +380,52 @@ mod tests {
         );
         let long = "a".repeat(4096);
         assert_eq!(attachment_store.read(&long).unwrap(), None);
-        assert!(attachment_store.write(&long, "{}", Progress::Done).is_err());
+        for progress in [Progress::Begun, Progress::Done] {
+            assert!(attachment_store.write(&long, "{}", progress).is_err());
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    /// The states of the earlier version, of Go flannel's plugin, and of kills.
+    #[test]
+    fn progress_is_read_from_every_state_on_disk() {
+        let root = tempfile::tempdir().unwrap();
+        let attachment_store = AttachmentStore::create(root.path()).unwrap();
+        let path = |name: &str| root.path().join(name);
+        let progress = || {
+            attachment_store
+                .read("c0ffee")
+                .unwrap()
+                .map(|saved| saved.progress)
+        };
+        // A kill after the mark, while the file is written, and after it: a mark without a file is no attachment.
+        fs::write(path("+c0ffee"), "").unwrap();
+        assert_eq!(progress(), None);
+        fs::write(path(".c0ffee"), "{").unwrap();
+        assert_eq!(progress(), None);
+        fs::rename(path(".c0ffee"), path("c0ffee")).unwrap();
+        assert_eq!(progress(), Some(Progress::Begun));
+        attachment_store.finish("c0ffee").unwrap();
+        assert_eq!(progress(), Some(Progress::Done));
+        // The earlier version's unfinished ADD: its bits are read, and not written again.
+        fs::set_permissions(path("c0ffee"), fs::Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(progress(), Some(Progress::Begun));
+        attachment_store
+            .write("c0ffee", "{}", Progress::Begun)
+            .unwrap();
+        assert_eq!(
+            (progress(), mode(&path("c0ffee"))),
+            (Some(Progress::Begun), 0o600)
+        );
+        attachment_store
+            .write("c0ffee", "{}", Progress::Done)
+            .unwrap();
+        assert_eq!(progress(), Some(Progress::Done));
+        assert!(!path("+c0ffee").exists());
+        // Go flannel's plugin.
+        attachment_store.remove("c0ffee").unwrap();
+        fs::write(path("c0ffee"), "{}").unwrap();
+        assert_eq!(progress(), Some(Progress::Done));
     }
 
     #[test]
@@ -339,6 +437,7 @@ mod tests {
         let attachment_store = AttachmentStore::create(&folder).unwrap();
         symlink(&secret, folder.join("c0ffee")).unwrap();
         symlink(&secret, folder.join(".c0ffee")).unwrap();
+        symlink(&secret, folder.join("+cafe")).unwrap();
         nix::unistd::mkfifo(&folder.join("pipe"), Mode::S_IRUSR).unwrap();
         fs::create_dir(folder.join("folder")).unwrap();
         for (name, why) in [
@@ -355,8 +454,15 @@ mod tests {
                 "{name}"
             );
         }
-        assert!(attachment_store.finish("c0ffee").is_err());
         assert!(attachment_store.entries().unwrap().is_empty());
+        attachment_store
+            .write("cafe", "{}", Progress::Begun)
+            .unwrap();
+        attachment_store.finish("cafe").unwrap();
+        assert_eq!(
+            attachment_store.read("cafe").unwrap().unwrap().progress,
+            Progress::Done
+        );
         attachment_store
             .write("c0ffee", "{}", Progress::Done)
             .unwrap();
@@ -376,7 +482,10 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        assert!(!left.iter().any(|name| name.starts_with('.')), "{left:?}");
+        assert!(
+            !left.iter().any(|name| name.starts_with(['.', '+'])),
+            "{left:?}"
+        );
     }
 
     #[test]
@@ -387,8 +496,11 @@ mod tests {
             "c0ffee",
             "c0ffee:net1",
             ".c0ffee:net1",
+            ".cafe",
+            "+beef:net1",
             "-x",
             "..x",
+            "+.x",
             "a b",
             "c0ffee:",
             "c0ffee:a:b",
@@ -396,24 +508,27 @@ mod tests {
         ] {
             fs::write(root.path().join(name), "{}").unwrap();
         }
-        let mut names: Vec<_> = attachment_store
+        let names: Vec<_> = attachment_store
             .entries()
             .unwrap()
             .into_iter()
             .map(|entry| entry.name)
             .collect();
-        names.sort();
-        assert_eq!(names, [".c0ffee:net1", "c0ffee", "c0ffee:net1"]);
+        assert_eq!(names, ["beef:net1", "c0ffee", "c0ffee:net1", "cafe"]);
     }
 
     proptest! {
         #[test]
-        fn no_two_interfaces_share_a_file(a in "[a-c0][a-c0_.-]{0,3}", b in "[a-c0][a-c0_.-]{0,3}", i in "(eth0|[a-c0.-]{1,4})", j in "(eth0|[a-c0.-]{1,4})") {
+        fn interfaces_never_share_a_file(a in "[a-c0][a-c0_.-]{0,3}", b in "[a-c0][a-c0_.-]{0,3}", i in "(eth0|[a-c0.-]{1,4})", j in "(eth0|[a-c0.-]{1,4})") {
             let (one, other) = (attachment(&a, &i), attachment(&b, &j));
             prop_assert_eq!(name(&one) == name(&other), one == other);
             if crate::attachment::is_valid(&one) {
-                let entry = parse(&name(&one)).unwrap();
-                prop_assert_eq!((entry.container, entry.interface.unwrap_or(FIRST.to_owned()), entry.temporary), (a, i, false));
+                let file = name(&one);
+                for on_disk in [file.clone(), mark_of(&file), temporary_of(&file)] {
+                    prop_assert_eq!(on_disk == name(&other), on_disk == file && one == other);
+                    let entry = parse(&on_disk).unwrap();
+                    prop_assert_eq!((entry.name, entry.container, entry.interface.unwrap_or(FIRST.to_owned())), (file.clone(), a.clone(), i.clone()));
+                }
             }
         }
     }

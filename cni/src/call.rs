@@ -1,27 +1,27 @@
-//! What the runtime passes: environment variables and a configuration, validated before anything is done with them.
+//! The runtime's input: environment variables and a configuration, validated before anything is done.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;
 use crate::error::{CniError, INVALID_CONFIG, INVALID_ENVIRONMENT};
 use std::ffi::OsString;
 
-/// What is to be done.
+/// The verb of a call, from `CNI_COMMAND`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Add an interface to a container.
+    /// Adds an interface to a container.
     Add,
-    /// Remove it again.
+    /// Removes an interface from a container.
     Del,
-    /// Compare it with what ADD made.
+    /// Compares an interface with the result of ADD.
     Check,
-    /// Remove what belongs to no valid attachment.
+    /// Removes the files, addresses and interfaces of attachments that are not valid any more.
     Gc,
-    /// Tell whether ADD can be served.
+    /// Reports whether ADD would work.
     Status,
 }
 
 impl Verb {
-    /// Its name in `CNI_COMMAND`.
+    /// Returns the name in `CNI_COMMAND`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Verb::Add => "ADD",
@@ -38,7 +38,7 @@ impl Verb {
             .find(|verb| verb.as_str() == text)
     }
 
-    /// The variables that it needs, `CNI_COMMAND` aside.
+    /// The variables that the verb needs, in addition to `CNI_COMMAND`.
     const fn required(self) -> &'static [&'static str] {
         match self {
             Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -51,23 +51,23 @@ impl Verb {
 /// A validated call.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What is to be done.
+    /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// To which interface; empty for GC and STATUS.
+    /// The container and its interface; empty for GC and STATUS.
     pub attachment: Attachment,
-    /// `CNI_NETNS`, or empty.
+    /// The value of `CNI_NETNS`, or empty.
     pub netns: String,
     /// Whether the plugin's own namespace is allowed (`CNI_NETNS_OVERRIDE`).
     pub netns_override: bool,
-    /// The network configuration.
+    /// The network configuration from standard input.
     pub conf: Conf,
 }
 
 impl Call {
-    /// Reads and validates a call. `stdin` is read only after the variables were found valid.
+    /// Reads and validates a call. Reads `stdin` only if the variables are valid.
     ///
     /// # Errors
-    /// Names the variable or the key that is missing or invalid.
+    /// A variable or a key is missing or invalid; the error names it.
     pub fn read(
         command: &str,
         variable: impl Fn(&str) -> Option<OsString>,

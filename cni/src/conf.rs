@@ -12,30 +12,30 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// The default of `dataDir`.
 const DATA_DIR: &str = "/var/lib/cni/flannel";
 
-/// What counts of a configuration. Everything else is not forwarded.
+/// The keys of a configuration that the plugin uses. Other keys are not forwarded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
-    /// The name of the network.
+    /// The name of the network, from `name`.
     pub name: String,
-    /// The CNI version, or empty.
+    /// The version of the CNI specification, from `cniVersion`, or empty.
     pub cni_version: String,
-    /// Where subnet.env is.
+    /// The path of subnet.env, from `subnetFile`.
     pub subnet_file: PathBuf,
-    /// Where scratch files are kept.
+    /// The directory of saved configurations, from `dataDir`.
     pub data_dir: PathBuf,
     delegate: Option<Value>,
     ipam: Option<Value>,
     runtime_config: Option<Value>,
-    /// The result of ADD; comes with CHECK.
+    /// The result of ADD, which the runtime passes with CHECK.
     pub prev_result: Option<Value>,
     valid_attachments: Option<Value>,
 }
 
 impl Conf {
-    /// Decodes a configuration. The objects are judged only by the verbs that use them.
+    /// Decodes a configuration. Objects in it are checked by the verbs that use them.
     ///
     /// # Errors
-    /// It is not JSON, or a text is something else.
+    /// The bytes are not JSON, or the value of a key that must be a string is not one.
     pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
         // Go's decoder replaces invalid UTF-8, too.
         let text = String::from_utf8_lossy(bytes);
@@ -92,10 +92,10 @@ impl Conf {
         Ok(conf)
     }
 
-    /// The base of the delegate's configuration.
+    /// Returns the operator's keys for the delegate, from `delegate`.
     ///
     /// # Errors
-    /// It is no object, or has what only flannel may set.
+    /// `delegate` is no object, or has `name`, `ipam` or a `type` that is no string.
     pub fn delegate(&self) -> Result<Map<String, Value>, CniError> {
         let delegate = object("delegate", self.delegate.as_ref())?.unwrap_or_default();
         let refused = |why: &str| Err(CniError::new(INTERNAL, why));
@@ -115,26 +115,26 @@ impl Conf {
         Ok(delegate)
     }
 
-    /// The base of the delegate's `ipam`.
+    /// Returns the operator's keys for address management, from `ipam`.
     ///
     /// # Errors
-    /// It is no object.
+    /// `ipam` is no object.
     pub fn ipam(&self) -> Result<Map<String, Value>, CniError> {
         object("ipam", self.ipam.as_ref()).map(Option::unwrap_or_default)
     }
 
-    /// What the runtime adds for capabilities.
+    /// Returns the runtime's values for capabilities, from `runtimeConfig`.
     ///
     /// # Errors
-    /// It is no object.
+    /// `runtimeConfig` is no object.
     pub fn runtime_config(&self) -> Result<Option<Map<String, Value>>, CniError> {
         object("runtimeConfig", self.runtime_config.as_ref())
     }
 
-    /// The attachments that GC must keep.
+    /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`.
     ///
     /// # Errors
-    /// There is no such list, or it is malformed: nothing may be removed then.
+    /// The list is missing or malformed: GC must not remove anything then.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
         let wrong = |why: &str| {
             CniError::new(
@@ -186,7 +186,7 @@ fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// The keys of an object in their order, since the last one of several spellings counts.
+/// The keys of an object in their order, because the last one of several spellings applies.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_match_in_any_case_and_the_last_one_counts() {
+    fn keys_match_in_any_case_and_the_last_applies() {
         let conf = Conf::parse(br#"{"NAME":"a","name":"b","CniVersion":"1.0.0","SubnetFile":"","dataDir":"/d","delegate":null}"#).unwrap();
         assert_eq!(
             (conf.name.as_str(), conf.cni_version.as_str()),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named() {
+    fn malformed_values_are_named() {
         for (text, words) in [
             ("", "EOF"),
             ("[]", "object"),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_whole_list_nothing_is_collected() {
+    fn gc_needs_a_complete_list_of_attachments() {
         let list = |text: &str| Conf::parse(text.as_bytes()).unwrap().valid_attachments();
         assert_eq!(list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(), []);
         let one =

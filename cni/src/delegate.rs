@@ -1,4 +1,4 @@
-//! Executes the delegate: found in `CNI_PATH`, with our environment, its configuration on standard input.
+//! Executes the delegate: finds it in `CNI_PATH`, and passes this process's environment and a configuration on standard input.
 
 #![allow(unsafe_code)]
 
@@ -15,37 +15,37 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-/// How often a program that is being replaced is tried again.
-const TRIES: u32 = 50;
-/// The pause between two tries.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How often a program that is being replaced is started.
+const MAX_ATTEMPTS: u32 = 50;
+/// The pause between two attempts to start a program.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the delegate is to do.
+/// A call of the delegate.
 #[derive(Clone, Debug)]
 pub struct Order<'a> {
-    /// The name of its program.
+    /// The name of the delegate's program, without folder.
     pub program: &'a str,
-    /// `CNI_COMMAND`.
+    /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// `CNI_CONTAINERID` and `CNI_IFNAME`.
+    /// The values of `CNI_CONTAINERID` and `CNI_IFNAME`.
     pub attachment: &'a Attachment,
-    /// `CNI_NETNS`, or empty.
+    /// The value of `CNI_NETNS`, or empty.
     pub netns: &'a str,
-    /// Its configuration.
+    /// The configuration for standard input, in JSON.
     pub netconf: &'a [u8],
 }
 
-/// Why the delegate did not do it.
+/// Why a call of the delegate failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It was never started, so it left nothing.
+    /// The delegate was not started, so it left nothing.
     NotStarted(CniError),
-    /// It failed; it may have left something.
+    /// The delegate ran and failed; it may have left an interface or an address.
     Failed(CniError),
 }
 
 impl Failure {
-    /// The error to report.
+    /// Returns the error to report.
     pub fn into_error(self) -> CniError {
         match self {
             Failure::NotStarted(error) | Failure::Failed(error) => error,
@@ -53,21 +53,21 @@ impl Failure {
     }
 }
 
-/// Carries out orders; a model of it does in tests.
+/// Executes calls of the delegate. Tests replace it by a model.
 pub trait Delegate {
-    /// Carries out an order. Returns what the delegate printed.
+    /// Executes a call. Returns what the delegate printed on standard output.
     ///
     /// # Errors
-    /// The delegate's own error, or why it gave none.
+    /// The delegate cannot be started, or fails: with its own error if it prints one.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
 }
 
-/// The programs in the folders of `CNI_PATH`.
+/// Executes programs in the folders of `CNI_PATH`.
 #[derive(Clone, Debug)]
 pub struct Programs(Vec<PathBuf>);
 
 impl Programs {
-    /// Reads the value of `CNI_PATH`.
+    /// Splits the value of `CNI_PATH`.
     pub fn new(path: &std::ffi::OsStr) -> Self {
         Self(
             std::env::split_paths(path)
@@ -101,7 +101,7 @@ impl Delegate for Programs {
         let broken = |what: &str, error: &io::Error| {
             CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()))
         };
-        // Files instead of pipes: no order of reading and writing can block, and neither can a process that the delegate leaves behind.
+        // Files instead of pipes: they cannot block, in whichever order they are read and written, nor if a process of the delegate stays.
         let (input, mut output) = memory(order.netconf)
             .and_then(|input| Ok((input, memory(&[])?)))
             .map_err(|error| Failure::NotStarted(broken("making the files for", &error)))?;
@@ -147,7 +147,7 @@ impl Delegate for Programs {
     }
 }
 
-/// A file in memory.
+/// Creates a file in memory, positioned at its start.
 fn memory(contents: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"cni", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(contents)?;
@@ -155,12 +155,12 @@ fn memory(contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// A runtime that runs out of patience kills us. The delegate must not go on then: DEL may run already.
+/// Has the kernel kill the delegate with this process: after a timeout the runtime kills this process and may call DEL already.
 fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // Killed before the signal was armed.
+        // The parent may have been killed before the signal was armed.
         if nix::unistd::getppid() == parent {
             Ok(())
         } else {
@@ -173,19 +173,21 @@ fn die_together(command: &mut Command) {
 
 /// Starts a program. One that is being written at the moment is tried again.
 fn start(command: &mut Command) -> io::Result<Child> {
-    let mut tries = 1;
+    let mut attempts = 1;
     loop {
         match command.spawn() {
-            Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < TRIES => {
-                std::thread::sleep(PAUSE);
+            Err(error)
+                if error.raw_os_error() == Some(libc::ETXTBSY) && attempts < MAX_ATTEMPTS =>
+            {
+                std::thread::sleep(RETRY_INTERVAL);
             }
             outcome => return outcome,
         }
-        tries += 1;
+        attempts += 1;
     }
 }
 
-/// What a delegate that failed says about it.
+/// The error of a delegate that failed, from what it printed.
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();

@@ -18,7 +18,7 @@ pub const INVALID_NETNS: u64 = 8;
 pub const TRY_AGAIN_LATER: u64 = 11;
 /// STATUS: the plugin cannot serve ADD.
 pub const NOT_AVAILABLE: u64 = 50;
-/// Everything else, as in the reference library.
+/// Another error, as in the reference library.
 pub const INTERNAL: u64 = 999;
 
 /// Why a call failed.
@@ -26,14 +26,14 @@ pub const INTERNAL: u64 = 999;
 pub struct CniError {
     /// One of the codes of the CNI specification, or the delegate's own.
     pub code: u64,
-    /// What failed.
+    /// The operation that failed, in a sentence.
     pub msg: String,
-    /// Why, and what to do; may be empty.
+    /// The cause and the remedy; may be empty.
     pub details: String,
 }
 
 impl CniError {
-    /// An error without details.
+    /// Creates an error without details.
     pub fn new(code: u64, msg: impl Into<String>) -> Self {
         Self {
             code,
@@ -42,21 +42,21 @@ impl CniError {
         }
     }
 
-    /// Adds details.
+    /// Sets the details.
     #[must_use]
     pub fn details(mut self, details: impl Into<String>) -> Self {
         self.details = details.into();
         self
     }
 
-    /// Says in front of the message what was being done.
+    /// Prefixes the message with the operation in which it occurred.
     #[must_use]
     pub fn during(mut self, what: &str) -> Self {
         self.msg = format!("{what}: {}", self.msg);
         self
     }
 
-    /// The document for standard output.
+    /// Returns the JSON for standard output, in this version of the CNI specification.
     pub fn json(&self, cni_version: &str) -> String {
         let mut error = json!({ "cniVersion": cni_version, "code": self.code, "msg": self.msg });
         if let (Some(error), false) = (error.as_object_mut(), self.details.is_empty()) {
@@ -65,7 +65,7 @@ impl CniError {
         error.to_string()
     }
 
-    /// Reads what a delegate printed.
+    /// Decodes the error that a delegate printed; none if it is not an error.
     pub fn read(output: &[u8]) -> Option<Self> {
         let error: serde_json::Value = serde_json::from_slice(output).ok()?;
         let text = |name: &str| {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_survives_the_way_through_a_delegate() {
+    fn error_survives_the_pass_through_a_delegate() {
         let error = CniError::new(TRY_AGAIN_LATER, "no \"file\"")
             .details("because")
             .during("adding");

@@ -10,7 +10,6 @@ pub mod call;
 pub mod conf;
 pub mod delegate;
 pub mod error;
-pub mod gojson;
 pub mod netconf;
 pub mod netns;
 pub mod status;

@@ -6,10 +6,10 @@ use crate::route;
 use crate::subnet_env::SubnetEnv;
 use serde_json::{Map, Value, json};
 
-/// Builds the delegate's configuration from the operator's and the daemon's.
+/// Builds the delegate's configuration from the operator's and from subnet.env.
 ///
 /// # Errors
-/// The operator's one has keys that only flannel may set, or malformed ones.
+/// The operator's configuration has keys that only flannel may set, or malformed ones.
 pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let mut delegate = conf.delegate()?;
     delegate.insert("name".to_owned(), conf.name.as_str().into());
@@ -52,10 +52,34 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     Ok(ipam)
 }
 
+/// Encodes a configuration. Whole numbers are written without fraction and exponent, as Go flannel's plugin writes them: Go's decoder, which
+/// delegates use, refuses `1450.0` and `1e3` for an integer.
+pub(crate) fn encode(netconf: &Map<String, Value>) -> String {
+    Value::Object(object_with_integers(netconf)).to_string()
+}
+
+fn object_with_integers(object: &Map<String, Value>) -> Map<String, Value> {
+    object
+        .iter()
+        .map(|(key, value)| (key.clone(), with_integers(value)))
+        .collect()
+}
+
+fn with_integers(value: &Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => number
+            .as_f64()
+            .and_then(|float| float.to_string().parse::<i64>().ok())
+            .map_or_else(|| value.clone(), Value::from),
+        Value::Array(values) => values.iter().map(with_integers).collect(),
+        Value::Object(object) => Value::Object(object_with_integers(object)),
+        other => other.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gojson;
     use proptest::prelude::*;
 
     fn values() -> impl Strategy<Value = Value> {
@@ -75,19 +99,67 @@ mod tests {
         })
     }
 
+    #[test]
+    fn whole_numbers_are_written_as_go_writes_them() {
+        for (text, wanted) in [
+            (
+                r#"{"n":[1450.0,1e3,-0.5,1e-7,1.5,0.000001,4294967296,-7,9007199254740993]}"#,
+                r#"{"n":[1450,1000,-0.5,1e-7,1.5,1e-6,4294967296,-7,9007199254740993]}"#,
+            ),
+            (
+                r#"{"a":{"mtu":9e3,"s":"1e3 <&>\u2028\u0001ä"},"b":[[],{},null,true]}"#,
+                "{\"a\":{\"mtu\":9000,\"s\":\"1e3 <&>\u{2028}\\u0001ä\"},\"b\":[[],{},null,true]}",
+            ),
+        ] {
+            let object: Map<String, Value> = serde_json::from_str(text).unwrap();
+            assert_eq!(encode(&object), wanted);
+        }
+    }
+
+    /// Values with fractions of few digits: the reader of the test rounds the others.
+    fn numbers() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<i32>().prop_map(|number| Value::from(f64::from(number) / 16.0)),
+            values(),
+        ];
+        prop::collection::vec(leaf, 0..4).prop_map(Value::from)
+    }
+
+    /// JSON knows one kind of number.
+    fn as_floats(value: Value) -> Value {
+        match value {
+            Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
+            Value::Array(values) => values.into_iter().map(as_floats).collect(),
+            Value::Object(object) => Value::Object(
+                object
+                    .into_iter()
+                    .map(|(key, value)| (key, as_floats(value)))
+                    .collect(),
+            ),
+            other => other,
+        }
+    }
+
     proptest! {
         #[test]
-        fn whatever_is_configured_the_subnet_is_flannels(delegate in values(), ipam in values(), runtime_config in values(), mtu: u32, ip_masq: bool) {
+        fn encoding_loses_nothing(map in prop::collection::btree_map(".{0,3}", numbers(), 0..4)) {
+            let object: Map<String, Value> = map.into_iter().collect();
+            let read: Value = serde_json::from_str(&encode(&object)).unwrap();
+            prop_assert_eq!(as_floats(read), as_floats(Value::Object(object)));
+        }
+
+        #[test]
+        fn subnet_is_flannels_with_any_configuration(delegate in values(), ipam in values(), runtime_config in values(), mtu: u32, ip_masq: bool) {
             let env = SubnetEnv { networks: vec!["10.244.0.0/16".parse().unwrap()], subnets: vec!["10.244.7.0/24".parse().unwrap()], mtu, ip_masq };
             let text = json!({"name": "cbr0", "delegate": delegate, "ipam": ipam, "runtimeConfig": runtime_config}).to_string();
             if let Ok(netconf) = build(&Conf::parse(text.as_bytes()).unwrap(), &env) {
-                let read: Value = serde_json::from_str(&gojson::encode(&netconf)).unwrap();
+                let read: Value = serde_json::from_str(&encode(&netconf)).unwrap();
                 prop_assert_eq!(&read["name"], "cbr0");
                 prop_assert_eq!(&read["ipam"]["ranges"], &json!([[{"subnet": "10.244.7.0/24"}]]));
                 let routes = read["ipam"]["routes"].as_array().unwrap();
                 prop_assert_eq!(routes.last().unwrap(), &json!({"dst": "10.244.0.0/16"}));
                 prop_assert!(read["type"].is_string());
-                // An operator may say null, which is not the same as nothing.
+                // An operator may set null, which differs from no value.
                 prop_assert_eq!(read["mtu"].is_null(), delegate.get("mtu").is_some_and(Value::is_null));
             }
         }

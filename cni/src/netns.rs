@@ -1,12 +1,12 @@
-//! Keeps a mistake of the runtime from hitting the host: its namespace is no container's.
+//! Protects the host's network namespace from a mistake of the runtime.
 
 use crate::error::{CniError, INVALID_NETNS};
 use std::os::unix::fs::MetadataExt;
 
-/// Fails if a path is the plugin's own network namespace. A path that cannot be read is the delegate's concern.
+/// Checks that a path is not the plugin's own network namespace. A path that cannot be read passes: the delegate reports it.
 ///
 /// # Errors
-/// It is; nothing has been done then.
+/// The path is the plugin's own network namespace.
 pub fn foreign(path: &str) -> Result<(), CniError> {
     let identity = |path: &str| {
         std::fs::metadata(path)

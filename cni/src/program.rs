@@ -1,4 +1,4 @@
-//! The program: environment and standard input in, standard output and exit code out.
+//! The program: reads the environment and standard input, and returns standard output and exit code.
 
 use crate::call::Call;
 use crate::delegate::Programs;
@@ -9,12 +9,12 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long ADD waits for subnet.env. A pod that starts with the node needs no second try then; a runtime's patience is minutes.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A longer configuration is none. The list of attachments for GC grows with the node's pods.
+/// How long ADD waits for subnet.env, so that a pod that starts with the node needs no second attempt. Runtimes wait for minutes.
+const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest configuration, in bytes. The list of attachments for GC grows with the node's pods.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
-/// Runs the plugin.
+/// Runs the plugin with this process's environment and standard input.
 pub fn program() -> ExitCode {
     let command = std::env::var_os("CNI_COMMAND")
         .unwrap_or_default()
@@ -33,7 +33,7 @@ pub fn program() -> ExitCode {
     }
 }
 
-/// `cni_version` becomes the configuration's once it is known.
+/// Sets `cni_version` to that of the configuration once it is known.
 fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
     let call = Call::read(command, |name| std::env::var_os(name), stdin)?;
     if version::supported(&call.conf.cni_version).is_ok() {
@@ -44,7 +44,7 @@ fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
         &call,
         Context {
             delegate: &programs,
-            patience: ANSWER_TIMEOUT,
+            patience: SUBNET_ENV_TIMEOUT,
         },
     )
 }
@@ -58,7 +58,7 @@ fn stdin() -> Result<Vec<u8>, CniError> {
     Ok(text)
 }
 
-/// For whoever starts it by hand.
+/// Prints the version, for a call without `CNI_COMMAND`.
 fn about() -> ExitCode {
     let (version, os, arch) = (
         env!("CARGO_PKG_VERSION"),
@@ -66,7 +66,7 @@ fn about() -> ExitCode {
         std::env::consts::ARCH,
     );
     let supported = version::SUPPORTED.join(", ");
-    // There is nobody to report a failure to.
+    // A failure cannot be reported elsewhere.
     let _ = writeln!(
         io::stderr(),
         "CNI Plugin flannel version {version} ({os}/{arch}), flannel-rs\nCNI protocol versions supported: {supported}"

@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_that_are_not_a_routes_are_dropped() {
+    fn unknown_route_fields_are_dropped() {
         let routes = json!([
             {"dst": "10.9.0.0/16", "gw": "10.244.7.9", "comment": "x"},
             {"DST": "FD00::/8", "gw": null, "mtu": 0, "priority": 7, "table": 0}

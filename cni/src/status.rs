@@ -1,5 +1,5 @@
-//! What the daemon says about itself, in a file beside subnet.env. Its writer holds a lock on it for life, which works across the
-//! pid namespaces of containers: a file whose lock is free was left by a dead daemon. Go flannel's daemon writes no such file.
+//! The daemon's status file next to subnet.env. The daemon holds a lock on it while it runs, which works across the pid namespaces of
+//! containers: a file whose lock is free was left by a dead daemon. Go flannel's daemon writes no such file.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -9,30 +9,30 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A longer file is not flannel's.
+/// The longest status file, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// How often the file may be replaced while it is being read.
-const REPLACED: usize = 100;
+/// How often the file is read again because it was replaced meanwhile.
+const MAX_ATTEMPTS: usize = 100;
 
-/// What is known about the daemon.
+/// The daemon's state according to its status file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// There is no file.
+    /// There is no status file.
     Unknown,
-    /// It serves this node.
+    /// The daemon is ready.
     Ready,
-    /// It does not, and why.
+    /// The daemon is not ready or not running, for this reason.
     NotReady(String),
 }
 
-/// The file that belongs to a subnet.env.
+/// Returns the path of the status file that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".status");
     path.into()
 }
 
-/// Reads what the daemon of a subnet.env says.
+/// Reads the state of the daemon of a subnet.env.
 pub fn of(subnet_file: &Path) -> Daemon {
     let path = path(subnet_file);
     match read(&path) {
@@ -42,9 +42,9 @@ pub fn of(subnet_file: &Path) -> Daemon {
     }
 }
 
-/// Why a new pod would not work on this node; `None` if it would, or if nothing is known.
+/// Returns why a new pod would not work on this node; `None` if it would, or if there is no status file.
 ///
-/// A runtime reports its node as not ready while STATUS fails, and pods are evicted minutes later. So a store that is away and a daemon
+/// A runtime reports its node as not ready while STATUS fails, and pods are evicted minutes later. So an unreachable store and a daemon
 /// that restarts are no obstacles: the network that pods need is in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);
@@ -64,7 +64,7 @@ fn obstacle_in(
 ) -> Option<String> {
     let status: Value = serde_json::from_slice(text).unwrap_or_default();
     let Some(pods) = status.get("pods") else {
-        // A daemon of an earlier version does not tell the two apart.
+        // A daemon of an earlier version reports its own readiness only.
         return match judge(path, text, alive) {
             Daemon::NotReady(why) => Some(why),
             Daemon::Unknown | Daemon::Ready => None,
@@ -95,7 +95,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("{} cannot be read: {error}", path.display())
 }
 
-/// Why there may be no subnet.env.
+/// Returns the likely reason why there is no subnet.env.
 pub fn why_no_file(subnet_file: &Path) -> String {
     match of(subnet_file) {
         Daemon::Unknown => format!(
@@ -110,9 +110,9 @@ pub fn why_no_file(subnet_file: &Path) -> String {
     }
 }
 
-/// The text, and whether its writer lives.
+/// The text of a status file, and whether its daemon runs.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
-    for _ in 0..REPLACED {
+    for _ in 0..MAX_ATTEMPTS {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_a_living_writer_is_not_ready() {
+    fn status_file_without_a_living_writer_is_not_ready() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         assert_eq!(of(&env), Daemon::Unknown);
@@ -217,8 +217,10 @@ mod tests {
         assert!(matches!(of(&env), Daemon::NotReady(why) if why.contains("cannot be read")));
     }
 
-    #[test]
-    fn an_obstacle_is_what_a_pod_lacks_only() {
+    /// A name, the text of the status file, whether the daemon runs, and a part of the obstacle.
+    type Case = (&'static str, String, bool, Option<&'static str>);
+
+    fn cases() -> [Case; 12] {
         let rules = r#"{"condition":"rules","reason":"no iptables"}"#;
         let status = |ready: bool, pods: &str| {
             format!(
@@ -228,7 +230,7 @@ mod tests {
         let pods = |reasons: &str, devices: &str| {
             format!(r#","pods":{{"reasons":[{reasons}],"devices":[{devices}]}}"#)
         };
-        let cases = [
+        [
             ("ready", status(true, &pods("", "\"there\"")), true, None),
             (
                 "the store is away",
@@ -286,8 +288,12 @@ mod tests {
                 Some("not running"),
             ),
             ("half a file", "{".to_owned(), true, Some("no \"ready\"")),
-        ];
-        for (name, text, alive, wanted) in cases {
+        ]
+    }
+
+    #[test]
+    fn obstacle_is_only_what_new_pods_need() {
+        for (name, text, alive, wanted) in cases() {
             let found = obstacle_in(Path::new("status"), text.as_bytes(), alive, |device| {
                 device == "there"
             });

@@ -1,7 +1,7 @@
-//! subnet.env as this plugin reads it, which is as Go flannel's does: no quotes, no blanks, no comments, and an error is the end.
+//! Reads subnet.env as Go flannel's plugin does: without quotes, blanks and comments, and any error is final.
 //!
-//! The daemon's own reader (`parse` in the crate `run-dir`) takes more forms and skips what it cannot read: it looks for what an earlier
-//! run left. A test compares the two.
+//! The daemon's own reader (`parse` in the crate `run-dir`) accepts more forms and skips unreadable lines, because it recovers the state of an
+//! earlier run. A test compares the two.
 
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
@@ -13,26 +13,26 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A longer file is not flannel's.
+/// The longest subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// How often a missing file is looked for.
+/// The pause between two attempts to read a missing file.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// What the daemon says about this node.
+/// The content of subnet.env.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// `FLANNEL_NETWORK` and `FLANNEL_IPV6_NETWORK`.
+    /// The networks of `FLANNEL_NETWORK`, then those of `FLANNEL_IPV6_NETWORK`.
     pub networks: Vec<IpNet>,
-    /// `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, IPv4 first.
+    /// The subnets of `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, IPv4 first.
     pub subnets: Vec<IpNet>,
-    /// `FLANNEL_MTU`.
+    /// The value of `FLANNEL_MTU`, in bytes.
     pub mtu: u32,
-    /// `FLANNEL_IPMASQ`.
+    /// Whether `FLANNEL_IPMASQ` is `true`.
     pub ip_masq: bool,
 }
 
 impl SubnetEnv {
-    /// A subnet that is nobody's (RFC 5737).
+    /// Returns a subnet that no node has (RFC 5737).
     pub fn any() -> Self {
         let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(
             std::net::Ipv4Addr::new(192, 0, 2, 0),
@@ -50,35 +50,35 @@ impl SubnetEnv {
 /// Why subnet.env cannot be used.
 #[derive(Debug)]
 pub struct EnvError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// What is wrong with a subnet.env.
+/// The reason why a subnet.env cannot be used.
 #[derive(Debug)]
 pub enum Fault {
-    /// There is none.
+    /// The file does not exist.
     Absent,
-    /// It cannot be read.
+    /// The file cannot be opened or read.
     Unreadable(io::Error),
-    /// It is not a regular file.
+    /// The path is a directory, a pipe or a device.
     Irregular,
-    /// It is longer than [`LIMIT`].
+    /// The file is longer than 64 KiB.
     TooLong,
-    /// A key has no value.
+    /// This key has no `=` and no value.
     NoValue(String),
-    /// The MTU is no number.
+    /// This value of `FLANNEL_MTU` is no number of 32 bits.
     Mtu(String),
-    /// This is no network.
+    /// This text is no network in CIDR notation.
     Network(String),
-    /// Keys are missing.
+    /// These keys are missing.
     Missing(Vec<&'static str>),
 }
 
 impl EnvError {
-    /// The code: it stays the same between releases.
+    /// Returns the code, which stays the same between releases.
     pub fn code(&self) -> &'static str {
         match self.fault {
             Fault::Absent => "subnet-env-absent",
@@ -137,10 +137,10 @@ impl From<EnvError> for CniError {
     }
 }
 
-/// Reads the file, and waits for it if there is none yet.
+/// Reads the file, and waits for it if it does not exist yet.
 ///
 /// # Errors
-/// Code 11 if it does not appear in time, with what the daemon says about it. 999 if it is malformed: waiting would not help.
+/// Code 11 if the file does not appear within `patience`, with the daemon's reason. Code 999 if it is malformed, without waiting.
 pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
     let deadline = Instant::now() + patience;
     loop {
@@ -165,7 +165,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// An operator may have put a link there, which is followed; a pipe must not block.
+/// Reads the file. Follows a link, which an operator may have made; does not block on a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let failed = |error: io::Error| {
         if is_absent(&error) {
@@ -250,7 +250,7 @@ fn net(text: &str) -> Result<IpNet, Fault> {
         .map_err(|_| Fault::Network(text.to_owned()))
 }
 
-/// A list; each network once.
+/// Parses a list of networks, each of them once.
 fn nets(text: &str) -> Result<Vec<IpNet>, Fault> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {

@@ -13,10 +13,10 @@ use crate::call::{Call, Verb};
 use crate::error::CniError;
 use crate::{netns, version};
 
-/// Carries out a call. Returns what is to be printed.
+/// Executes a call. Returns the text for standard output.
 ///
 /// # Errors
-/// What failed; the delegate's own errors keep their codes.
+/// The version, the network namespace, a file or the delegate fails; the delegate's own errors keep their codes.
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {

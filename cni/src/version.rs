@@ -1,18 +1,18 @@
-//! Versions of the CNI specification, and which verbs came with which.
+//! Versions of the CNI specification, and the verbs of each.
 
 use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;
 
-/// The versions that configurations may have.
+/// The versions that configurations may have, oldest first.
 pub const SUPPORTED: [&str; 7] = [
     "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
 ];
-/// The newest of them.
+/// The newest supported version.
 pub const NEWEST: &str = "1.1.0";
 /// A configuration without a version has the oldest one.
 const OLDEST: &str = "0.1.0";
 
-/// The version of a configuration.
+/// Returns the version of a configuration, which is the oldest one if it names none.
 pub fn of(cni_version: &str) -> &str {
     if cni_version.is_empty() {
         OLDEST
@@ -21,10 +21,10 @@ pub fn of(cni_version: &str) -> &str {
     }
 }
 
-/// Fails unless a configuration's version is supported.
+/// Checks that a configuration's version is supported.
 ///
 /// # Errors
-/// Names the version and the supported ones.
+/// The version is not supported; the error names the supported ones.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {
@@ -34,10 +34,10 @@ pub fn supported(cni_version: &str) -> Result<(), CniError> {
     Err(CniError::new(INCOMPATIBLE_VERSION, "incompatible CNI versions").details(why))
 }
 
-/// Fails if a verb is newer than the configuration.
+/// Checks that a configuration's version has a verb.
 ///
 /// # Errors
-/// Names the verb.
+/// The verb is newer than the version, or the version is not supported.
 pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError> {
     let place = |version: &str| SUPPORTED.iter().position(|known| *known == version);
     // An unknown version is reported as incompatible by `supported`.
@@ -50,7 +50,7 @@ pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError
     }
 }
 
-/// The answer to VERSION.
+/// Returns the JSON that answers VERSION.
 pub fn answer() -> String {
     json!({ "cniVersion": NEWEST, "supportedVersions": SUPPORTED }).to_string()
 }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verbs_came_with_versions() {
+    fn verbs_need_a_configuration_of_their_version() {
         let code = |result: Result<(), CniError>| result.map_err(|error| error.msg);
         assert!(
             SUPPORTED

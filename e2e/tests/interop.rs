@@ -1,4 +1,4 @@
-//! Proves that our node and a real Go flannel work in one cluster, and that a node is swapped from one to the other and back without a lost packet.
+//! Our node and a real Go flannel in one cluster, and a node that changes from one to the other and back without a lost packet.
 //!
 //! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`; without it each test fails.
 
@@ -25,7 +25,7 @@ use serde_json::Value;
 const GO_FLANNELD: &str = "GO_FLANNELD";
 const SOON: Duration = Duration::from_secs(10);
 const DAMPED: Duration = Duration::from_secs(50);
-/// An emulated machine is slow.
+/// Long enough for an emulated machine.
 const IN_THE_VM: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -56,7 +56,7 @@ fn swap_to_ours_and_back_vxlan_direct() -> Result<()> {
     swap(go_flanneld()?, &VXLAN_DIRECT, EtcdVersion::V34)
 }
 
-/// In the virtual machine, whose kernel has what it takes.
+/// In the virtual machine, whose kernel has the needed modules.
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_mixed_cluster_wireguard() -> Result<()> {
@@ -69,7 +69,7 @@ fn vm_mixed_cluster_ipip() -> Result<()> {
     mixed(go_flanneld()?, &IPIP, EtcdVersion::V36)
 }
 
-/// Go flannel deletes the device when it ends and makes another, so that packets are lost then. What other nodes know of the node stays: subnet,
+/// Go flannel deletes the device when it ends and makes another, so that packets are lost then. The lease is unchanged: subnet,
 /// address, key, port.
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
@@ -94,10 +94,10 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
             host.netns()
                 .exec("wg", &["show", "flannel-wg", "public-key"])
         };
-        let (env, told, before) = (daemons[0].subnet_env()?, bed.told(host)?, key()?);
+        let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, key()?);
         ensure!(
-            told.1["BackendData"]["PublicKey"] == before.trim(),
-            "{told:?}, and the device has {before}"
+            lease.1["BackendData"]["PublicKey"] == before.trim(),
+            "{lease:?}, and the device has {before}"
         );
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate(STOP)?;
@@ -112,9 +112,9 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
                 daemons[0].subnet_env()?
             );
             ensure!(
-                bed.told(host)? == told,
-                "{round}: {:?} instead of {told:?}",
-                bed.told(host)?
+                bed.lease(host)? == lease,
+                "{round}: {:?} instead of {lease:?}",
+                bed.lease(host)?
             );
             everybody_reaches_everybody(&pods, IN_THE_VM).with_context(|| round.to_owned())?;
             ensure!(key()? == before, "{round}: another key");
@@ -151,7 +151,7 @@ fn go_flanneld() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Three hosts, an etcd, and the two ways to start a daemon.
+/// Three hosts, an etcd, and the options of both daemons.
 struct Bed {
     etcd: Etcd,
     hosts: Vec<Host>,
@@ -166,7 +166,7 @@ impl Bed {
         let lan = lab.switch("lan")?;
         let store = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&store], &EtcdOptions::default().version(version))?;
-        // Go flannel's ipip knows IPv4 alone.
+        // Go flannel's ipip supports IPv4 only.
         let ipv6 = backend.0 != IPIP.0;
         let conf = format!(
             r#"{{"EnableIPv6":{ipv6},"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{}}}"#,
@@ -195,14 +195,14 @@ impl Bed {
     }
 
     fn go(&self, host: &Host) -> Result<Flanneld> {
-        // Traffic rules are another matter, and need iptables.
+        // Without traffic rules the test needs no iptables.
         let options = self.options(host)?.arg("--iptables-forward-rules=false");
         host.flanneld(&options.binary(&self.go).healthz_port(None))
             .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
-    /// What a host's key says to other nodes: key, and value without NodeID.
-    fn told(&self, host: &Host) -> Result<(String, Value)> {
+    /// A host's lease: the key, and the value without NodeID.
+    fn lease(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
         for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
             let mut value: Value =
@@ -216,7 +216,7 @@ impl Bed {
     }
 }
 
-/// Everything that flannel has in a kernel: links with their indexes and MACs, addresses, routes whoever marked them, neighbours, FDB.
+/// All objects of flannel in a kernel: links with their indexes and MACs, addresses, routes of any protocol, neighbours, FDB.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
@@ -258,7 +258,7 @@ fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
     })
 }
 
-/// Two Go nodes and one of ours: everybody reaches everybody; one Go node leaves and our node forgets it.
+/// Two Go nodes and one of ours: all pods reach each other; one Go node leaves and our node removes its state.
 fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;
@@ -267,7 +267,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
         let [first, second, third] = &bed.hosts[..] else {
             anyhow::bail!("three hosts")
         };
-        // Ours in the middle: it meets a Go node that was there, and one that comes.
+        // Ours starts second, so one Go node is there before it and one joins later.
         let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
         let daemons = [&leaving, &ours, &staying];
         let pods = bed
@@ -302,7 +302,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
             .context("a v4 subnet")?
             .trunc()
             .to_string();
-        let (key, _) = bed.told(first)?;
+        let (key, _) = bed.lease(first)?;
         leaving.terminate(STOP)?;
         bed.etcd.client()?.del(&key)?;
         // With wireguard a peer has no route of its own.
@@ -319,7 +319,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     })
 }
 
-/// One of three Go nodes runs ours for a while, and Go flannel again, while all pods talk.
+/// One of three Go nodes runs ours for a while, and then Go flannel again, while all pods exchange packets.
 fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;
@@ -336,7 +336,7 @@ fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
             .collect::<Result<Vec<_>>>()?;
         everybody_reaches_everybody(&pods, SOON)?;
         let host = &bed.hosts[0];
-        let (env, told, before) = (daemons[0].subnet_env()?, bed.told(host)?, objects(host)?);
+        let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, objects(host)?);
         let meshes = [
             Mesh::start(&pods, &ProbeOptions::default())?,
             Mesh::start(&pods, &ProbeOptions::default().v6())?,
@@ -356,11 +356,11 @@ fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
                 "{round}: {:?} instead of {env:?}",
                 daemons[0].subnet_env()?
             );
-            // Key, address and MACs are as before: no other node has anything to do.
+            // Key, address and MACs are unchanged, so other nodes need not change anything.
             ensure!(
-                bed.told(host)? == told,
-                "{round}: {:?} instead of {told:?}",
-                bed.told(host)?
+                bed.lease(host)? == lease,
+                "{round}: {:?} instead of {lease:?}",
+                bed.lease(host)?
             );
             eventually_ok(SOON, "the kernel holds what it held", || {
                 let found = objects(host)?;

@@ -1,4 +1,4 @@
-//! Proves that the packet engine keeps what it has: neither memory nor files grow under load, and next to nothing is lost.
+//! The packet engine under load: neither memory nor open files grow, and almost no packet is lost.
 //!
 //! Short by default. `FLANNEL_TEST_SOAK` is the time in seconds, `FLANNEL_TEST_RATE` the packets a second (`make soak`).
 
@@ -18,9 +18,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
 const STOP: Duration = Duration::from_secs(20);
-/// What a daemon may take more than after the first second under load, in KiB.
+/// Growth of resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
-/// Files that are open for a moment: the lease's when it is refreshed, those of programs that look at rules and firewalls.
+/// Files that are open for a moment: the lease's when it is refreshed, and those of programs that list rules.
 const TRANSIENT: usize = 16;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -44,7 +44,7 @@ fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     ))
 }
 
-/// Processor time that the machine's own host took away, in ticks of 10 ms.
+/// Processor time that the hypervisor took away (steal), in ticks of 10 ms.
 fn stolen() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     stat.lines()
@@ -53,12 +53,12 @@ fn stolen() -> u64 {
         .unwrap_or(0)
 }
 
-/// What became of a stream.
+/// The result of a stream.
 #[derive(Default)]
 struct Passed {
     sent: u64,
     came: u64,
-    /// How many were lost in stretches in which the machine had its processors for itself, and how many seconds were none.
+    /// Packets lost in seconds without steal time, and the number of seconds with steal time.
     lost_undisturbed: i64,
     disturbed: u64,
 }
@@ -91,7 +91,7 @@ fn stream(
         while begun.elapsed() < time {
             std::thread::sleep(Duration::from_micros(500));
             let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64 - skipped;
-            // What a busy machine left undone is not made up for by a burst.
+            // Packets that a busy machine did not send in time are skipped, not sent in a burst.
             for _ in 0..due.saturating_sub(sent).min(rate / 200 + 1) {
                 let _ = sender.send(&[7; 1400][..64 + (sent % 1300) as usize]);
                 sent += 1;
@@ -107,7 +107,7 @@ fn stream(
             }
         }
         let _ = counting.join();
-        // What was lost when the processors were away may be missed a second later only.
+        // A loss during steal time may be counted in the next second.
         let quiet = |at: usize| {
             !seconds
                 .iter()
@@ -186,7 +186,7 @@ fn soak(backend: &Value) -> Result<()> {
             "{backend}: {came} of {sent} packets in {time} s; {lost_undisturbed} lost outside of {disturbed} s in which the host took processor time away; {first:?} after a second, {:?} at the end",
             daemons.iter().map(takes).collect::<Result<Vec<_>>>()?
         );
-        // A short run on a busy machine may lose a burst; a long one shows what the engine itself loses.
+        // A short run on a busy machine may lose a burst; a long run shows the engine's own loss.
         let (lost, most) = if time >= 60 {
             (lost_undisturbed, sent / 100_000)
         } else {
@@ -205,11 +205,11 @@ fn soak(backend: &Value) -> Result<()> {
 }
 
 #[test]
-fn udp_keeps_what_it_has() -> Result<()> {
+fn udp_memory_and_files_stay_constant() -> Result<()> {
     soak(&json!({ "Type": "udp" }))
 }
 
 #[test]
-fn vxlan_in_userspace_keeps_what_it_has() -> Result<()> {
+fn userspace_vxlan_memory_and_files_stay_constant() -> Result<()> {
     soak(&json!({ "Type": "vxlan", "Mode": "userspace" }))
 }

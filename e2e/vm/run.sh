@@ -47,9 +47,22 @@ done
 [ -S "$scratch/files" ] || { cat "$scratch/files.log" >&2; exit 1; }
 
 memory=${FLANNEL_VM_MEMORY:-2048}
-# Nested virtualization is rare, and emulation everywhere. With two processors, threads run beside each other.
+# Nested virtualization is rare, and some machines have /dev/kvm and run no guest: the first use tries it. Emulation works everywhere; with
+# two processors, threads run beside each other.
+accelerator=${FLANNEL_VM_ACCELERATOR:-}
+if [ -z "$accelerator" ]; then
+    [ -e "$vm/accelerator" ] || {
+        if [ -w /dev/kvm ] && FLANNEL_VM_ACCELERATOR=kvm "${BASH_SOURCE[0]}" 15 true >/dev/null 2>&1; then echo kvm; else echo tcg; fi > "$vm/accelerator.$$"
+        mv "$vm/accelerator.$$" "$vm/accelerator"
+    }
+    accelerator=$(cat "$vm/accelerator")
+fi
+case $accelerator in
+    kvm) processor=(-accel kvm -cpu host) ;;
+    *) processor=(-accel tcg,thread=multi -cpu max) ;;
+esac
 timeout --foreground --kill-after=5 "$seconds" "$vm/root/usr/bin/qemu-system-x86_64" -L "$vm/root/usr/share/qemu" -L "$vm/root/usr/share/seabios" \
-    -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" -object "memory-backend-memfd,id=memory,size=${memory}M,share=on" -numa node,memdev=memory \
+    "${processor[@]}" -smp 2 -m "$memory" -object "memory-backend-memfd,id=memory,size=${memory}M,share=on" -numa node,memdev=memory \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio \
     -chardev "socket,id=files,path=$scratch/files" -device vhost-user-fs-pci,chardev=files,tag=host \
     -kernel "$vm/vmlinuz" -initrd "$vm/initrd.gz" -append "console=ttyS0 quiet panic=-1 script=$scratch/script" </dev/null \

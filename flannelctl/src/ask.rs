@@ -1,84 +1,75 @@
-//! Asks the daemon of this node by its socket.
+//! Requests to the daemon of this node through its socket.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use console::rights;
 use doctor::Report;
 use node_api::routes::{self, Routes};
 use node_api::{Node, Probe};
 use run_dir::{api_socket, instance, status_file};
 use serde::de::DeserializeOwned;
+use terminal::rights;
 use types::Coded;
 
-/// How long the daemon may take, from the first word to the last.
+/// How long the daemon may take for a whole answer.
 const TIMEOUT: Duration = Duration::from_millis(2900);
-/// How long it may take for a probe, which waits for others and for answers.
-const PROBE: Duration = Duration::from_secs(11);
-/// How long it may have no socket while its process is there: it has none yet when it starts, and none any more when it ends.
-const NO_SOCKET: Duration = Duration::from_secs(1);
-/// What it answers at once.
+/// How long it may take for a probe, which waits for other probes and for replies.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
+/// How long a running daemon may have no socket, because it starts or ends.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
+/// The path that the daemon answers at once.
 const ALIVE: &str = "/livez";
 /// The pause before another attempt.
-const RETRY: Duration = Duration::from_millis(20);
-/// A longer answer is not a daemon's.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest answer, in bytes.
 const LIMIT: usize = 64 * 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Silence {
-    /// No daemon runs.
+pub(crate) enum AskError {
+    /// No daemon runs; the socket's path.
     Stopped(PathBuf),
-    /// Something runs that has no socket.
+    /// A daemon runs that has no socket.
     Foreign {
-        /// The socket.
         path: PathBuf,
         /// Descriptions of the processes.
         who: Vec<String>,
     },
-    /// The socket may not be used.
+    /// This user must not use the socket.
     Denied(PathBuf),
-    /// It does not answer in time.
+    /// The daemon does not answer within this time.
     Hangs(PathBuf, Duration),
-    /// It answers that it cannot, in its words.
+    /// The daemon refuses the request with this reason.
     Refused(String),
-    /// The answer is none.
-    Strange {
-        /// The socket.
-        path: PathBuf,
-        /// What came instead.
-        what: Strange,
-    },
+    /// The answer cannot be used.
+    BadAnswer { path: PathBuf, what: BadAnswer },
 }
 
-/// What came instead of an answer.
+/// Why an answer cannot be used.
 #[derive(Debug)]
-pub(crate) enum Strange {
-    /// No HTTP.
+pub(crate) enum BadAnswer {
     NoHttp,
-    /// Another code than 200.
+    /// The code is not 200.
     Code {
-        /// The code.
         code: String,
-        /// The first line that came with it.
+        /// The first line of the body.
         line: String,
     },
-    /// No document.
+    /// The body is not the JSON of the document.
     NoDocument(serde_json::Error),
-    /// A document of another schema.
+    /// The document has another schema.
     Schema {
-        /// Its schema.
         theirs: String,
-        /// The one that this program reads.
+        /// The schema that this program reads.
         ours: String,
     },
-    /// An error of the system.
+    /// Writing the request or reading the answer failed.
     System(io::Error),
 }
 
-impl Coded for Silence {
+impl Coded for AskError {
     fn code(&self) -> &'static str {
         match self {
             Self::Stopped(_) => "daemon-stopped",
@@ -86,12 +77,12 @@ impl Coded for Silence {
             Self::Denied(_) => "daemon-denied",
             Self::Hangs(..) => "daemon-hangs",
             Self::Refused(_) => "daemon-refused",
-            Self::Strange { what, .. } => what.code(),
+            Self::BadAnswer { what, .. } => what.code(),
         }
     }
 }
 
-impl fmt::Display for Silence {
+impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
             Self::Stopped(path) => write!(
@@ -116,7 +107,7 @@ impl fmt::Display for Silence {
                 path.display()
             ),
             Self::Refused(words) => f.write_str(words),
-            Self::Strange { path, what } => {
+            Self::BadAnswer { path, what } => {
                 write!(
                     f,
                     "flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?",
@@ -127,9 +118,9 @@ impl fmt::Display for Silence {
     }
 }
 
-impl std::error::Error for Silence {}
+impl std::error::Error for AskError {}
 
-impl Coded for Strange {
+impl Coded for BadAnswer {
     fn code(&self) -> &'static str {
         match self {
             Self::NoHttp => "answer-no-http",
@@ -141,7 +132,7 @@ impl Coded for Strange {
     }
 }
 
-impl fmt::Display for Strange {
+impl fmt::Display for BadAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
             Self::NoHttp => f.write_str("it is no HTTP"),
@@ -153,11 +144,11 @@ impl fmt::Display for Strange {
     }
 }
 
-/// The daemon's document; with `rows` it asks other nodes for what they know.
+/// Reads the daemon's document; with `rows` the daemon also asks other nodes for their verdicts.
 ///
 /// # Errors
-/// Says why there is none.
-pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
+/// The daemon does not answer, or not with the document.
+pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
     let target = if rows {
         format!("{}?rows", node_api::NODE)
@@ -166,57 +157,62 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, Silence> {
     };
     let answer = get(subnet_file, &path, &target, TIMEOUT)?;
     let named = |node: &Node| node.schema.clone();
-    document(&answer, node_api::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+    document(&answer, node_api::SCHEMA, named).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// What the daemon's doctor found.
+/// Reads the report of the daemon's doctor.
 ///
 /// # Errors
-/// Says why there is no report.
-pub(crate) fn findings(subnet_file: &Path) -> Result<Report, Silence> {
+/// The daemon does not answer, or not with the report.
+pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
     let named = |report: &Report| report.schema.clone();
     document(&answer, doctor::finding::SCHEMA, named)
-        .map_err(|what| Silence::Strange { path, what })
+        .map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// What the kernel has beside what the daemon wants.
+/// Reads the comparison of the desired with the actual kernel state.
 ///
 /// # Errors
-/// Says why there is no comparison.
-pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, Silence> {
+/// The daemon does not answer, or cannot read the kernel.
+pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
     refused(&answer)?;
     let named = |routes: &Routes| routes.schema.clone();
-    document(&answer, routes::SCHEMA, named).map_err(|what| Silence::Strange { path, what })
+    document(&answer, routes::SCHEMA, named).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// What comes of asking a peer or a pod at once.
+/// Has the daemon probe a peer or a pod.
 ///
 /// # Errors
-/// Says why there is nothing: nobody is meant, it cannot be asked now, or the daemon does not answer.
-pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, Silence> {
+/// There is no such peer, it cannot be probed now, or the daemon does not answer.
+pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     let path = api_socket::path(subnet_file);
-    // A daemon that hangs is noticed at once.
+    // Detects a hanging daemon before the long timeout of a probe.
     get(subnet_file, &path, ALIVE, TIMEOUT)?;
-    let answer = get(subnet_file, &path, &node_api::probe::request(peer), PROBE)?;
+    let answer = get(
+        subnet_file,
+        &path,
+        &node_api::probe::request(peer),
+        PROBE_TIMEOUT,
+    )?;
     refused(&answer)?;
     let named = |probe: &Probe| probe.schema.clone();
-    document(&answer, node_api::PROBE, named).map_err(|what| Silence::Strange { path, what })
+    document(&answer, node_api::PROBE, named).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// What the daemon answers to a request, whatever it says.
+/// Reads the body of the daemon's answer to a request, whatever its code is.
 ///
 /// # Errors
-/// Says why there is no answer.
-pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, Silence> {
+/// The daemon does not answer, or not with HTTP.
+pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
     match split(&answer) {
         Ok((_, body)) => Ok(String::from_utf8_lossy(body).into_owned()),
-        Err(what) => Err(Silence::Strange { path, what }),
+        Err(what) => Err(AskError::BadAnswer { path, what }),
     }
 }
 
@@ -225,7 +221,7 @@ fn get(
     path: &Path,
     target: &str,
     patience: Duration,
-) -> Result<Vec<u8>, Silence> {
+) -> Result<Vec<u8>, AskError> {
     let begun = Instant::now();
     let end = begun + patience;
     loop {
@@ -235,27 +231,29 @@ fn get(
         };
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => match absent(subnet_file, path) {
-                Silence::Foreign { .. } | Silence::Hangs(..) if begun.elapsed() < NO_SOCKET => {
-                    std::thread::sleep(RETRY);
+                AskError::Foreign { .. } | AskError::Hangs(..)
+                    if begun.elapsed() < SOCKET_TIMEOUT =>
+                {
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
-                silence => return Err(silence),
+                error => return Err(error),
             },
-            ErrorKind::PermissionDenied => return Err(Silence::Denied(path.to_owned())),
-            // Too many clients at once: the next attempt may be luckier.
+            ErrorKind::PermissionDenied => return Err(AskError::Denied(path.to_owned())),
+            // With too many clients at once, the next attempt may succeed.
             ErrorKind::WouldBlock
             | ErrorKind::TimedOut
             | ErrorKind::ConnectionReset
             | ErrorKind::BrokenPipe
             | ErrorKind::UnexpectedEof => {
-                if Instant::now() + RETRY >= end {
-                    return Err(Silence::Hangs(path.to_owned(), patience));
+                if Instant::now() + RETRY_INTERVAL >= end {
+                    return Err(AskError::Hangs(path.to_owned(), patience));
                 }
-                std::thread::sleep(RETRY);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             _ => {
-                return Err(Silence::Strange {
+                return Err(AskError::BadAnswer {
                     path: path.to_owned(),
-                    what: Strange::System(error),
+                    what: BadAnswer::System(error),
                 });
             }
         }
@@ -293,52 +291,52 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Nobody listens: no daemon, or another one.
-fn absent(subnet_file: &Path, path: &Path) -> Silence {
+/// Why nobody listens on the socket.
+fn absent(subnet_file: &Path, path: &Path) -> AskError {
     if status_file::lives(subnet_file) {
-        return Silence::Hangs(path.to_owned(), NO_SOCKET);
+        return AskError::Hangs(path.to_owned(), SOCKET_TIMEOUT);
     }
-    // Who is not root cannot tell this host's daemon from those of others.
+    // Only root can distinguish this host's daemon from those of containers.
     match instance::running::running(subnet_file) {
-        who if who.is_empty() || !rights::is_root() => Silence::Stopped(path.to_owned()),
-        who => Silence::Foreign {
+        who if who.is_empty() || !rights::is_root() => AskError::Stopped(path.to_owned()),
+        who => AskError::Foreign {
             path: path.to_owned(),
             who,
         },
     }
 }
 
-/// The head and the body of an answer.
-fn split(answer: &[u8]) -> Result<(String, &[u8]), Strange> {
+/// Splits an answer into head and body.
+fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
     let end = answer
         .windows(4)
         .position(|bytes| bytes == b"\r\n\r\n")
-        .ok_or(Strange::NoHttp)?;
-    let (head, body) = answer.split_at_checked(end + 4).ok_or(Strange::NoHttp)?;
+        .ok_or(BadAnswer::NoHttp)?;
+    let (head, body) = answer.split_at_checked(end + 4).ok_or(BadAnswer::NoHttp)?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
-/// Whether the daemon answers that it cannot, and why.
-fn refused(answer: &[u8]) -> Result<(), Silence> {
+/// Fails with the daemon's reason if it refuses the request.
+fn refused(answer: &[u8]) -> Result<(), AskError> {
     match split(answer) {
-        Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(Silence::Refused(
+        Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(AskError::Refused(
             String::from_utf8_lossy(body).trim_end().to_owned(),
         )),
         _ => Ok(()),
     }
 }
 
-/// The code in the head of an answer.
+/// The status code in the head of an answer.
 fn code(head: &str) -> &str {
     head.split(' ').nth(1).unwrap_or_default()
 }
 
-/// The document in an answer, of this schema.
+/// Decodes the document in an answer and checks its schema.
 fn document<T: DeserializeOwned>(
     answer: &[u8],
     schema: &str,
     named: impl FnOnce(&T) -> String,
-) -> Result<T, Strange> {
+) -> Result<T, BadAnswer> {
     let (head, body) = split(answer)?;
     let code = code(&head);
     if code != "200" {
@@ -347,17 +345,17 @@ fn document<T: DeserializeOwned>(
             .next()
             .unwrap_or_default()
             .to_owned();
-        return Err(Strange::Code {
+        return Err(BadAnswer::Code {
             code: code.to_owned(),
             line,
         });
     }
-    let document: T = serde_json::from_slice(body).map_err(Strange::NoDocument)?;
+    let document: T = serde_json::from_slice(body).map_err(BadAnswer::NoDocument)?;
     let theirs = named(&document);
     if theirs == schema {
         Ok(document)
     } else {
-        Err(Strange::Schema {
+        Err(BadAnswer::Schema {
             theirs,
             ours: schema.to_owned(),
         })
@@ -368,7 +366,7 @@ fn document<T: DeserializeOwned>(
 mod tests {
     use super::*;
 
-    fn read(answer: &[u8]) -> Result<Node, Strange> {
+    fn read(answer: &[u8]) -> Result<Node, BadAnswer> {
         document(answer, node_api::SCHEMA, |node: &Node| node.schema.clone())
     }
 
@@ -382,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_document_or_an_error() {
+    fn answer_is_a_document_or_an_error() {
         assert_eq!(
             read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes())
                 .unwrap()
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_has_its_reason_in_time() {
+    fn missing_answer_fails_in_time_with_its_reason() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         let why = |env: &Path| node(env, false).unwrap_err().to_string();

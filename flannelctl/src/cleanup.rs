@@ -12,16 +12,14 @@ use netstate::cleanup::{self, Evidence, FlannelNetwork, decide};
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use run_dir::instance;
-use run_dir::instance::running::Beside;
+use run_dir::instance::running::OtherInstances;
 use run_dir::subnet_env;
 use subnet_lease::NetworkConfig;
 
-use console::out;
-use console::rights;
+use crate::place::SUBNET_FILE;
 use report::Report;
-
-/// The default path of subnet.env.
-const SUBNET_FILE: &str = "/run/flannel/subnet.env";
+use terminal::out;
+use terminal::rights;
 
 /// What to remove, and with which safeguards.
 #[derive(Debug, clap::Args)]
@@ -49,7 +47,6 @@ pub(crate) struct Args {
     cni_dir: PathBuf,
 }
 
-/// Lists or removes.
 pub(crate) fn run(args: &Args) -> Result<()> {
     rights::network("see and remove all that flannel left")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -62,22 +59,70 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 async fn clean(args: &Args) -> Result<()> {
     let subnet_files = subnet_files(args);
     let networks = networks(args, &subnet_files)?;
-    // A daemon of another network keeps its resources; without evidence of a network, every daemon counts as serving this one.
+    // A daemon of another network keeps its resources. Without evidence of a network, every daemon is assumed to serve this one.
     let targets: BTreeSet<IpNet> = networks.iter().map(|known| known.network).collect();
-    let beside = if targets.is_empty() {
-        Beside::default()
+    let instances = if targets.is_empty() {
+        OtherInstances::default()
     } else {
-        instance::running::beside(&targets)
+        instance::running::others(&targets)
     };
+    require_no_daemon(args, &subnet_files, &instances)?;
+    if networks.is_empty() {
+        out::complain(
+            "no subnet.env names flannel's network: routes left by Go flannel's host-gw are not searched; name the network with --network",
+        );
+    }
+    let others = cleanup::OtherDaemons {
+        networks: instances.networks.clone(),
+        devices: instances.devices,
+    };
+    let evidence = Evidence {
+        networks,
+        protocol: args.route_protocol,
+        bridge: args.cni,
+        others,
+    };
+    let mut report = Report {
+        dry_run: args.dry_run,
+        ..Report::default()
+    };
+    kernel(&evidence, &mut report).await;
+    let others = traffic_rules::ownership::OtherDaemons {
+        own: targets,
+        served: instances.networks,
+        unknown: false,
+        guards: instances.guards,
+    };
+    let rules = traffic_rules::clear_except(&others, args.dry_run).await;
+    rules.removed.iter().for_each(|what| report.removed(what));
+    rules
+        .errors
+        .into_iter()
+        .for_each(|why| report.complaint(why));
+    for file in &subnet_files {
+        files::subnet_env(file, &mut report);
+    }
+    if args.cni {
+        files::cni(&args.cni_dir, &mut report);
+    }
+    report.end()
+}
+
+/// Reports daemons that serve other networks. Fails if one serves this network, unless `--force` or `--dry-run` is set.
+fn require_no_daemon(
+    args: &Args,
+    subnet_files: &[PathBuf],
+    instances: &OtherInstances,
+) -> Result<()> {
     let mut running: Vec<String> = subnet_files
         .iter()
         .flat_map(|file| instance::running::running(file))
         .collect();
     running.sort();
     running.dedup();
-    running.retain(|who| !beside.who.contains(who));
-    for who in &beside.who {
-        let served: Vec<String> = beside.networks.iter().map(IpNet::to_string).collect();
+    running.retain(|who| !instances.who.contains(who));
+    for who in &instances.who {
+        let served: Vec<String> = instances.networks.iter().map(IpNet::to_string).collect();
         out::complain(format!(
             "flanneld serves {} on this host ({who}): its resources stay",
             served.join(", ")
@@ -95,46 +140,7 @@ async fn clean(args: &Args) -> Result<()> {
             );
         }
     }
-
-    if networks.is_empty() {
-        out::complain(
-            "no subnet.env names flannel's network: routes left by Go flannel's host-gw are not searched; name the network with --network",
-        );
-    }
-    let others = cleanup::OtherDaemons {
-        networks: beside.networks.clone(),
-        devices: beside.devices,
-    };
-    let evidence = Evidence {
-        networks,
-        protocol: args.route_protocol,
-        bridge: args.cni,
-        others,
-    };
-    let mut report = Report {
-        dry_run: args.dry_run,
-        ..Report::default()
-    };
-    kernel(&evidence, &mut report).await;
-    let others = traffic_rules::ownership::OtherDaemons {
-        own: targets,
-        served: beside.networks,
-        unknown: false,
-        guards: beside.guards,
-    };
-    let rules = traffic_rules::clear_except(&others, args.dry_run).await;
-    rules.removed.iter().for_each(|what| report.removed(what));
-    rules
-        .errors
-        .into_iter()
-        .for_each(|why| report.complaint(why));
-    for file in &subnet_files {
-        files::subnet_env(file, &mut report);
-    }
-    if args.cni {
-        files::cni(&args.cni_dir, &mut report);
-    }
-    report.end()
+    Ok(())
 }
 
 /// The subnet.env files to read and remove. The default one stays if another one is named and a daemon uses the default one.
@@ -152,7 +158,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
     files
 }
 
-/// Flannel's networks: from subnet.env and from the operator.
+/// Flannel's networks, from the subnet.env files and from `--network`.
 fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>> {
     let mut known = Vec::new();
     for file in subnet_files {
@@ -193,7 +199,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     Ok(known)
 }
 
-/// The default prefix length of a node's subnet in a network.
+/// The daemon's default prefix length of a node's subnet in a network.
 fn usual_length(network: &IpNet) -> Result<u8> {
     let text = match network {
         IpNet::V4(_) => format!(r#"{{"Network":"{network}"}}"#),
@@ -210,7 +216,7 @@ fn usual_length(network: &IpNet) -> Result<u8> {
     pool.context("the network has no pool").map(|pool| pool.len)
 }
 
-/// Removes routes and devices.
+/// Removes routes and devices from the kernel.
 async fn kernel(evidence: &Evidence, report: &mut Report) {
     let mut kernel = match NetlinkKernel::open() {
         Ok(kernel) => kernel,
@@ -244,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_length_is_the_daemons() {
+    fn usual_prefix_length_is_the_daemons_default() {
         for (network, length) in [
             ("10.244.0.0/16", 24),
             ("10.244.0.0/23", 25),
@@ -277,7 +283,7 @@ mod tests {
             cni_dir: PathBuf::new(),
         };
         let found = networks(&args(&["10.5.3.4/16", "fd10:244::/48"]), &[file]).unwrap();
-        let told: Vec<_> = found
+        let found: Vec<_> = found
             .iter()
             .map(|net| {
                 (
@@ -288,7 +294,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told,
+            found,
             [
                 ("10.5.0.0/16".to_owned(), Some("10.5.7.0/26".to_owned()), 26),
                 ("fd10:244::/48".to_owned(), None, 64)

@@ -1,8 +1,8 @@
-//! Tables whose columns are as wide as what is in them.
+//! Tables whose columns are as wide as their contents.
 
 use types::printable;
 
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
 /// A cell, and its style if it has one.
 pub(crate) type Cell = (String, Option<Style>);
@@ -12,7 +12,7 @@ pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Lines with a heading. A row may have one cell more than there are headings, for a note.
+/// Renders a table with a line of headings. A row may have one cell more than there are headings, for a note.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     let rows: Vec<Vec<Cell>> = rows
         .iter()

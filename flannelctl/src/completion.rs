@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use console::out;
+use terminal::out;
 
 /// The section of manual pages for system administration.
 const SECTION: &str = "8";
@@ -64,7 +64,6 @@ impl Program {
     }
 }
 
-/// Prints completions.
 pub(crate) fn run(args: &Args, own: &clap::Command) -> Result<()> {
     for program in Program::value_variants()
         .iter()

@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use doctor::look::{Look, alone};
 use doctor::{Report, Severity, table};
 
-use crate::ask::{self, Silence};
+use crate::ask::{self, AskError};
 use crate::form::{self, Form};
 use crate::place::Place;
-use console::screen::Screen;
+use terminal::screen::Screen;
 
 /// The exit code of a node on which something is broken.
 const BROKEN: u8 = 3;
@@ -29,15 +29,15 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints what is wrong.
+/// Prints the report. Exits with [`BROKEN`] if a finding is more than a risk.
 ///
 /// # Errors
-/// Nothing could be found out.
+/// The daemon refuses to answer, or no check could be made.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
-        // What does not run or hangs is looked at from outside.
-        Err(Silence::Stopped(_) | Silence::Hangs(..)) => look(args)?,
+        // The checks of a daemon that does not run or hangs are made by this process.
+        Err(AskError::Stopped(_) | AskError::Hangs(..)) => look(args)?,
         Err(why) => return Err(why.into()),
     };
     if report.unknown.len() == report.checks {
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Looks without a daemon.
+/// Makes the checks without a daemon.
 fn look(args: &Args) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,9 +1,9 @@
-//! `-o`: for people or for programs.
+//! The option `-o`: text for people or JSON for programs.
 
 use anyhow::Result;
 use serde::Serialize;
 
-use console::out;
+use terminal::out;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -15,10 +15,10 @@ pub(crate) enum Form {
     Json,
 }
 
-/// Prints a document for programs.
+/// Prints a document as JSON.
 ///
 /// # Errors
-/// It cannot be written as JSON.
+/// The document cannot be written as JSON.
 pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     out::document(&serde_json::to_string_pretty(document)?);
     Ok(())

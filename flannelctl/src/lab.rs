@@ -1,4 +1,4 @@
-//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters. They are no part of an operator's tool.
+//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters and is not part of an operator's tool.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use console::rights;
+use terminal::rights;
 
 /// The program that does the work.
 const PROGRAM: &str = "flannel-lab";
 
-/// Becomes flannel-lab, with the same options: flannelctl has checked them.
+/// Replaces this process by flannel-lab, with the options that clap has checked here.
 pub(crate) fn run() -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     // The program, and the name of the subcommand.

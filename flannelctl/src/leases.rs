@@ -17,9 +17,9 @@ use types::printable;
 
 use crate::form::{self, Form};
 use crate::store;
-use console::out;
-use console::screen::{Screen, Style};
 use subnet_lease::manager::Liveness;
+use terminal::out;
+use terminal::screen::{Screen, Style};
 use types::Family;
 
 /// The schema of the list for programs.
@@ -41,7 +41,6 @@ pub(crate) struct Args {
     store: StoreFlags,
 }
 
-/// Lists the leases.
 pub(crate) fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
@@ -73,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             );
         }
         let screen = Screen::open();
-        if keys.items.is_empty() && keys.strange.is_empty() {
+        if keys.items.is_empty() && keys.malformed.is_empty() {
             screen.say(format!("no leases in {}", printable::line(&store.place())));
             return Ok(());
         }
@@ -87,28 +86,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Leases sorted by address, and the keys that name no subnet.
 pub(crate) struct Keys {
-    /// Leases, readable or unreadable.
+    /// Leases, with those whose value is unreadable.
     pub items: Vec<Item>,
-    /// Keys that name no lease.
-    pub strange: Vec<Entry>,
+    /// Entries whose key names no subnet.
+    pub malformed: Vec<Entry>,
 }
 
 impl Keys {
-    /// Sorts a list of entries.
     pub(crate) fn of(listing: Listing) -> Keys {
-        let (known, strange): (Vec<Entry>, Vec<Entry>) = listing
+        let (known, malformed): (Vec<Entry>, Vec<Entry>) = listing
             .entries
             .into_iter()
             .partition(|entry| entry.subnets().is_some());
         let mut items: Vec<Item> = known.into_iter().filter_map(Item::of).collect();
         items.sort_by_key(|item| item.subnets.nets().next().map(|net| net.addr()));
-        Keys { items, strange }
+        Keys { items, malformed }
     }
 }
 
 /// Notes on problems of leases, by key.
 type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
+/// Collects the notes on all leases: what admission refuses, where the network's configuration is known, and [`observed`] problems.
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
     let refused = config
@@ -117,53 +116,74 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut by_age: Vec<&Item> = items.iter().collect();
     by_age.sort_by_key(|item| (item.entry.created, item.subnets));
     for (number, item) in by_age.iter().enumerate() {
-        let mut say = |text: String| notes.entry(&item.entry.key).or_default().push(text);
         let older = by_age.get(..number).unwrap_or_default();
-        if let Some(reason) = unreadable(item) {
-            say(format!("unreadable: {reason}"));
-        }
-        if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
-            say(format!("no subnet of {}", config.networks));
-        }
-        let mut told = false;
-        for refused in refused
+        let refused: Vec<&Refused> = refused
             .iter()
             .filter(|refused| refused.subnets == item.subnets)
-        {
-            told |= refused.reason() == Reason::SameIdentity;
-            say(format!("not used: {refused}"));
-        }
-        if let Some(other) = older
-            .iter()
-            .find(|other| other.subnets.overlaps(&item.subnets))
-        {
-            say(format!("overlaps the older {}", other.subnets));
-        }
-        let address = |item: &Item| {
-            item.attrs
-                .as_ref()
-                .and_then(|attrs| attrs.addresses().next())
-        };
-        if let Some(other) =
-            address(item).and_then(|own| older.iter().find(|other| address(other) == Some(own)))
-        {
-            say(format!("same address as {}", other.subnets));
-        } else if let Some(other) = older.iter().find(|other| {
-            !told
-                && identities(item)
-                    .iter()
-                    .any(|own| identities(other).contains(own))
-        }) {
-            say(format!("same MAC or key as {}", other.subnets));
-        }
-        if item.node().is_some_and(|node| node.contested) {
-            say("two daemons wrote it".to_owned());
+            .collect();
+        let found = observed(item, older, &refused, config);
+        if !found.is_empty() {
+            notes.insert(&item.entry.key, found);
         }
     }
     notes
 }
 
-/// Leases that no node of this network uses, by the daemon's own rules, except those with a note of their own.
+/// The notes on one lease. Subnets, addresses and identities are compared with those of older leases here as well, because admission needs a
+/// configuration, does not judge unreadable values, and lets nodes share an address.
+fn observed(
+    item: &Item,
+    older: &[&Item],
+    refused: &[&Refused],
+    config: Option<&NetworkConfig>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(reason) = unreadable(item) {
+        notes.push(format!("unreadable: {reason}"));
+    }
+    if let Some(config) = config.filter(|config| !config.contains(&item.subnets)) {
+        notes.push(format!("no subnet of {}", config.networks));
+    }
+    notes.extend(refused.iter().map(|refused| format!("not used: {refused}")));
+    if let Some(other) = older
+        .iter()
+        .find(|other| other.subnets.overlaps(&item.subnets))
+    {
+        notes.push(format!("overlaps the older {}", other.subnets));
+    }
+    let is_refused_by_identity = refused
+        .iter()
+        .any(|refused| refused.reason() == Reason::SameIdentity);
+    if let Some(other) = older.iter().find(|other| share_address(other, item)) {
+        notes.push(format!("same address as {}", other.subnets));
+    } else if !is_refused_by_identity
+        && let Some(other) = older.iter().find(|other| share_identity(other, item))
+    {
+        notes.push(format!("same MAC or key as {}", other.subnets));
+    }
+    if item.node().is_some_and(|node| node.contested) {
+        notes.push("two daemons wrote it".to_owned());
+    }
+    notes
+}
+
+fn share_address(one: &Item, other: &Item) -> bool {
+    let address = |item: &Item| {
+        item.attrs
+            .as_ref()
+            .and_then(|attrs| attrs.addresses().next())
+    };
+    address(one).is_some() && address(one) == address(other)
+}
+
+fn share_identity(one: &Item, other: &Item) -> bool {
+    let own = identities(one);
+    identities(other)
+        .iter()
+        .any(|identity| own.contains(identity))
+}
+
+/// Leases that admission refuses on every node, except for reasons that have a note of their own.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     let setup = backends::Setup {
         config: config.clone(),
@@ -206,13 +226,13 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
             .map(|why| why.to_string())
             .unwrap_or_default()
     };
-    // One line, whatever the value contains.
+    // The value may contain newlines.
     item.attrs
         .is_none()
         .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// MACs (or public keys), IPv4's first.
+/// MACs or public keys as the lease has them, IPv4's first.
 fn macs(item: &Item) -> Vec<String> {
     let data = item
         .attrs
@@ -228,13 +248,13 @@ fn macs(item: &Item) -> Vec<String> {
     .collect()
 }
 
-/// The same in canonical form: there are many ways to write one key.
+/// MACs or public keys in canonical form, because one key has several spellings.
 fn identities(item: &Item) -> Vec<String> {
     let of = |family| backends::identity_of(item.attrs.as_ref()?, family);
     Family::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Describes the holder of a lease.
+/// The name of the holder's node, or its id if it has no name; empty if the lease does not name a node.
 pub(crate) fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.to_string(),
@@ -243,7 +263,7 @@ pub(crate) fn holder(item: &Item) -> String {
     }
 }
 
-/// A duration in one or two units.
+/// A duration in its one or two largest units.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match (
@@ -260,7 +280,7 @@ pub(crate) fn span(time: Duration) -> String {
 }
 
 fn state(item: &Item, sign: Option<&Liveness>) -> String {
-    // In a directory no lease ends; an operator's reservation is told apart by its writer.
+    // In a directory no lease ends; an operator's reservation differs by its writer.
     let by_hand = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     let mut parts = Vec::new();
     match sign {
@@ -308,12 +328,12 @@ fn rows(
                 .unwrap_or_default(),
         )
     };
-    let strange = keys.strange.iter().map(|entry| {
+    let malformed = keys.malformed.iter().map(|entry| {
         let mut cells: [String; 6] = Default::default();
         cells[0].clone_from(&entry.key);
         (cells, NO_SUBNET.to_owned())
     });
-    keys.items.iter().map(lease).chain(strange).collect()
+    keys.items.iter().map(lease).chain(malformed).collect()
 }
 
 /// Columns as wide as their contents; empty columns are left out. Cells contain only plain text.
@@ -384,11 +404,11 @@ fn document(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) 
             "notes": notes.get(item.entry.key.as_str()).cloned().unwrap_or_default(),
         })
     };
-    let strange = keys
-        .strange
+    let malformed = keys
+        .malformed
         .iter()
         .map(|entry| json!({ "key": entry.key, "unreadable": NO_SUBNET }));
-    Value::Array(keys.items.iter().map(lease).chain(strange).collect())
+    Value::Array(keys.items.iter().map(lease).chain(malformed).collect())
 }
 
 #[cfg(test)]
@@ -455,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_a_line_that_says_what_is_odd() {
+    fn keys_have_a_line_each_with_notes() {
         let lines = text(&BTreeMap::new());
         let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, this network uses vxlan: restart flanneld there";
         assert!(
@@ -491,9 +511,9 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The last letter has bits that do not count. A shared address, as behind NAT, hides nothing.
+    /// The last letter of a key has bits that decoding ignores. A shared address, as behind NAT, hides no duplicate key.
     #[test]
-    fn a_key_that_another_node_has_is_told_however_it_is_spelt() {
+    fn duplicate_key_is_noted_in_any_spelling() {
         let value = |node: &str, key: &str| {
             let data = format!(
                 r#""BackendType":"wireguard","BackendData":{{"PublicKey":"{key}","Port":51820}}"#
@@ -519,18 +539,18 @@ mod tests {
                 .unwrap();
         let notes = notes(&keys.items, Some(&config));
         assert!(!notes.contains_key("10.5.1.0-24"), "{notes:?}");
-        let told = notes["10.5.2.0-24"].join("; ");
+        let note = notes["10.5.2.0-24"].join("; ");
         assert!(
-            told.contains(&format!("not used: the value of 10.5.2.0/24 cannot be used: {key} is used by the node at 192.0.2.1 already")),
-            "{told}"
+            note.contains(&format!("not used: the value of 10.5.2.0/24 cannot be used: {key} is used by the node at 192.0.2.1 already")),
+            "{note}"
         );
-        // Without a configuration nobody knows what is used.
+        // Admission depends on the configuration.
         let notes = super::notes(&keys.items, None);
         assert_eq!(notes["10.5.2.0-24"], ["same address as 10.5.1.0/24"]);
     }
 
     #[test]
-    fn signs_of_life_are_told() {
+    fn liveness_is_shown() {
         let seconds = |number| Some(Duration::from_secs(number));
         let signs = BTreeMap::from([
             (
@@ -558,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_numbers() {
+    fn json_has_numbers() {
         let keys = keys();
         let signs = BTreeMap::from([(
             "10.5.10.0-24".to_owned(),
@@ -583,7 +603,7 @@ mod tests {
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
     }
 
-    /// Every field that is printed is described, and every field that is described is printed.
+    /// The schema has the printed fields, and only those.
     #[test]
     fn the_schema_describes_the_list() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");
@@ -612,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_leaves_empty_columns_out() {
+    fn table_omits_empty_columns() {
         let row = |cells: [&str; 6], note: &str| (cells.map(str::to_owned), note.to_owned());
         let rows = [
             row(["10.5.1.0/24", "1.2.3.4", "", "", "n1", "leased"], ""),

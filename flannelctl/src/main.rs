@@ -1,4 +1,4 @@
-//! `flannelctl`, what an operator types: one module for each subcommand, with its `Args` and its `run`.
+//! `flannelctl`, the operator's command: one module for each subcommand, with its `Args` and its `run`.
 
 #![deny(
     clippy::print_stdout,
@@ -27,7 +27,7 @@ mod support_bundle;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use console::out;
+use terminal::out;
 
 /// Inspect a flannel network, clean up after it, or build one to try out.
 #[derive(Debug, Parser)]
@@ -60,17 +60,16 @@ enum Command {
     /// Write what others need to find out what is wrong into one file, without secrets.
     SupportBundle(support_bundle::Args),
     /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
-    Lab(console::lab::Args),
+    Lab(terminal::lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
     /// Write the manual pages of flanneld and flannelctl into a directory.
     Man(completion::ManArgs),
 }
 
-/// The maximum width of help: that of a standard terminal.
+/// The maximum width of help, in columns: that of a standard terminal.
 const WIDTH: usize = 80;
 
-/// The command line.
 fn command() -> clap::Command {
     Cli::command()
         .max_term_width(WIDTH)
@@ -124,7 +123,7 @@ fn complain_of_usage(error: &clap::Error) -> ExitCode {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_passes_claps_checks() {
         super::command().debug_assert();
     }
 

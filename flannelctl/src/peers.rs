@@ -13,15 +13,15 @@ use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
 use crate::status::BROKEN;
-use console::out;
-use console::screen::Screen;
+use terminal::out;
+use terminal::screen::Screen;
 
-/// The pause between two looks.
+/// The pause between two rounds of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// How long other nodes may take to tell what they know.
-const ROWS: Duration = Duration::from_secs(3);
-/// How often it is looked whether they have.
-const ROWS_PACE: Duration = Duration::from_millis(200);
+/// How long to wait for the verdicts of other nodes.
+const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
+/// The pause between two checks for them.
+const ROWS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Which rows, how often, and in which form.
 #[derive(Debug, clap::Args)]
@@ -39,14 +39,14 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the peers, once or again and again.
+/// Prints the peers, repeatedly with `--watch`. Exits with [`BROKEN`] if packets to a peer are lost.
 ///
 /// # Errors
-/// The daemon cannot be asked.
+/// The daemon does not answer, or its answer cannot be used.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let screen = Screen::open();
     loop {
-        let peers = document(look(args)?, args.all);
+        let peers = document(read(args)?, args.all);
         match args.output {
             Form::Json => form::print(&peers)?,
             Form::Text => {
@@ -67,8 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// The document; with `--all` once every other node has answered, or after a while.
-fn look(args: &Args) -> Result<Node> {
+/// Reads the daemon's document; with `--all` waits until every other node has answered, or for [`ROWS_TIMEOUT`].
+fn read(args: &Args) -> Result<Node> {
     let mut node = ask::node(&args.place.subnet_file, args.all)?;
     let begun = Instant::now();
     let is_complete = |node: &Node| {
@@ -77,14 +77,14 @@ fn look(args: &Args) -> Result<Node> {
                 || (!mesh.rows.is_empty() && mesh.rows.iter().all(|row| row.said_age_ms.is_some()))
         })
     };
-    while args.all && !is_complete(&node) && begun.elapsed() < ROWS {
-        std::thread::sleep(ROWS_PACE);
+    while args.all && !is_complete(&node) && begun.elapsed() < ROWS_TIMEOUT {
+        std::thread::sleep(ROWS_INTERVAL);
         node = ask::node(&args.place.subnet_file, true)?;
     }
     Ok(node)
 }
 
-/// The part of the node's document that is about peers.
+/// Extracts the peers from the node's document.
 fn document(node: Node, all: bool) -> Peers {
     let probed = node.mesh.is_some();
     let mesh = node.mesh.unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Which daemon is meant: by its subnet.env.
+//! The options that select a daemon, by its subnet.env.
 
 use std::path::PathBuf;
 
-/// Where the daemon puts subnet.env unless it is told otherwise.
+/// The daemon's default of `--subnet-file`.
 pub(crate) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
 /// The daemon that is meant.

@@ -1,4 +1,4 @@
-//! `flannelctl probe`: the way to a peer or a pod, step by step, and where it ends.
+//! `flannelctl probe`: the path to a peer or a pod, step by step, and where it ends.
 
 mod text;
 
@@ -10,7 +10,7 @@ use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
 use crate::status::BROKEN;
-use console::screen::Screen;
+use terminal::screen::Screen;
 
 /// Whom, and the form of the output.
 #[derive(Debug, clap::Args)]
@@ -25,10 +25,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints where the way ends.
+/// Prints the steps of the path. Exits with [`BROKEN`] if it ends before the target.
 ///
 /// # Errors
-/// The daemon cannot be asked, or it cannot ask.
+/// The daemon does not answer, or cannot probe the target.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let probe = ask::probe(&args.place.subnet_file, &args.peer)?;
     match args.output {

@@ -12,8 +12,8 @@ use types::printable;
 
 use crate::leases::{Keys, holder, span};
 use crate::store;
-use console::out;
 use subnet_lease::manager::Liveness;
+use terminal::out;
 
 /// The lease, and the safeguards.
 #[derive(Debug, clap::Args)]
@@ -31,7 +31,6 @@ pub(crate) struct Args {
     store: StoreFlags,
 }
 
-/// Shows the lease, asks, and deletes it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
@@ -94,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Finds the key: by its text, by one of its subnets, or as shown by `flannelctl leases` if that is unambiguous.
+/// Finds an entry by its key, by one of its subnets, by the key as `flannelctl leases` shows it if that is unambiguous, or by its node's name.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted
         .rsplit_once("subnets/")
@@ -104,7 +103,7 @@ pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
         .items
         .iter()
         .map(|item| &item.entry)
-        .chain(&keys.strange);
+        .chain(&keys.malformed);
     let by_text = entries.clone().find(|entry| entry.key == wanted);
     let by_node = || {
         keys.items
@@ -118,7 +117,7 @@ pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
             .find(|item| net.is_some_and(|net| item.subnets.nets().any(|own| own == net.trunc())))
             .map(|item| &item.entry)
     };
-    let by_sight = || {
+    let by_shown_key = || {
         let mut alike = entries
             .clone()
             .filter(|entry| printable::value(&entry.key) == wanted);
@@ -126,12 +125,12 @@ pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     };
     by_text
         .or_else(by_net)
-        .or_else(by_sight)
+        .or_else(by_shown_key)
         .or_else(by_node)
         .cloned()
 }
 
-/// Describes what would be deleted.
+/// Describes the lease that would be deleted.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     let Some(item) = item else {
         return format!("{}: the key names no subnet", printable::value(&entry.key));
@@ -166,7 +165,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
-/// Why the holder may be alive; `None` if it is known to be silent.
+/// Why the holder may be alive; `None` if it has been silent for long enough.
 fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     let remedy = "stop flanneld there first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {
@@ -180,7 +179,7 @@ fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     }
 }
 
-/// Asks for confirmation on a terminal.
+/// Asks on the terminal whether to delete the lease.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("cannot ask without a terminal: use --yes to delete it");
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_found_by_key_and_by_subnet() {
+    fn lease_is_found_by_key_and_by_subnet() {
         let entries = vec![
             entry("10.5.1.0-24&fd00:5:1::-64", OURS, 1),
             entry("10.5.2.0-24", "{", 1),
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_silent_go_without_force() {
+    fn only_silent_holders_lose_leases_without_force() {
         assert!(alive(&item(OURS, 7), &heard(12)).is_some());
         assert!(alive(&item(OURS, 7), &heard(181)).is_none());
         assert!(alive(&item(OURS, 7), &Liveness::default()).is_none());
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_described() {
+    fn description_names_the_lease_and_its_holder() {
         let text = description(
             &entry("10.5.1.0-24", OURS, 7),
             Some(&item(OURS, 7)),

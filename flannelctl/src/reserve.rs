@@ -1,4 +1,4 @@
-//! `flannelctl reserve`: a subnet that a node keeps, whether it runs or not.
+//! `flannelctl reserve`: gives a node a subnet that it keeps, even while it does not run.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use types::{Subnets, printable};
 use crate::leases::{Keys, holder};
 use crate::release::find;
 use crate::store;
-use console::out;
+use terminal::out;
 
 /// The subnet, and whose it will be.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,6 @@ pub(crate) struct Args {
     store: StoreFlags,
 }
 
-/// Writes the reservation.
 pub(crate) fn run(args: &Args) -> Result<()> {
     store::run(async {
         let store = store::open(&args.store)?;
@@ -65,10 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// What is to be written: the subnets, the value, and the key that it replaces.
+/// What to write: the subnets, the value, and the lease that it replaces.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
-/// A lease that will not expire any more; none if it does not now.
+/// Plans to keep a lease for good; none if it is a reservation already.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
         format!(
@@ -94,7 +93,7 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     Ok(Some((item.subnets, value, Some(item))))
 }
 
-/// A new reservation of a free subnet.
+/// Plans a new reservation of a free subnet.
 fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'a>> {
     let subnets = subnets(&args.lease)
         .with_context(|| format!("{:?} is no subnet: write it as 10.5.34.0/24, or a pair as its key 10.5.34.0-24&fd10:5:0:22::-64", args.lease))?;
@@ -122,7 +121,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
         bail!(
             "{subnets} overlaps {}, {}: release that first, or choose another subnet",
             item.subnets,
-            told(item)
+            holder_clause(item)
         );
     }
     if let Some(item) = keys.items.iter().find(|item| {
@@ -132,15 +131,14 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
         bail!(
             "that node has {} already, {}: keep it with `flannelctl reserve {}`",
             item.subnets,
-            told(item),
+            holder_clause(item),
             wire::render_key(&item.subnets)
         );
     }
     Ok(Some((subnets, wire::render_value(&attrs), None)))
 }
 
-/// Whose a lease is.
-fn told(item: &Item) -> String {
+fn holder_clause(item: &Item) -> String {
     let address = item
         .attrs
         .as_ref()
@@ -152,7 +150,7 @@ fn told(item: &Item) -> String {
     }
 }
 
-/// A key, or one subnet.
+/// Parses a key, or one subnet whose host bits are zero.
 fn subnets(text: &str) -> Option<Subnets> {
     let text = text.rsplit_once("subnets/").map_or(text, |(_, key)| key);
     wire::parse_key(text).or_else(|| match text.parse().ok()? {
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_kept_as_it_is() {
+    fn kept_lease_has_its_value_unchanged() {
         let keys = keys();
         for name in ["n1", "10.5.10.0/24", "10.5.10.0-24"] {
             let (subnets, value, present) = keep(&keys, name).unwrap().unwrap();
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_subnet_is_reserved_for_an_address() {
+    fn free_subnet_is_reserved_for_an_address() {
         let keys = keys();
         let plan = new(
             &keys,

@@ -1,4 +1,4 @@
-//! `flannelctl routes`: what flanneld wants in this node's kernel, whether it is there, and what others have in its way.
+//! `flannelctl routes`: compares the desired with the actual kernel state of this node, and lists conflicting objects.
 
 mod text;
 
@@ -11,10 +11,10 @@ use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
 use crate::status::BROKEN;
-use console::out;
-use console::screen::Screen;
+use terminal::out;
+use terminal::screen::Screen;
 
-/// The pause between two looks: each reads the kernel.
+/// The pause between two rounds of `--watch`, each of which reads the kernel.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Which objects, how often, and in which form.
@@ -33,10 +33,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the comparison, once or again and again.
+/// Prints the comparison, repeatedly with `--watch`. Exits with [`BROKEN`] if the kernel is not in sync.
 ///
 /// # Errors
-/// The daemon cannot be asked, or cannot read the kernel.
+/// The daemon does not answer, or cannot read the kernel.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let screen = Screen::open();
     loop {

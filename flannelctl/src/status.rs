@@ -1,4 +1,4 @@
-//! `flannelctl status`: this node in ten lines, with a daemon or without.
+//! `flannelctl status`: this node in ten lines; works without a running daemon.
 
 mod text;
 
@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use node_api::{STATUS, Status};
 use run_dir::exit_report;
 
-use crate::ask::{self, Silence};
+use crate::ask::{self, AskError};
 use crate::form::{self, Form};
 use crate::place::Place;
-use console::screen::Screen;
+use terminal::screen::Screen;
 
 /// The exit code where something is broken.
 pub(crate) const BROKEN: u8 = 3;
@@ -28,10 +28,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints what the daemon says, or what the last one said when it ended.
+/// Prints the daemon's state, or the exit report of the last one. Exits with [`BROKEN`] if an operator is needed.
 ///
 /// # Errors
-/// Nothing could be found out.
+/// The daemon refuses to answer, or its answer cannot be used.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let status = find_out(args)?;
     match args.output {
@@ -65,26 +65,26 @@ fn find_out(args: &Args) -> Result<Status> {
     match ask::node(file, false) {
         Ok(node) => status.node = Some(node),
         Err(
-            silence @ (Silence::Denied(_)
-            | Silence::Strange { .. }
-            | Silence::Foreign { .. }
-            | Silence::Refused(_)),
-        ) => bail!(silence),
-        Err(silence @ Silence::Hangs(..)) => {
+            why @ (AskError::Denied(_)
+            | AskError::BadAnswer { .. }
+            | AskError::Foreign { .. }
+            | AskError::Refused(_)),
+        ) => bail!(why),
+        Err(why @ AskError::Hangs(..)) => {
             status.daemon = DaemonState::Hanging;
-            status.trouble = Some(silence.to_string());
+            status.trouble = Some(why.to_string());
         }
-        Err(silence @ Silence::Stopped(_)) => {
+        Err(why @ AskError::Stopped(_)) => {
             status.daemon = DaemonState::Stopped;
             match exit_report::read(file) {
-                Ok(words) => status.exit_report = words,
+                Ok(report) => status.exit_report = report,
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    bail!("{silence}; only root may read why the last one ended")
+                    bail!("{why}; only root may read why the last one ended")
                 }
-                // What is there says nothing.
+                // The report is unreadable: the status does without.
                 Err(_) => {}
             }
-            status.trouble = Some(silence.to_string());
+            status.trouble = Some(why.to_string());
         }
     }
     Ok(status)

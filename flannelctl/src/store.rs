@@ -1,8 +1,8 @@
-//! Access to the store that the daemon's flags and variables name.
+//! Access to the store of leases, selected by the daemon's flags and variables.
 
-use console::out;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use terminal::out;
 
 use anyhow::{Context, Result, anyhow};
 use options::{Mistake, StoreFlags};
@@ -14,8 +14,8 @@ use types::Subnets;
 
 /// How long a store may be silent before a command gives up.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// Number of concurrent requests.
-const AT_ONCE: usize = 16;
+/// The most requests that run at once.
+const MAX_REQUESTS: usize = 16;
 
 /// Opens the store that the flags name. Connects to nothing and reads nothing yet.
 ///
@@ -32,7 +32,6 @@ pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     Ok(Store(store.look(user_agent)))
 }
 
-/// The texts of all mistakes.
 fn lines(mistakes: &[Mistake], between: &str) -> String {
     mistakes
         .iter()
@@ -41,7 +40,6 @@ fn lines(mistakes: &[Mistake], between: &str) -> String {
         .join(between)
 }
 
-/// An open store.
 pub(crate) struct Store(Box<dyn LeaseStore>);
 
 impl Store {
@@ -55,15 +53,15 @@ impl Store {
         self.0.nature().of_nodes
     }
 
-    /// Whether reading a holder's last sign of life takes a request to a server.
+    /// Whether reading a holder's liveness takes a request to a server.
     pub(crate) fn asks_a_server(&self) -> bool {
         self.0.nature().asks_a_server
     }
 
-    /// Waits for the first answer.
+    /// Waits for the first answer. A refusal is an answer.
     ///
     /// # Errors
-    /// There is none in time. A refusal is an answer.
+    /// The store does not answer within [`TIMEOUT`].
     pub(crate) async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
@@ -74,7 +72,7 @@ impl Store {
         }
     }
 
-    /// All keys.
+    /// Lists all keys.
     ///
     /// # Errors
     /// The store does not answer.
@@ -85,15 +83,15 @@ impl Store {
             .with_context(|| format!("cannot list {}", self.place()))
     }
 
-    /// The network's configuration.
+    /// Reads the network's configuration.
     ///
     /// # Errors
-    /// It is missing, unreadable or invalid.
+    /// The configuration is missing, unreadable or invalid.
     pub(crate) async fn config(&self) -> Result<NetworkConfig> {
         Ok(self.0.config().await?)
     }
 
-    /// The last sign of life of a key's holder.
+    /// Reads when a key's holder was last seen, and when its lease ends.
     ///
     /// # Errors
     /// The store does not answer.
@@ -111,7 +109,7 @@ impl Store {
         self.0.liveness(&item.entry).await.with_context(failed)
     }
 
-    /// The last signs of life of many holders, by key.
+    /// Reads the same for many holders, by key.
     ///
     /// # Errors
     /// The store does not answer.
@@ -127,7 +125,7 @@ impl Store {
         };
         let questions: Vec<_> = items.iter().map(one).collect();
         futures_util::stream::iter(questions)
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(MAX_REQUESTS)
             .try_collect()
             .await
     }
@@ -204,9 +202,9 @@ mod tests {
             .map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
-    /// Both programs take one command line for one store.
+    /// Both programs read the same store from the same command line.
     #[test]
-    fn the_store_is_named_as_the_daemon_does() {
+    fn store_flags_are_read_as_the_daemon_reads_them() {
         let all = [
             "--etcd-cafile=/a",
             "--etcd-certfile=/c",
@@ -272,15 +270,15 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_printed() {
+    fn password_is_never_printed() {
         for args in [
             &["--etcd-endpoints=http://user:s3cret@a:1"][..],
             &["--etcd-endpoints=http://user:s3c,ret@a:1"],
             &["--etcd-password=s3cret"],
             &["--etcd-passwort=s3cret"],
         ] {
-            let told = format!("{:#}", read(args).unwrap_err());
-            assert!(!told.contains("s3c"), "{told}");
+            let error = format!("{:#}", read(args).unwrap_err());
+            assert!(!error.contains("s3c"), "{error}");
         }
         let cli = parse(&[
             "--etcd-password=s3cret",

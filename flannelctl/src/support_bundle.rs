@@ -1,6 +1,6 @@
-//! `flannelctl support-bundle`: what somebody else needs to find out what is wrong, in one file without secrets.
+//! `flannelctl support-bundle`: collects diagnostics into one archive without secrets.
 //!
-//! It gathers by a [list](wanted) of what is wanted. Nothing else is read: no options file, no environment, no key, no token.
+//! Only the items of a [list](wanted) are read: no options file, no environment, no key, no token.
 
 mod archive;
 mod gather;
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::form::{self, Form};
 use crate::place::Place;
 use archive::Archive;
-use console::out;
-use console::rights;
+use terminal::out;
+use terminal::rights;
 use wanted::WANTED;
 
 /// The schema of the list for programs.
@@ -38,7 +38,6 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Writes the bundle, or prints what would go in.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.list {
         return list(args);
@@ -93,7 +92,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints what goes in.
 fn list(args: &Args) -> Result<()> {
     if args.output == Form::Json {
         return form::print(&document(&args.place.subnet_file));
@@ -106,7 +104,6 @@ fn list(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The list for programs.
 fn document(subnet_file: &Path) -> Value {
     let items: Vec<Value> = WANTED
         .iter()

@@ -1,4 +1,4 @@
-//! What somebody else wrote into the store, or gave as a flag, reaches the operator's terminal as visible text, whatever is in it.
+//! Foreign text in the store or in a flag reaches the operator's terminal as visible text only.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 use types::printable;
 
-/// Clears a screen, begins a line, reports a title, turns text around, and more of what hides.
+/// Control sequences that clear a screen, begin a line, report a title or reverse text, and invisible characters.
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;title\u{7}\r\nb\u{9b}31m\u{202e}cod\u{2066}\u{200b}\u{feff}\u{ad}\u{7f}\u{e0041}\u{2028}z";
 
 fn flannelctl(folder: &Path, args: &[&str]) -> Output {
@@ -75,7 +75,7 @@ fn store(text: &str) -> tempfile::TempDir {
     folder
 }
 
-/// As a file's name.
+/// The text as a file name.
 fn name(text: &str) -> String {
     let mut name: String = format!("k{}", text.replace(['/', '\0'], ""));
     while name.len() > 200 {
@@ -84,7 +84,7 @@ fn name(text: &str) -> String {
     name
 }
 
-fn every_way_out_is_visible(text: &str) {
+fn require_visible_outputs(text: &str) {
     let store = store(text);
     let folder = store.path();
     let listed = flannelctl(folder, &["leases"]);
@@ -105,7 +105,7 @@ fn every_way_out_is_visible(text: &str) {
         .iter()
         .find(|lease| lease["key"] == "10.5.1.0-24")
         .unwrap();
-    // Programs get what is there: escaped, not changed.
+    // JSON has the text unchanged, in escapes.
     assert_eq!(
         (&lease["node"]["name"], &lease["backend"]),
         (&json!(text), &json!(text))
@@ -132,7 +132,7 @@ fn every_way_out_is_visible(text: &str) {
     let nowhere = folder.join(name(text));
     require_visible(&flannelctl(&nowhere, &["leases"]));
 
-    // A key that is shown escaped is found by what is shown.
+    // A key is also found by its escaped form.
     if name(text).chars().count() < 60 {
         let shown = printable::value(&name(text)).into_owned();
         let released = flannelctl(folder, &["release", "--yes", "--force", "--", &shown]);
@@ -150,8 +150,8 @@ fn every_way_out_is_visible(text: &str) {
 }
 
 #[test]
-fn a_hostile_name_is_shown_and_does_nothing() {
-    every_way_out_is_visible(HOSTILE);
+fn hostile_name_is_escaped() {
+    require_visible_outputs(HOSTILE);
     let store = store(HOSTILE);
     let table = require_visible(&flannelctl(store.path(), &["leases"]));
     for shown in [
@@ -166,7 +166,7 @@ fn a_hostile_name_is_shown_and_does_nothing() {
 }
 
 #[test]
-fn a_long_name_is_cut() {
+fn long_name_is_cut() {
     let store = store(&"n".repeat(10_000));
     let listed = flannelctl(store.path(), &["leases"]);
     require_visible(&listed);
@@ -185,7 +185,7 @@ fn a_long_name_is_cut() {
     );
 }
 
-/// Any text, with more of what does harm than chance would bring.
+/// Any text, with more harmful characters than chance would bring.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<String>(),
@@ -205,13 +205,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_text_gets_out_as_it_is(text in text()) {
-        every_way_out_is_visible(&text);
+    fn foreign_text_is_always_escaped(text in text()) {
+        require_visible_outputs(&text);
     }
 }
 
 #[test]
-fn a_reader_that_left_is_no_crash() {
+fn closed_output_is_no_crash() {
     let store = store("n");
     let mut child = Command::new(env!("CARGO_BIN_EXE_flannelctl"))
         .arg("leases")

@@ -1,4 +1,4 @@
-//! The ways in: the health endpoint, the status API's port, and the unix socket beside subnet.env.
+//! The listeners of the daemon: the health endpoint, the status API's port, and the unix socket next to subnet.env.
 //!
 //! All three are served by [`connections`], so that no client, however slow, takes the file descriptors that the daemon needs.
 

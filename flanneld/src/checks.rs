@@ -17,14 +17,15 @@ use crate::health::Health;
 use crate::memory;
 use crate::network::RunningNetwork;
 use clock::Clock;
+use doctor::Finding;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
 use doctor::facts::daemon::DaemonPod;
+use doctor::finding::HERE;
 use doctor::firewalls::Firewalls;
 use doctor::ledger::Ledger;
 use doctor::look::Look;
 use doctor::table::judge;
-use doctor::{Finding, Severity};
 pub use gather::{network, vtep};
 use known::Known;
 use probing::prober::Prober;
@@ -61,9 +62,9 @@ const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "store-unreachable",
     "subnet-env",
 ];
-/// A listing of this age is new enough for whoever asks.
+/// A listing of at most this age is not repeated for a request.
 const RECENT: Duration = Duration::from_secs(1);
-/// How often the store is asked for the pods of flannel on this node; at most this often when somebody asks; and for how long.
+/// How often the store is asked for the pods of flannel on this node.
 const PODS: Duration = Duration::from_secs(300);
 const RECENT_PODS: Duration = Duration::from_secs(5);
 const PODS_ANSWER: Duration = Duration::from_secs(1);
@@ -72,17 +73,17 @@ const PODS_ANSWER: Duration = Duration::from_secs(1);
 pub struct Checks {
     known: watch::Receiver<Known>,
     networks: watch::Receiver<Option<RunningNetwork>>,
-    /// The network when it was looked at last.
+    /// The network of the last round.
     running: Option<RunningNetwork>,
     subnet_file: PathBuf,
     health: Health,
     look: Look,
     module: module::Module,
-    /// Changes when a verdict on a peer of it does.
+    /// Changes when the prober changes a verdict on a peer.
     verdicts: Option<watch::Receiver<u64>>,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
-    /// What it cost.
+    /// Time that the last listing of the firewalls took.
     cost: Duration,
     /// The last listing of the pods of flannel on this node.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
@@ -92,7 +93,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Checks nothing yet.
+    /// Creates the checks; [`Checks::keep`] runs them.
     pub fn new(
         known: watch::Receiver<Known>,
         subnet_file: PathBuf,
@@ -155,9 +156,9 @@ impl Checks {
             }
             () = change(&mut underlay) => false,
             () = change(&mut verdicts) => {
-                // What happens to one peer often happens to others in the same moment.
+                // A fault often concerns several peers at the same moment.
                 let quiet = BUSY.saturating_sub(begun.elapsed()).max(QUIET);
-                // Who asks does not wait for that.
+                // A client that requests a report does not wait for that.
                 let _ = tokio::time::timeout(quiet, self.health.report_wanted()).await;
                 false
             }
@@ -165,7 +166,7 @@ impl Checks {
             () = change(&mut written) => true,
             () = wait_for_notice(notices) => true,
             () = self.health.report_wanted() => {
-                // What was listed a moment ago is new enough, and nobody can make the daemon list without a pause.
+                // A listing of a moment ago is new enough, and clients cannot make the daemon list without a pause.
                 if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
                     self.firewalls.1 = None;
                 }
@@ -244,7 +245,7 @@ impl Checks {
             return;
         };
         // The API server has enough to do while all daemons of a cluster start.
-        if self.health.uptime() < gather::YOUNG
+        if self.health.uptime() < gather::STARTUP
             || self.pods.1.is_some_and(|last| last.elapsed() < PODS)
         {
             return;
@@ -264,26 +265,27 @@ impl Checks {
     fn report(&mut self, began: std::time::Instant, facts: &Facts) {
         let mut report = judge(facts, jiff::Timestamp::now());
         let news = self.ledger.enter(&mut report);
-        let is_said_here = |finding: &&Finding| {
+        let is_logged_here = |finding: &&Finding| {
             finding.explained_by.is_none()
                 && !LOGGED_BY_THEIR_TASKS.contains(&finding.check.as_str())
         };
-        for finding in news.came.iter().filter(is_said_here) {
-            match finding.severity {
-                Severity::Broken | Severity::Degraded => {
-                    warn!("this node: {}", printable::line(&finding.to_string()));
-                }
-                Severity::Risk => warn!(
-                    "this node, a risk: {}",
-                    printable::line(&finding.to_string())
-                ),
-            }
+        for finding in news.came.iter().filter(is_logged_here) {
+            let commands = finding.remedy.commands.join("; ");
+            warn!(
+                check = finding.check,
+                severity = finding.severity.as_str(),
+                error = %printable::line(&finding.what),
+                reason = %printable::line(&finding.why),
+                remedy = (!commands.is_empty()).then(|| display(printable::line(&commands))),
+                on = (finding.remedy.on != HERE).then_some(finding.remedy.on.as_str()),
+                "this node has a problem"
+            );
         }
-        for finding in news.went.iter().filter(is_said_here) {
+        for finding in news.went.iter().filter(is_logged_here) {
             info!(
-                "this node: resolved: {}: {}",
-                finding.check,
-                printable::line(&finding.what)
+                check = finding.check,
+                error = %printable::line(&finding.what),
+                "a problem of this node is resolved"
             );
         }
         self.health.set_report(began, Arc::new(report));
@@ -305,7 +307,7 @@ fn daemon_pod(pod: manager::DaemonPod) -> DaemonPod {
     }
 }
 
-/// Waits until other peers of WireGuard are silent than before; forever with another backend. No change of a session is announced.
+/// Waits until the set of silent WireGuard peers changes; forever with another backend. The kernel announces no change of a session.
 async fn tunnels(running: Option<RunningNetwork>) {
     let Some(running) = running.filter(wireguard::is_used) else {
         return std::future::pending().await;
@@ -316,7 +318,7 @@ async fn tunnels(running: Option<RunningNetwork>) {
     }
 }
 
-/// Waits until something else is known, or another network runs.
+/// Waits until the daemon knows something new, or another network runs.
 async fn news(
     known: &mut watch::Receiver<Known>,
     networks: &mut watch::Receiver<Option<RunningNetwork>>,

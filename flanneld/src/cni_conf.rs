@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use types::Coded;
 use types::problem::text;
 
-/// How often both files are compared: a mounted ConfigMap changes within a minute or two, and says nothing when it does.
+/// How often both files are compared: a mounted ConfigMap changes within a minute or two, without an event.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Why the configuration is not installed.
@@ -22,31 +22,31 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub enum ConfError {
     /// The source cannot be read.
     Source {
-        /// The source.
+        /// Path of the source.
         file: PathBuf,
-        /// The system's error.
+        /// Error of the system call.
         cause: io::Error,
     },
     /// The destination cannot be read.
     Destination {
-        /// The destination.
+        /// Path of the destination.
         file: PathBuf,
-        /// The system's error.
+        /// Error of the system call.
         cause: io::Error,
     },
     /// The source is not JSON.
     NotJson {
-        /// The source.
+        /// Path of the source.
         file: PathBuf,
-        /// Where it is wrong.
+        /// Position and kind of the mistake.
         cause: serde_json::Error,
     },
     /// The source is JSON and no object.
     NotAnObject {
-        /// The source.
+        /// Path of the source.
         file: PathBuf,
     },
-    /// It cannot be installed.
+    /// The source cannot be copied to the destination.
     Install(InstallError),
 }
 
@@ -107,26 +107,26 @@ impl std::error::Error for ConfError {
     }
 }
 
-/// Keeps the configuration installed.
+/// Keeps the CNI configuration installed, and follows its source.
 pub struct CniConfKeeper {
     conf: CniConf,
     health: Health,
     /// The content that was installed last.
     installed: Option<Vec<u8>>,
     trouble: String,
-    /// Whether it was said that somebody else's content stays.
-    told: bool,
+    /// Whether it is logged that another program's content stays.
+    change_logged: bool,
 }
 
 impl CniConfKeeper {
-    /// Has installed nothing yet.
+    /// Creates a keeper that has installed nothing yet.
     pub fn new(conf: CniConf, health: Health) -> Self {
         Self {
             conf,
             health,
             installed: None,
             trouble: String::new(),
-            told: false,
+            change_logged: false,
         }
     }
 
@@ -159,13 +159,13 @@ impl CniConfKeeper {
         if let Err(error) = outcome
             && trouble != self.trouble
         {
-            warn!(code = error.code(), "{trouble}");
+            warn!(code = error.code(), error = %trouble, "cannot install the CNI configuration, retrying");
         }
         self.trouble = trouble;
     }
 
-    /// Installs the source's content where it is new, or where the destination is missing. What somebody wrote there after the last
-    /// installation stays: an operator tries something out, or another program chains a plugin.
+    /// Installs the source's content if it is new, or if the destination is missing. Content that was written there after the last installation
+    /// stays: an operator tries something out, or another program chains a plugin.
     fn sync(&mut self) -> Result<(), ConfError> {
         let CniConf {
             source,
@@ -184,31 +184,31 @@ impl CniConfKeeper {
         };
         let new = self.installed.as_ref() != Some(&wanted);
         if present.as_ref() == Some(&wanted) {
-            (self.installed, self.told) = (Some(wanted), false);
+            (self.installed, self.change_logged) = (Some(wanted), false);
             return Ok(());
         }
         if present.is_some() && !new {
-            if !self.told {
+            if !self.change_logged {
                 info!(
-                    "{} was changed by somebody else and stays so until {} changes",
-                    destination.display(),
-                    source.display()
+                    path = %destination.display(),
+                    source = %source.display(),
+                    "another program changed the CNI configuration; it stays until the source changes"
                 );
-                self.told = true;
+                self.change_logged = true;
             }
             return Ok(());
         }
         install(source, destination).map_err(ConfError::Install)?;
         info!(
-            "installed the CNI configuration {}: the container runtime can start pods now",
-            destination.display()
+            path = %destination.display(),
+            "installed the CNI configuration: the container runtime can start pods now"
         );
-        (self.installed, self.told) = (Some(wanted), false);
+        (self.installed, self.change_logged) = (Some(wanted), false);
         Ok(())
     }
 }
 
-/// The source's content. A runtime that finds an invalid file refuses others beside it, too.
+/// Reads and checks the source. A runtime that finds an invalid file also refuses the others in the directory.
 fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
     let file = source.to_owned();
     let content = std::fs::read(source).map_err(|cause| ConfError::Source {

@@ -4,6 +4,7 @@ mod attrs;
 mod bridge;
 mod end;
 mod host;
+mod keepers;
 mod lease;
 mod left;
 mod left_behind;
@@ -18,6 +19,7 @@ mod rights;
 mod run;
 mod serve;
 mod silence;
+mod tunnel;
 
 use crate::api::health::Server;
 use crate::api::listeners;
@@ -66,10 +68,10 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let stop = CancellationToken::new();
     let health = Health::new();
-    let subnet_file = settings.subnet_file.clone();
+    let subnet_file = settings.node.subnet_file.clone();
     let daemon = Daemon {
         known: watch::channel(Known {
-            id_given: settings.node_id.is_some(),
+            id_given: settings.node.id.is_some(),
             ..Known::of(&settings.store)
         })
         .0,
@@ -98,7 +100,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
             }
         }
     };
-    // The daemon is gone: its files are nobody's.
+    // Releases the claims on files before the exit report is written.
     drop(life);
     let (code, problem) = match ended {
         Ok(()) => {
@@ -106,7 +108,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
             (0, None)
         }
         Err(end) => {
-            error!(code = %end.problem().code, "{end}");
+            error!(code = %end.problem().code, error = %end, "flanneld ends");
             systemd::stopping(&end.to_string());
             (end.code(), Some(end.problem().clone()))
         }
@@ -130,7 +132,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
-/// For whoever asks why no daemon runs here.
+/// Leaves the exit report for programs that ask why no daemon runs here.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted gives up its files a moment later.
     for _ in 0..10 {
@@ -141,8 +143,9 @@ async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     }
     if let Err(error) = exit_report::write(subnet_file, &words) {
         debug!(
-            "cannot leave last words in {}: {error}",
-            exit_report::path(subnet_file).display()
+            path = %exit_report::path(subnet_file).display(),
+            error = %error,
+            "cannot write the exit report"
         );
     }
 }
@@ -157,7 +160,7 @@ struct Daemon {
     rights: Rights,
     /// The addresses that this node gave up.
     left: Left,
-    /// What the doctor is told.
+    /// What the daemon knows of itself, for the doctor.
     known: watch::Sender<Known>,
     sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
@@ -171,22 +174,22 @@ impl Daemon {
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
-        self.open_ways();
-        // Also while the network restarts: that may wait for somebody else.
+        self.open_listeners();
+        // These tasks also run while the network restarts, which may wait for the store or an operator.
         self.spawn(systemd::watchdog(self.health.clone(), self.stop.clone()));
         self.spawn(status_keeper::keep(
-            self.settings.subnet_file.clone(),
+            self.settings.node.subnet_file.clone(),
             self.health.clone(),
             self.stop.clone(),
         ));
         let checks = Checks::new(
             self.known.subscribe(),
-            self.settings.subnet_file.clone(),
+            self.settings.node.subnet_file.clone(),
             self.health.clone(),
             self.sysctls.clone(),
         );
         self.spawn(checks.keep(self.stop.clone()));
-        // Waits for somebody else; stopping the daemon ends the wait.
+        // The store may not answer for a long time; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop
             .run_until_cancelled(self.open_store(hangup))
@@ -200,9 +203,9 @@ impl Daemon {
                 Err(End::StartOver(why)) => self.start_over(&why).await,
                 Err(End::Moved(why)) => {
                     self.start_over(&why).await;
-                    // No pod may get an address of the subnet that was.
-                    if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
-                        warn!(code = error.code(), "{error}");
+                    // No pod may get an address of the former subnet.
+                    if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {
+                        warn!(code = error.code(), error = %error, "cannot set subnet.env aside");
                     }
                 }
                 outcome => break outcome,
@@ -211,7 +214,7 @@ impl Daemon {
         self.farewell(outcome).await
     }
 
-    /// From what the store knows of this node to the end of its lease.
+    /// Serves the network from the first request to the store until the lease ends.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
         let Some(host) = stop
@@ -231,9 +234,9 @@ impl Daemon {
         let Some(node) = node.await.transpose()? else {
             return Ok(());
         };
-        let (following, ends) = Following::new(&node, self.settings.ip_masq);
+        let (following, ends) = Following::new(&node, self.settings.rules.options.masquerade);
         let Some(leases) = stop
-            .run_until_cancelled(self.follow_leases(&node, &ends))
+            .run_until_cancelled(self.follow_leases(&node.leased, &ends))
             .await
         else {
             return Ok(());
@@ -242,10 +245,10 @@ impl Daemon {
         self.run.supervise().await
     }
 
-    /// Ends the network's tasks, so that it can be restarted. What is in the kernel stays until the new one is compared with it.
+    /// Ends the network's tasks, so that it can be restarted. The kernel's objects stay until the new network is compared with them.
     async fn start_over(&mut self, why: &Problem) {
-        warn!(code = %why.code, "restarting this node's network: {why}");
-        // Not ready from here on; the rest goes once nobody writes it any more.
+        warn!(code = %why.code, error = %why, "restarting this node's network");
+        // Not ready from here on. The other state is cleared once no task writes it any more.
         self.health.fail(
             Condition::Start,
             DaemonProblem::Restarting {
@@ -273,17 +276,17 @@ impl Daemon {
 
     fn introduce(&self) {
         info!(
-            "flanneld {} with leases in {}",
-            options::version(),
-            self.settings.store
+            version = options::version(),
+            store = %self.settings.store,
+            "flanneld starts"
         );
         for warning in &self.settings.warnings {
-            warn!("{warning}");
+            warn!(error = %warning, "an option has a problem");
         }
     }
 
     async fn serve_health(&mut self) -> Result<(), End> {
-        if let Some(address) = self.settings.health {
+        if let Some(address) = self.settings.listen.health {
             let server = retry::briefly(|| Server::bind(address, self.health.clone()))
                 .await
                 .map_err(End::failed)?;
@@ -292,8 +295,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Opens the socket beside subnet.env, and the status API's port.
-    fn open_ways(&mut self) {
+    /// Opens the socket next to subnet.env, and the status API's port.
+    fn open_listeners(&mut self) {
         let store = node_api::Store {
             what: self.settings.store.to_string(),
             ..node_api::Store::default()
@@ -311,12 +314,12 @@ impl Daemon {
             self.health.clone(),
             self.stop.clone(),
         );
-        let subnet_file = self.settings.subnet_file.clone();
+        let subnet_file = self.settings.node.subnet_file.clone();
         self.spawn(
             async move { listeners::socket(&subnet_file, status_source, health, stop).await },
         );
-        if let Some(address) = self.settings.status {
-            self.spawn(listeners::page(
+        if let Some(address) = self.settings.listen.status {
+            self.spawn(listeners::status_port(
                 address,
                 self.status_source.clone(),
                 self.health.clone(),

@@ -42,7 +42,7 @@ impl Inherited {
             return;
         }
         for (name, _) in &rest {
-            debug!("closing the file {name} kept by systemd: nothing needs it");
+            debug!(name, "closing a file that systemd kept: nothing needs it");
             self.forget(name);
         }
         drop(rest);
@@ -53,14 +53,14 @@ impl Inherited {
 
 /// Waits until systemd has processed all notifications (sd_notify_barrier(3)).
 fn barrier() {
-    let Ok((told, tell)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else {
+    let Ok((reader, writer)) = nix::unistd::pipe2(OFlag::O_CLOEXEC) else {
         return;
     };
-    if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[tell.as_fd()]).is_ok() {
-        drop(tell);
+    if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[writer.as_fd()]).is_ok() {
+        drop(writer);
         // systemd closes its end when it gets to it.
         let _ = poll(
-            &mut [PollFd::new(told.as_fd(), PollFlags::empty())],
+            &mut [PollFd::new(reader.as_fd(), PollFlags::empty())],
             PollTimeout::from(BARRIER),
         );
     }
@@ -80,7 +80,7 @@ impl Store for Inherited {
         if let Err(error) =
             sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[file])
         {
-            debug!("systemd does not keep {name}: {error}");
+            debug!(name, error = %error, "systemd does not keep a file");
         }
     }
 
@@ -88,7 +88,7 @@ impl Store for Inherited {
         if let Err(error) =
             sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)])
         {
-            debug!("cannot reach systemd: {error}");
+            debug!(error = %error, "cannot reach systemd");
         }
     }
 }

@@ -16,7 +16,7 @@ use figures::Counts;
 pub use figures::Figures;
 
 use jiff::Timestamp;
-use node_api::{Kernel, Node, Notice, Reason, Rules};
+use node_api::{Kernel, Node, Notice, Readiness, Reason, Rules};
 use run_dir::status_file::{self, Pods};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +27,7 @@ use tokio::sync::{Notify, watch};
 use types::Problem;
 pub use unused::{UNREADABLE, Unused};
 
-/// How long a round of the doctor may take for whoever asks.
+/// How long a client waits for a round of the doctor.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Default limit for the time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -40,44 +40,50 @@ pub struct Health(Arc<Mutex<Inner>>);
 struct Inner {
     started: Instant,
     conditions: BTreeMap<Condition, Problem>,
-    heartbeats: BTreeMap<String, Heartbeat>,
-    unused: Arc<Vec<Unused>>,
-    figures: Figures,
     /// The counters of the store's manager.
     store: Option<Arc<Counters>>,
     /// The network, once this node has a lease.
     network: watch::Sender<Option<RunningNetwork>>,
     /// The doctor's report, and when its round began.
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
-    /// Somebody wants a new one.
+    /// Notified when a client wants a new report.
     wanted: Arc<Notify>,
-    /// What the document says of the process and of its store, whichever network it serves.
+    /// The part of the document about the process and its store, which stays when the network restarts.
     process: Node,
-    /// The same, with what is known of the network.
+    /// The same with the part about the network.
     node: Node,
     notices: BTreeMap<&'static str, Problem>,
-    /// What the lease publishes of the device: its name and hardware address.
-    vtep: Option<(String, String)>,
-    /// The devices that carry packets of pods to other nodes.
-    devices: Vec<String>,
-    /// Another node took this node's subnet.
-    lost: Option<Problem>,
-    /// Conditions changed, or what is published.
+    run: Run,
+    /// Notified when conditions or the published address change.
     changed: Arc<Notify>,
 }
 
-/// Tasks that send no heartbeat.
+/// State that ends when the network restarts.
+#[derive(Debug, Default)]
+struct Run {
+    heartbeats: BTreeMap<String, Heartbeat>,
+    unused: Arc<Vec<Unused>>,
+    figures: Figures,
+    /// Name and hardware address of the device, as the lease publishes them.
+    vtep: Option<(String, String)>,
+    /// The devices that carry packets of pods to other nodes.
+    devices: Vec<String>,
+    /// Set when another node took this node's subnet.
+    lost: Option<Problem>,
+}
+
+/// The tasks whose heartbeat is overdue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent(pub Vec<SilentTask>);
 
-/// A task that sends no heartbeat.
+/// A task whose heartbeat is overdue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentTask {
-    /// Its name.
+    /// Name of the task.
     pub task: String,
-    /// The time since its last one.
+    /// Time since its last heartbeat.
     pub since: Duration,
-    /// How long that may be.
+    /// Longest time allowed between two heartbeats.
     pub limit: Duration,
 }
 
@@ -100,7 +106,7 @@ impl fmt::Display for Silent {
     }
 }
 
-/// A condition, as the document shows it.
+/// Converts a condition for the document.
 fn reason(condition: Condition, problem: &Problem) -> Reason {
     Reason {
         condition: condition.to_string(),
@@ -127,9 +133,6 @@ impl Health {
         let health = Self(Arc::new(Mutex::new(Inner {
             started: Instant::now(),
             conditions: BTreeMap::new(),
-            heartbeats: BTreeMap::new(),
-            unused: Arc::default(),
-            figures: Figures::default(),
             store: None,
             network: watch::channel(None).0,
             report: watch::channel(None).0,
@@ -137,9 +140,7 @@ impl Health {
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
-            vtep: None,
-            devices: Vec::new(),
-            lost: None,
+            run: Run::default(),
             changed: Arc::default(),
         })));
         health.fail(Condition::Start, DaemonProblem::Starting);
@@ -151,7 +152,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a condition.
+    /// Sets a condition: the daemon is not ready until it is cleared.
     pub fn fail(&self, condition: Condition, problem: impl Into<Problem>) {
         self.condition(condition, Some(problem.into()));
     }
@@ -177,13 +178,13 @@ impl Health {
     /// Notes the hardware address that the lease publishes, with the device's name.
     pub fn publishes(&self, vtep: Option<(String, String)>) {
         let mut inner = self.inner();
-        if inner.vtep != vtep {
-            inner.vtep = vtep;
+        if inner.run.vtep != vtep {
+            inner.run.vtep = vtep;
             inner.changed.notify_one();
         }
     }
 
-    /// Waits until conditions, or what is published, may have changed. One task waits.
+    /// Waits until conditions or the published address may have changed. Only one task may wait.
     pub async fn changed(&self) {
         let changed = self.inner().changed.clone();
         changed.notified().await;
@@ -191,28 +192,32 @@ impl Health {
 
     /// The hardware address that the lease publishes, with the device's name.
     pub fn vtep(&self) -> Option<(String, String)> {
-        self.inner().vtep.clone()
+        self.inner().run.vtep.clone()
     }
 
     /// Notes the devices that carry packets of pods to other nodes.
     pub fn carried_by(&self, devices: Vec<String>) {
-        self.inner().devices = devices;
+        self.inner().run.devices = devices;
     }
 
     /// Notes that another node took this node's subnet.
     pub fn lost(&self, why: impl Into<Problem>) {
         let mut inner = self.inner();
-        inner.lost = Some(why.into());
+        inner.run.lost = Some(why.into());
         inner.changed.notify_one();
     }
 
-    /// What a new pod needs of this node's network. `None` during a start: the network of the daemon before is still in the kernel.
+    /// Returns whether new pods get a working network. `None` during a start: the previous daemon's network is still in the kernel.
     pub fn pods(&self) -> Option<Pods> {
         let inner = self.inner();
         if inner.conditions.contains_key(&Condition::Start) {
             return None;
         }
-        let lost = inner.lost.iter().map(|why| (Condition::Lease, why.clone()));
+        let lost = inner
+            .run
+            .lost
+            .iter()
+            .map(|why| (Condition::Lease, why.clone()));
         let others = inner
             .conditions
             .iter()
@@ -223,11 +228,11 @@ impl Health {
             .collect();
         Some(Pods {
             reasons,
-            devices: inner.devices.clone(),
+            devices: inner.run.devices.clone(),
         })
     }
 
-    /// The network restarts: not ready, and nothing is known of the one before.
+    /// Resets everything about the network when it restarts: the node is not ready.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
@@ -238,12 +243,7 @@ impl Health {
             }
             .into(),
         );
-        inner.heartbeats.clear();
-        inner.unused = Arc::default();
-        inner.vtep = None;
-        inner.devices.clear();
-        inner.lost = None;
-        inner.figures = Figures::default();
+        inner.run = Run::default();
         inner.network.send_replace(None);
         inner.node = inner.process.clone();
         inner.changed.notify_one();
@@ -253,10 +253,11 @@ impl Health {
     pub fn heartbeat(&self, name: &str) {
         let mut inner = self.inner();
         let limit = inner
+            .run
             .heartbeats
             .get(name)
             .map_or(SILENCE, |heartbeat| heartbeat.limit);
-        inner.heartbeats.insert(
+        inner.run.heartbeats.insert(
             name.to_owned(),
             Heartbeat {
                 last: Instant::now(),
@@ -267,7 +268,7 @@ impl Health {
 
     /// Like [`Health::heartbeat`], with another limit.
     pub fn heartbeat_within(&self, name: &str, limit: Duration) {
-        self.inner().heartbeats.insert(
+        self.inner().run.heartbeats.insert(
             name.to_owned(),
             Heartbeat {
                 last: Instant::now(),
@@ -278,16 +279,17 @@ impl Health {
 
     /// Forgets a task that ended as expected.
     pub fn forget_heartbeat(&self, name: &str) {
-        self.inner().heartbeats.remove(name);
+        self.inner().run.heartbeats.remove(name);
     }
 
     /// Whether every task with a heartbeat still sends it.
     ///
     /// # Errors
-    /// The silent tasks.
+    /// Returns the tasks whose heartbeat is overdue.
     pub fn alive(&self) -> Result<(), Silent> {
         let inner = self.inner();
         let silent = inner
+            .run
             .heartbeats
             .iter()
             .map(|(task, heartbeat)| (task, heartbeat.last.elapsed(), heartbeat.limit));
@@ -322,22 +324,22 @@ impl Health {
 
     /// Sets the leases that are not used. They never affect readiness, since any node may write a bad lease.
     pub fn set_unused(&self, unused: Arc<Vec<Unused>>) {
-        self.inner().unused = unused;
+        self.inner().run.unused = unused;
     }
 
     /// The leases that are not used.
     pub fn unused(&self) -> Arc<Vec<Unused>> {
-        self.inner().unused.clone()
+        self.inner().run.unused.clone()
     }
 
-    /// Sets what the doctor found. It never affects readiness.
+    /// Sets the doctor's report. It never affects readiness.
     pub fn set_report(&self, began: Instant, report: Arc<Report>) {
         let mut inner = self.inner();
-        inner.figures.findings = doctor::table::counts(&report);
+        inner.run.figures.findings = doctor::table::counts(&report);
         inner.report.send_replace(Some((began, report)));
     }
 
-    /// What the doctor found; none before its first round.
+    /// Returns the doctor's report; `None` before its first round.
     pub fn report(&self) -> Option<Arc<Report>> {
         self.inner()
             .report
@@ -346,7 +348,7 @@ impl Health {
             .map(|(_, report)| report.clone())
     }
 
-    /// What a round finds that begins now; what the last one found if that takes too long.
+    /// Requests a round of the doctor and returns its report, or the last one if that takes too long.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         let asked = Instant::now();
         let (mut reports, wanted) = {
@@ -360,25 +362,25 @@ impl Health {
         self.report()
     }
 
-    /// Waits until somebody wants a new report.
+    /// Waits until a client wants a new report.
     pub async fn report_wanted(&self) {
         let wanted = self.inner().wanted.clone();
         wanted.notified().await;
     }
 
-    /// For how long the daemon has run.
+    /// Returns the time since the daemon started.
     pub fn uptime(&self) -> Duration {
         self.inner().started.elapsed()
     }
 
-    /// Changes what the document says of the process, whichever network it serves.
+    /// Changes the part of the document that stays when the network restarts.
     pub fn process(&self, change: impl Fn(&mut Node)) {
         let mut inner = self.inner();
         change(&mut inner.process);
         change(&mut inner.node);
     }
 
-    /// Changes what the document says of the network.
+    /// Changes the part of the document about the network.
     pub fn node(&self, change: impl FnOnce(&mut Node)) {
         change(&mut self.inner().node);
     }
@@ -403,17 +405,17 @@ impl Health {
         self.inner().network.borrow().clone()
     }
 
-    /// The network, as one after the other comes and goes.
+    /// Returns a receiver that follows the networks as they start and end.
     pub fn networks(&self) -> watch::Receiver<Option<RunningNetwork>> {
         self.inner().network.subscribe()
     }
 
-    /// The name of this node.
+    /// Returns this node's name; empty until it is known.
     pub fn name(&self) -> String {
         self.inner().node.node.clone()
     }
 
-    /// Sets or clears what costs no readiness and should be known.
+    /// Sets or clears a notice: a problem that does not affect readiness.
     pub fn notice(&self, name: &'static str, problem: Option<Problem>) {
         let mut inner = self.inner();
         match problem {
@@ -422,12 +424,12 @@ impl Health {
         };
     }
 
-    /// What costs no readiness and should be known.
+    /// Returns the notices: problems that do not affect readiness.
     pub fn notices(&self) -> Vec<Problem> {
         self.inner().notices.values().cloned().collect()
     }
 
-    /// The node's document, without what others have to add: peers, and the state of files.
+    /// Renders the node's document without peers and the state of files, which the status API adds.
     pub fn document(&self) -> Node {
         let silent = self.alive().err().map(|silent| silent.to_string());
         let unused = self.unused();
@@ -441,7 +443,7 @@ impl Health {
             let status = network.observer.status();
             let wireguard = figures::wireguard(&status);
             let now = status.kernel;
-            let put_back = inner.figures.put_back.within(now.repairs);
+            let put_back = inner.run.figures.put_back.within(now.repairs);
             let wanted = now.wanted;
             Kernel {
                 in_sync: now.in_step,
@@ -459,7 +461,7 @@ impl Health {
             .get(&Condition::Rules)
             .map(ToString::to_string)
             .unwrap_or_default();
-        let put_back = inner.figures.rule_repairs;
+        let put_back = inner.run.figures.rule_repairs;
         let rules = inner.node.rules.clone().map(|rules| Rules {
             in_place: trouble.is_empty(),
             trouble,
@@ -471,17 +473,19 @@ impl Health {
             at: Timestamp::now(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: inner.started.elapsed().as_secs(),
-            ready: reasons.is_empty(),
-            reasons,
-            silent,
-            notices: inner
-                .notices
-                .iter()
-                .map(|(name, text)| Notice {
-                    name: (*name).to_owned(),
-                    text: text.to_string(),
-                })
-                .collect(),
+            readiness: Readiness {
+                ready: reasons.is_empty(),
+                reasons,
+                silent,
+                notices: inner
+                    .notices
+                    .iter()
+                    .map(|(name, text)| Notice {
+                        name: (*name).to_owned(),
+                        text: text.to_string(),
+                    })
+                    .collect(),
+            },
             kernel,
             rules,
             unused: unused.iter().map(Unused::shown).collect(),
@@ -491,28 +495,29 @@ impl Health {
 
     /// Changes the figures behind /metrics.
     pub fn figures(&self, change: impl FnOnce(&mut Figures)) {
-        change(&mut self.inner().figures);
+        change(&mut self.inner().run.figures);
     }
 
-    /// What the daemon counts.
     fn counted(&self) -> Counts {
         let inner = self.inner();
         let network = inner.network.borrow();
         inner
+            .run
             .figures
-            .counts(network.as_ref(), inner.store.as_deref(), &inner.unused)
+            .counts(network.as_ref(), inner.store.as_deref(), &inner.run.unused)
     }
 
-    /// The text of /metrics.
+    /// Renders the text of /metrics, in the OpenMetrics format.
     pub fn metrics(&self) -> String {
         metrics::text(&self.document(), &self.counted())
     }
 
-    /// The document of /status for clients elsewhere: nothing of peers, addresses or rules.
+    /// Renders /status for clients on other hosts: nothing about peers, addresses or rules.
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();
         let counts: BTreeMap<&str, u64> = inner
+            .run
             .figures
             .findings
             .iter()
@@ -522,18 +527,24 @@ impl Health {
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
-    /// The document of /status for clients on this host: the node's document in the form of before, with the figures.
+    /// Renders /status for clients on this host: the node's document in its former structure, with the figures.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
         let reasons: BTreeMap<&str, &str> = node
+            .readiness
             .reasons
             .iter()
             .map(|reason| (reason.condition.as_str(), reason.text.as_str()))
             .collect();
-        let subnets: Vec<String> = node.subnets.iter().map(ToString::to_string).collect();
+        let subnets: Vec<String> = node
+            .network
+            .subnets
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let mut status = serde_json::json!({
-            "ready": node.ready,
-            "alive": node.silent.is_none(),
+            "ready": node.readiness.ready,
+            "alive": node.readiness.silent.is_none(),
             "reasons": reasons,
             "uptime_seconds": node.uptime_seconds,
             "version": node.version,
@@ -547,7 +558,7 @@ impl Health {
                 .collect::<Vec<_>>()
         });
         let known = [
-            ("silent", node.silent.map(Into::into)),
+            ("silent", node.readiness.silent.map(Into::into)),
             ("node_id", node.node_id.map(Into::into)),
             (
                 "subnet",
@@ -557,7 +568,9 @@ impl Health {
             ),
             (
                 "interface",
-                node.underlay.map(|underlay| underlay.interface.into()),
+                node.network
+                    .underlay
+                    .map(|underlay| underlay.interface.into()),
             ),
             ("findings", findings.map(Into::into)),
         ];

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_rests_on_the_machine_and_the_namespace() {
+    fn node_id_depends_on_machine_and_namespace() {
         let read = |path: &str| (path == "/etc/machine-id").then(|| "ABC\n".to_owned());
         let id = derived("host", read, None);
         assert_eq!(

@@ -21,7 +21,7 @@ pub fn init(logging: Logging) {
             Ok(filter) => (filter, None),
             Err(error) => (
                 EnvFilter::new(directives(logging.verbosity)),
-                Some(format!("RUST_LOG={text:?} is ignored: {error}")),
+                Some((text, error)),
             ),
         },
     };
@@ -46,15 +46,15 @@ pub fn init(logging: Logging) {
                 .try_init()
         }
     };
-    if let Some(complaint) = complaint {
-        tracing::warn!("{complaint}");
+    if let Some((value, error)) = complaint {
+        tracing::warn!(name = "RUST_LOG", value, error = %error, "ignoring an environment variable");
     }
 }
 
 /// klog's level as filter directives: it raises the level of our crates, and that of libraries only from 4 on.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
-        // kube's own lines repeat with each connection what is told once.
+        // kube's own lines repeat with each connection what flanneld logs once.
         ..=0 => "info,kube_client=error",
         1..=3 => "info,kube_client=error,flanneld=debug,backends=debug,subnet_lease=debug",
         4.. => "debug,flanneld=trace,backends=trace,subnet_lease=trace",

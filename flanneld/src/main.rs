@@ -28,7 +28,9 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(
-                "cannot start: no threads or file descriptors left: {error}; raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)"
+                error = %error,
+                remedy = "raise the limits (ulimit -u, -n; TasksMax, LimitNOFILE)",
+                "cannot start: no threads or file descriptors left"
             );
             return ExitCode::from(1);
         }

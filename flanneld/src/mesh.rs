@@ -1,10 +1,10 @@
-//! The prober in the daemon: what it needs to know of this node, and who hears of its verdicts.
+//! The prober in the daemon, and the facts about this node that it needs.
 
 use crate::health::Health;
 use backends::{Overlay, Underlay};
 use doctor::finding::Severity;
 use ipnet::IpNet;
-use probing::prober::{Prober, Settings, UnderlayState};
+use probing::prober::{Prober, ProberSettings, UnderlayState};
 use probing::view::Own;
 use run_dir::instance::lent::{self, tunnel_on};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use tokio_util::sync::CancellationToken;
 use types::Family;
 use types::Subnets;
 
-/// How often the prober learns what this node says of itself.
+/// How often the prober gets this node's report of itself.
 const TELL: Duration = Duration::from_secs(2);
-/// Every so many times it is looked whether another network's tunnel has the port of the probes, or has it no more.
+/// Every so many ticks, checks whether another network's tunnel has the probe port.
 const LOOK_AT_THE_PORT: u32 = 5;
-/// Between two looks because somebody asks for it.
+/// Minimum time between two checks on request.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A prober with everything it follows.
 pub struct Mesh {
-    /// The handle.
+    /// Handle of the prober.
     pub prober: Prober,
     port: u16,
     overlay: Overlay,
@@ -36,7 +36,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Prepares to ask and answer on this port.
+    /// Prepares to send and answer probes on this UDP port.
     pub fn new(
         port: u16,
         id: &str,
@@ -46,7 +46,7 @@ impl Mesh {
         health: Health,
     ) -> Self {
         let own = overlay.carried(own);
-        let settings = Settings {
+        let settings = ProberSettings {
             port,
             id: id.to_owned(),
             own,
@@ -69,10 +69,10 @@ impl Mesh {
         }
     }
 
-    /// Asks and answers until `stop`.
+    /// Sends and answers probes until `stop`.
     pub async fn run(mut self, leases: watch::Receiver<Arc<LeaseTable>>, stop: CancellationToken) {
-        // Who asks after the first look is heard.
-        let (asks, mut quiet_until) = (asked_for(self.port), Instant::now());
+        // Opened before the first check, so that no later request is missed.
+        let (requests, mut quiet_until) = (asked_for(self.port), Instant::now());
         let (mut yields_to, mut number) = (tunnel_on(self.port), 0u32);
         let (out, around) = watch::channel(surroundings(
             &self.underlay.borrow_and_update(),
@@ -86,13 +86,13 @@ impl Mesh {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
-                    () = asked_back(asks.as_ref(), quiet_until) => {
+                    () = asked_back(requests.as_ref(), quiet_until) => {
                         quiet_until = Instant::now() + PAUSE;
                         yields_to = tunnel_on(self.port);
                     }
                     changed = self.underlay.changed() => if changed.is_err() { std::future::pending::<()>().await },
                     _ = ticks.tick() => {
-                        self.prober.tell(own_row(&self.health));
+                        self.prober.set_own(own_report(&self.health));
                         number = number.wrapping_add(1);
                         if number.is_multiple_of(LOOK_AT_THE_PORT) {
                             yields_to = tunnel_on(self.port);
@@ -121,28 +121,28 @@ impl Mesh {
     }
 }
 
-/// Where other daemons on this host ask for the port.
+/// Opens the socket on which other daemons on this host ask for the port.
 fn asked_for(port: u16) -> Option<UnixListener> {
     let listener = lent::borrow(port).and_then(UnixListener::from_std);
-    // Without it the tunnel gets the port at the next look.
+    // Without it the tunnel gets the port at the next check.
     listener
-        .inspect_err(|error| tracing::debug!("nobody can ask for UDP port {port}: {error}"))
+        .inspect_err(|error| tracing::debug!(port, error = %error, "other daemons cannot ask for the probe port"))
         .ok()
 }
 
-/// Waits until a tunnel wants the port. Anybody on this host can ask, again and again, and is heard after a pause only.
-async fn asked_back(asks: Option<&UnixListener>, quiet_until: Instant) {
-    match asks {
-        Some(asks) => {
+/// Waits until a tunnel wants the port. Every process on this host can ask in a loop, so requests are answered after a pause only.
+async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
+    match requests {
+        Some(requests) => {
             tokio::time::sleep_until(quiet_until).await;
-            let _ = asks.accept().await;
+            let _ = requests.accept().await;
         }
         None => std::future::pending().await,
     }
 }
 
-/// What this node says of itself to others that look.
-fn own_row(health: &Health) -> Own {
+/// Makes this node's report of itself, which other nodes read.
+fn own_report(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {
         let causes = report.iter().flat_map(|report| report.causes());
@@ -165,14 +165,14 @@ fn own_row(health: &Health) -> Own {
     }
 }
 
-/// What the prober needs of the underlay.
+/// Returns the state of the underlay for the prober.
 fn surroundings(
     underlay: &Underlay,
     own: &Subnets,
     overlay: &Overlay,
     yields_to: Option<String>,
 ) -> UnderlayState {
-    // With tunnels of one family, that family's address is asked from.
+    // With tunnels of one family, probes are sent from that family's address.
     let wanted = |family: Family| match overlay.outer {
         Some(outer) => outer == family,
         None => own.has(family),
@@ -195,7 +195,7 @@ mod tests {
     use types::Dual;
 
     #[test]
-    fn asks_from_the_addresses_of_tunnels() {
+    fn probes_use_the_addresses_of_the_tunnels() {
         let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         let underlay = Underlay {
             index: 2,

@@ -1,4 +1,4 @@
-//! Asking a peer or a pod at once: what `flannelctl probe` shows. The facts are gathered here, and judged by pure functions.
+//! Traces the path to a peer or a pod at once, for `flannelctl probe`. The facts are gathered here, and judged by pure functions.
 
 mod end;
 mod here;
@@ -31,19 +31,19 @@ use target::{Around, ProbeTarget};
 use tokio::sync::Semaphore;
 use types::Family;
 
-/// How often a pod is pinged.
+/// Number of pings of a pod.
 const PINGS: u8 = 3;
-/// How often a peer is pinged where this node asks no questions.
+/// Number of pings of a peer where this node sends no probes.
 const QUESTIONS: u8 = 5;
-/// How long a probe may wait for the one before it.
+/// How long a trace may wait for the one before it.
 const TURN: Duration = Duration::from_millis(3_500);
-/// How long a probe may take; with the turn it ends before its connection does.
+/// How long a trace may take; with the wait for its turn it ends before its connection does.
 const WORK: Duration = Duration::from_millis(6_000);
 
-/// Probes are made one after the other: nobody can make this node send more than one of them does.
+/// Traces run one after the other: clients cannot make this node send more packets than one of them does.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Makes probes of a running network.
+/// Traces paths of the running network.
 pub struct Tracer {
     running: RunningNetwork,
     overlay: Overlay,
@@ -51,7 +51,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Probes the network that runs now; `None` while there is none, and with a backend that carries no packets.
+    /// Creates a tracer of the network that runs now; `None` while there is none, and with a backend that carries no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
         Some(Self {
@@ -61,10 +61,10 @@ impl Tracer {
         })
     }
 
-    /// Asks a peer or a pod at once. Whoever stops waiting does not shorten the turn: the next one waits for its end.
+    /// Traces the path to a peer or a pod at once. A client that gives up does not shorten the trace: the next one waits for its end.
     ///
     /// # Errors
-    /// Nobody is meant, or it cannot be made now.
+    /// No node matches, or the trace cannot be made now.
     pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
         let target = self.target(asked)?;
         let task = async move {
@@ -123,7 +123,7 @@ impl Tracer {
         let (target, judged, steps, end) = match target {
             ProbeTarget::Peer { target, pod } => {
                 let seen = self.there(target, pod).await?;
-                let judged = seen.heard.judged();
+                let judged = seen.replies.judged();
                 let steps = steps::steps(&seen, &judged);
                 let end = end::end(&seen, &judged, &steps);
                 let Target {
@@ -177,20 +177,20 @@ impl Tracer {
         })
     }
 
-    /// Gathers what is to be known of the way to a peer.
+    /// Gathers the facts about the path to a peer.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
         let family = Family::from(target.subnet);
         let underlay = self.running.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
-        let (kernel, heard, report) = tokio::join!(
+        let (kernel, replies, report) = tokio::join!(
             self.kernel(&target, to, &underlay),
             self.ask(&target, device),
             self.health.fresh_report()
         );
         let kernel = kernel.map_err(Refusal::Kernel)?;
-        let heard = heard?;
-        // The questions may have begun a handshake.
+        let replies = replies?;
+        // The probes may have started a handshake.
         let tunnelled = behind(&kernel.wanted).await;
         let overlay = self
             .running
@@ -198,7 +198,7 @@ impl Tracer {
             .as_ref()
             .and_then(|prober| prober.source(family));
         let pinged = match pod {
-            Some(pod) if heard.through() || !heard.asked_through() => {
+            Some(pod) if replies.through() || !replies.asked_through() => {
                 Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing))
             }
             _ => None,
@@ -227,13 +227,13 @@ impl Tracer {
             fdb: kernel.fdb,
             tunnelled,
             underlay: kernel.underlay,
-            heard,
+            replies,
             rules: Rules::of(report.as_deref(), family),
             pinged,
         })
     }
 
-    /// What the kernel has, beside what the lease wants.
+    /// Looks up in the kernel what the lease wants there.
     async fn kernel(
         &self,
         target: &Target,
@@ -288,7 +288,7 @@ impl Tracer {
         })
     }
 
-    /// Asks the peer, by questions and pings; by pings alone where this node asks no questions. `device` is the address of its overlay device.
+    /// Sends probes and pings to the peer; only pings where this node sends no probes. `device` is the address of its overlay device.
     async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Refusal> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
@@ -325,14 +325,14 @@ impl Tracer {
             ping: probe.ping,
             full_ping: probe.full_ping,
             underlay_ping: probe.underlay_ping,
-            hears_us: probe.peer.hears_us_age_ms,
-            hears_us_on_underlay: probe.peer.hears_us_underlay_age_ms,
+            hears_us: probe.peer.ages.hears_us_age_ms,
+            hears_us_on_underlay: probe.peer.ages.hears_us_underlay_age_ms,
             answered_by: probe.answered_by,
         })
     }
 }
 
-/// The peer of WireGuard to which the subnet's packets go, where one is wanted.
+/// Looks up the WireGuard peer to which the subnet's packets go, if the lease wants one.
 async fn behind(wanted: &Wanted) -> Option<Result<Option<Behind>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {
@@ -341,7 +341,7 @@ async fn behind(wanted: &Wanted) -> Option<Result<Option<Behind>, KernelError>> 
     })
 }
 
-/// What the kernel has.
+/// What the kernel's lookups returned, and what the lease wants.
 struct InKernel {
     wanted: Wanted,
     fate: Result<Fate, KernelError>,
@@ -350,7 +350,7 @@ struct InKernel {
     underlay: Result<Fate, KernelError>,
 }
 
-/// Gathers what is to be known of an address in a subnet of this node.
+/// Gathers the facts about an address in a subnet of this node.
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
     let mut kernel = Lookup::open().map_err(Refusal::Kernel)?;
     let fate = kernel.fate(pod).await;
@@ -369,7 +369,7 @@ async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
     Ok(local)
 }
 
-/// The answers to pings, and why there are none.
+/// Splits the result of pings into the replies and the error that prevented sending.
 fn split(pinged: io::Result<Tally>) -> (Tally, Option<io::Error>) {
     match pinged {
         Ok(tally) => (tally, None),

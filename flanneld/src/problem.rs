@@ -1,4 +1,4 @@
-//! What can go wrong in the daemon itself. What goes wrong below it has the enums of its crates.
+//! Problems of the daemon itself. Those of its crates have enums there.
 
 use crate::underlay::Better;
 use std::fmt;
@@ -9,21 +9,21 @@ use types::problem::{ConfigPlace, PortPurpose, text};
 use types::{Coded, Detail, Problem};
 use types::{Subnets, printable};
 
-/// What can go wrong in the daemon itself.
+/// A problem of the daemon itself.
 #[derive(Debug)]
 pub enum DaemonProblem {
     /// The start is not complete.
     Starting,
-    /// The network restarts.
+    /// The network of this node restarts.
     Restarting {
-        /// Why.
+        /// Why it restarts.
         why: Box<Problem>,
     },
     /// The traffic rules are not applied for the first time yet.
     RulesPending,
-    /// Nothing has been heard of the other nodes.
+    /// The watch of the leases has brought nothing for too long.
     NoNews {
-        /// For how long.
+        /// Time since the watch was interrupted.
         since: Duration,
     },
     /// No lease of another node can be used.
@@ -33,14 +33,14 @@ pub enum DaemonProblem {
     },
     /// The lease ends soon and is not renewed.
     LeaseEnds {
-        /// The time that is left.
+        /// Time until the lease expires.
         left: Duration,
         /// What keeps it from being renewed.
         trouble: Option<Box<Problem>>,
     },
     /// Peers do not know what changed here.
     Unpublished {
-        /// What changed.
+        /// The change that peers do not know.
         what: Box<Problem>,
         /// What keeps it from being published.
         trouble: Option<Box<Problem>>,
@@ -49,18 +49,18 @@ pub enum DaemonProblem {
     BackendNotTaken {
         /// The configured one; empty if none is.
         found: String,
-        /// Those that this node takes.
+        /// Backends that this node accepts.
         required: Vec<String>,
         /// Where the configuration is.
         place: ConfigPlace,
-        /// The same, for people.
+        /// Place of the configuration, in words.
         at: String,
     },
     /// The store gave this node another subnet while it waited for its lease.
     SubnetChanged {
-        /// What it is now.
+        /// The subnet now.
         now: Subnets,
-        /// What it was.
+        /// The subnet before.
         before: Subnets,
     },
     /// The store gave this node another subnet while it waited for an interface.
@@ -71,44 +71,44 @@ pub enum DaemonProblem {
     BetterInterface(Better),
     /// A task of the daemon panicked or was aborted.
     TaskFailed {
-        /// The runtime's words.
+        /// Message of the runtime.
         error: String,
     },
     /// A port cannot be listened on.
     Listen {
-        /// The way in.
-        way: WayIn,
-        /// The address.
+        /// Server that cannot listen.
+        server: HttpServer,
+        /// Address that the server was to listen on.
         address: SocketAddr,
-        /// The system's error.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// The watch of the leases is interrupted, and nothing tells why.
+    /// The watch of the leases is interrupted for an unknown reason.
     WatchInterrupted,
 }
 
 /// A TCP port of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WayIn {
+pub enum HttpServer {
     /// The health endpoints.
     Health,
-    /// The API.
+    /// The status API.
     Api,
 }
 
-impl WayIn {
-    /// Its name in texts.
+impl HttpServer {
+    /// Returns the name of the server in texts.
     pub const fn name(self) -> &'static str {
         match self {
-            WayIn::Health => "the health server",
-            WayIn::Api => "the status API",
+            HttpServer::Health => "the health server",
+            HttpServer::Api => "the status API",
         }
     }
 
     fn remedy(self, address: SocketAddr, error: &io::Error) -> String {
         let (port, none, ip) = match self {
-            WayIn::Health => ("--healthz-port", "(0: no server)", "--healthz-ip"),
-            WayIn::Api => ("--status-port", "(0: none)", "--status-ip"),
+            HttpServer::Health => ("--healthz-port", "(0: no server)", "--healthz-ip"),
+            HttpServer::Api => ("--status-port", "(0: none)", "--status-ip"),
         };
         match (error.kind(), self) {
             (io::ErrorKind::AddrInUse, _) => {
@@ -117,19 +117,19 @@ impl WayIn {
                     address.port()
                 )
             }
-            (io::ErrorKind::AddrNotAvailable, WayIn::Health) => {
+            (io::ErrorKind::AddrNotAvailable, HttpServer::Health) => {
                 format!("set {ip} to an address of this host (0.0.0.0: all of them)")
             }
-            (io::ErrorKind::AddrNotAvailable, WayIn::Api) => {
+            (io::ErrorKind::AddrNotAvailable, HttpServer::Api) => {
                 format!("set {ip} to an address of this host")
             }
-            (io::ErrorKind::PermissionDenied, WayIn::Health) => {
+            (io::ErrorKind::PermissionDenied, HttpServer::Health) => {
                 format!(
                     "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one with {port}"
                 )
             }
-            (_, WayIn::Health) => format!("check {ip} and {port}"),
-            (_, WayIn::Api) => format!("check {ip} and {port} {none}"),
+            (_, HttpServer::Health) => format!("check {ip} and {port}"),
+            (_, HttpServer::Api) => format!("check {ip} and {port} {none}"),
         }
     }
 }
@@ -158,13 +158,13 @@ impl Coded for DaemonProblem {
     fn detail(&self) -> Detail {
         match self {
             Self::Listen {
-                way,
+                server,
                 address,
                 error,
             } if error.kind() == io::ErrorKind::AddrInUse => {
-                let purpose = match way {
-                    WayIn::Health => PortPurpose::Health,
-                    WayIn::Api => PortPurpose::Api,
+                let purpose = match server {
+                    HttpServer::Health => PortPurpose::Health,
+                    HttpServer::Api => PortPurpose::Api,
                 };
                 Detail::PortTaken {
                     number: address.port(),
@@ -233,20 +233,7 @@ impl fmt::Display for DaemonProblem {
                 required,
                 at,
                 ..
-            } => {
-                let found = if found.is_empty() {
-                    "(none)".into()
-                } else {
-                    printable::value(found)
-                };
-                write!(
-                    f,
-                    "backend type {found} is not one that this node takes (--require-backend={}); set Backend.Type in the network configuration to {}, in \
-                     {at}; if {found} is meant, change --require-backend on this node",
-                    required.join(","),
-                    required.join(" or "),
-                )
-            }
+            } => write_backend_not_taken(f, found, required, at),
             Self::SubnetChanged { now, before } => {
                 write!(
                     f,
@@ -260,30 +247,46 @@ impl fmt::Display for DaemonProblem {
             Self::BetterInterface(why) => why.fmt(f),
             Self::TaskFailed { error } => write!(f, "a task of the daemon failed: {error}"),
             Self::Listen {
-                way: way @ WayIn::Health,
+                server,
                 address,
                 error,
-            } => {
-                write!(
-                    f,
-                    "the health server cannot listen on {address}: {error}; {}",
-                    way.remedy(*address, error)
-                )
-            }
-            Self::Listen {
-                way: way @ WayIn::Api,
-                address,
-                error,
-            } => {
-                write!(
-                    f,
-                    "the status API cannot listen on {address}: {error}; {}",
-                    way.remedy(*address, error)
-                )
-            }
+            } => write_listen(f, *server, *address, error),
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
         })
     }
+}
+
+fn write_backend_not_taken(
+    f: &mut fmt::Formatter<'_>,
+    found: &str,
+    required: &[String],
+    at: &str,
+) -> fmt::Result {
+    let found = if found.is_empty() {
+        "(none)".into()
+    } else {
+        printable::value(found)
+    };
+    write!(
+        f,
+        "backend type {found} is not one that this node takes (--require-backend={}); set Backend.Type in the network configuration to {}, in \
+         {at}; if {found} is meant, change --require-backend on this node",
+        required.join(","),
+        required.join(" or "),
+    )
+}
+
+fn write_listen(
+    f: &mut fmt::Formatter<'_>,
+    server: HttpServer,
+    address: SocketAddr,
+    error: &io::Error,
+) -> fmt::Result {
+    match server {
+        HttpServer::Health => write!(f, "the health server cannot listen on {address}: {error}; ")?,
+        HttpServer::Api => write!(f, "the status API cannot listen on {address}: {error}; ")?,
+    }
+    f.write_str(&server.remedy(address, error))
 }
 
 impl std::error::Error for DaemonProblem {

@@ -1,4 +1,4 @@
-//! Tells the CNI plugin whether this daemon is ready, in the file beside subnet.env.
+//! Writes the status file next to subnet.env, in which the CNI plugin reads whether this daemon is ready.
 
 use crate::health::Health;
 use run_dir::status_file::{Reason, Status, StatusError, Writer};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// How often the file is looked at: somebody else may have deleted it.
+/// How often the file is checked: another program may have deleted it.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Keeps the file until `stop`. It stays then: that nobody holds it any more says that the daemon has ended.
+/// Keeps the file until `stop`, and leaves it then: a file that no process holds shows that the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
     let before = run_dir::status_file::read(&subnet_file).ok().flatten();
-    let mut pods = before.map(|said| said.status.pods).unwrap_or_default();
+    let mut pods = before.map(|file| file.status.pods).unwrap_or_default();
     let mut writer = Writer::new(&subnet_file);
     let mut trouble = String::new();
     let mut put = || {
@@ -32,12 +32,14 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
             pods: pods.clone(),
         }) {
             Ok(()) => trouble.clear(),
-            // The claim on subnet.env ends one of the two.
-            Err(error @ StatusError::Held(_)) => debug!("{error}"),
+            // The claim on subnet.env ends one of the two daemons.
+            Err(error @ StatusError::Held(_)) => {
+                debug!(error = %error, "another daemon has the status file");
+            }
             Err(error) => {
                 let text = error.to_string();
                 if text != trouble {
-                    warn!("{text}");
+                    warn!(error = %text, "cannot write the status file, retrying");
                     trouble = text;
                 }
             }
@@ -51,7 +53,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
             () = stop.cancelled() => break,
         }
     }
-    // What changed last is what is left to read.
+    // The last state stays readable.
     put();
 }
 
@@ -63,19 +65,19 @@ mod tests {
     use types::Problem;
 
     #[tokio::test]
-    async fn the_file_follows_the_health() {
+    async fn status_file_follows_the_health() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         let file = status_file::path(&env);
         let (health, stop) = (Health::new(), CancellationToken::new());
         let keeper = tokio::spawn(keep(env, health.clone(), stop.clone()));
-        let says = async |words: &str| {
+        let contains = async |words: &str| {
             while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(words)) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         let within = async |words: &str| {
-            tokio::time::timeout(Duration::from_secs(60), says(words))
+            tokio::time::timeout(Duration::from_secs(60), contains(words))
                 .await
                 .unwrap();
         };
@@ -89,7 +91,7 @@ mod tests {
         assert!(file.exists());
     }
 
-    /// What a daemon leaves in the file after these events.
+    /// Returns the state of pods that a daemon leaves in the file after these events.
     async fn left(env: &std::path::Path, events: impl FnOnce(&Health)) -> Pods {
         let (health, stop) = (Health::new(), CancellationToken::new());
         events(&health);
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_pods_are_stopped_by_what_they_need_only() {
+    async fn new_pods_are_stopped_only_by_conditions_they_need() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         for condition in Condition::ALL {
@@ -115,7 +117,7 @@ mod tests {
             } else {
                 Vec::new()
             };
-            // A start changes nothing: what the condition before it left still holds.
+            // A start changes nothing: the state that the condition left still holds.
             if condition != Condition::Start {
                 assert_eq!(reasons, expected, "{condition}");
             }
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_keeps_what_the_daemon_before_knew_of_pods() {
+    async fn start_keeps_the_previous_state_of_pods() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         assert_eq!(left(&env, |_| ()).await, Pods::default());

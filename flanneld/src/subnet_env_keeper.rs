@@ -38,10 +38,10 @@ pub async fn keep(
     let run = async {
         loop {
             let wanted = env.borrow_and_update().clone();
-            // What else may be there in its place, no pod can read.
+            // A directory or device in its place is of no use to pods.
             let missing = !path.is_file();
             if missing && !path.exists() && written.is_some() && trouble.is_empty() {
-                info!("{} was deleted: writing it again", path.display());
+                info!(path = %path.display(), "subnet.env was deleted, writing it again");
             }
             let stale = written.as_ref() != Some(&wanted) && !says(&path, &wanted);
             match if missing || stale {
@@ -57,7 +57,7 @@ pub async fn keep(
                 Err(error) => {
                     let text = error.to_string();
                     if text != trouble {
-                        warn!(code = error.code(), "{text}");
+                        warn!(code = error.code(), error = %text, "cannot write subnet.env, retrying");
                     }
                     health.fail(Condition::SubnetEnv, error);
                     trouble = text;
@@ -100,9 +100,10 @@ impl Folder {
             self.events = None;
             if !self.trouble {
                 debug!(
-                    "cannot watch the directory of {}, checking every {} s instead: {error}",
-                    path.display(),
-                    AUDIT.as_secs()
+                    path = %path.display(),
+                    seconds = AUDIT.as_secs(),
+                    error = %error,
+                    "cannot watch the directory of subnet.env, checking at intervals instead"
                 );
                 self.trouble = true;
             }

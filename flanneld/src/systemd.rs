@@ -9,17 +9,17 @@ use types::printable;
 
 /// Reports that the daemon is up, with one line for `systemctl status`.
 pub fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
+    send(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
 }
 
 /// Sets the line shown by `systemctl status`.
 pub fn status(status: &str) {
-    tell(&[NotifyState::Status(&line(status))]);
+    send(&[NotifyState::Status(&line(status))]);
 }
 
 /// Reports that the daemon is stopping.
 pub fn stopping(status: &str) {
-    tell(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
+    send(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
 }
 
 /// One printable line: a newline would begin another assignment.
@@ -27,10 +27,10 @@ fn line(text: &str) -> String {
     printable::line(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn send(states: &[NotifyState<'_>]) {
     // Nothing depends on it: without systemd there is no recipient.
     if let Err(error) = sd_notify::notify(states) {
-        debug!("cannot reach systemd: {error}");
+        debug!(error = %error, "cannot reach systemd");
     }
 }
 
@@ -39,7 +39,7 @@ pub async fn watchdog(health: Health, stop: CancellationToken) {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
         return;
     };
-    let mut told = false;
+    let mut logged = false;
     let run = async {
         let mut ticks = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -47,15 +47,15 @@ pub async fn watchdog(health: Health, stop: CancellationToken) {
             ticks.tick().await;
             match health.alive() {
                 Ok(()) => {
-                    tell(&[NotifyState::Watchdog]);
-                    told = false;
+                    send(&[NotifyState::Watchdog]);
+                    logged = false;
                 }
-                Err(silent) if !told => {
+                Err(silent) if !logged => {
                     error!(
-                        "no longer pinging systemd's watchdog, which will restart this daemon: {}",
-                        line(&silent.to_string())
+                        error = %line(&silent.to_string()),
+                        "no longer pinging systemd's watchdog, which will restart this daemon"
                     );
-                    told = true;
+                    logged = true;
                 }
                 Err(_) => {}
             }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_one_line() {
+    fn status_is_one_printable_line() {
         assert_eq!(line("a\nREADY=1\r\n b "), "a READY=1 b");
         assert_eq!(line("a\u{1b}[2J\u{202e}"), r"a\u{1b}[2J\u{202e}");
     }

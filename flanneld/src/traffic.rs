@@ -31,11 +31,11 @@ use types::{Family, Problem};
 
 /// How long the start waits for the rules: a delay here must not delay the node.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long changes by others are gathered before the rules are checked.
+/// How long changes by other programs are gathered before the rules are checked.
 const QUIET: Duration = Duration::from_millis(50);
-/// The same while pass after pass finds that they concern rules of others: a busy writer must not keep us busy.
+/// The same while passes find that the changes concern other rules: a busy writer must not keep us busy.
 const FOREIGN_QUIET: Duration = Duration::from_millis(500);
-/// Number of passes in a row that found nothing to repair before the longer interval applies.
+/// Number of consecutive passes without a repair before the longer interval applies.
 const IDLE_PASSES: u32 = 3;
 /// How long changes of peers are gathered.
 const PEER_QUIET: Duration = Duration::from_millis(200);
@@ -107,8 +107,53 @@ impl Sharers {
     async fn refresh(&mut self) {
         match self.kernel.destinations(self.port, &self.devices).await {
             Ok(found) => self.known = found,
-            Err(error) => tracing::debug!("{error}"),
+            Err(error) => {
+                tracing::debug!(error = %error, "cannot read the peers of other networks' tunnels");
+            }
         }
+    }
+}
+
+/// The last listing of the rules, and the changes since then.
+struct Listing {
+    /// Notices of changes of iptables rules, which the periodic passes look at; `None` with nftables.
+    changes: Option<Notices>,
+    /// The notices since the last listing.
+    news: News,
+    /// When the rules were listed, and how long that took.
+    last: Option<(Instant, Duration)>,
+}
+
+/// Repairs of rules that another program had changed.
+#[derive(Default)]
+struct Repairs {
+    /// Those of the last minute.
+    recent: Vec<Instant>,
+    total: u64,
+    /// Whether there were too many within a minute: then rules are repaired once a minute.
+    contended: bool,
+}
+
+impl Repairs {
+    /// Counts a repair, if there was one. Warns once when there are too many.
+    fn count(&mut self, repaired: bool) {
+        let now = Instant::now();
+        self.recent.retain(|at| now.duration_since(*at) < MINUTE);
+        if repaired {
+            self.recent.push(now);
+            self.total += 1;
+            info!("another program changed the traffic rules: they have been restored");
+        }
+        let contended = self.recent.len() > REPAIRS;
+        if contended && !self.contended {
+            warn!(
+                count = self.recent.len(),
+                seconds = MINUTE.as_secs(),
+                remedy = "look for another program that owns these chains (`nft monitor`, another flanneld, a firewall service)",
+                "another program keeps changing the traffic rules: from now on they are repaired once a minute"
+            );
+        }
+        self.contended = contended;
     }
 }
 
@@ -120,19 +165,12 @@ pub struct Keeper {
     sharers: Option<Sharers>,
     health: Health,
     appliers: [Applier; 2],
-    /// Notices of changes of iptables rules, which the periodic passes look at; `None` with nftables.
-    changes: Option<Notices>,
-    /// What they said since the last listing.
-    news: News,
-    /// When the rules were listed, and what it cost.
-    listed: Option<(Instant, Duration)>,
-    repairs: Vec<Instant>,
+    listing: Listing,
+    repairs: Repairs,
     trouble: Option<Problem>,
-    /// Number of failed passes in a row.
+    /// Number of consecutive failed passes.
     failures: u32,
-    contended: bool,
     writes: u64,
-    repaired: u64,
     /// Whether rules of networks that no daemon here serves are known to have no owner.
     sole: bool,
     /// Number of writes, for others to follow.
@@ -166,7 +204,9 @@ impl Keeper {
             Some((
                 port,
                 Tunnels::open()
-                    .inspect_err(|error| tracing::debug!("{error}"))
+                    .inspect_err(|error| {
+                        tracing::debug!(error = %error, "cannot read other networks' tunnels");
+                    })
                     .ok()?,
             ))
         });
@@ -183,21 +223,21 @@ impl Keeper {
             sharers,
             health,
             appliers,
-            changes: None,
-            news: News::None,
-            listed: None,
-            repairs: Vec::new(),
+            listing: Listing {
+                changes: None,
+                news: News::None,
+                last: None,
+            },
+            repairs: Repairs::default(),
             trouble: None,
             failures: 0,
-            contended: false,
             writes: 0,
-            repaired: 0,
             sole: false,
             written: watch::Sender::new(0),
         }
     }
 
-    /// Changes whenever rules are written.
+    /// Returns the number of writes, which changes with each.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
@@ -226,7 +266,7 @@ impl Keeper {
             } else {
                 None
             };
-            self.changes = if self.wanted.nftables {
+            self.listing.changes = if self.wanted.nftables {
                 None
             } else {
                 Notices::open(is_of_iptables)
@@ -246,7 +286,7 @@ impl Keeper {
                         }
                         (false, false, false)
                     }
-                    () = wait_for_notice(&mut notices), if !self.contended => {
+                    () = wait_for_notice(&mut notices), if !self.repairs.contended => {
                         tokio::time::sleep(if idle_passes < IDLE_PASSES { QUIET } else { FOREIGN_QUIET }).await;
                         notices.iter_mut().for_each(|notices| _ = notices.drain());
                         (true, true, false)
@@ -273,13 +313,13 @@ impl Keeper {
     /// Time until the next pass, unless an event comes first.
     fn pause(&mut self, noticed: bool) -> Duration {
         if self.trouble.is_some() {
-            let cost = self.listed.map_or(Duration::ZERO, |(_, cost)| cost);
+            let cost = self.listing.last.map_or(Duration::ZERO, |(_, cost)| cost);
             let pause = pace::retry(RETRY.after(self.failures), cost);
             self.failures += 1;
             return pause;
         }
         self.failures = 0;
-        match (self.contended, noticed) {
+        match (self.repairs.contended, noticed) {
             (true, _) => MINUTE,
             (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
             (false, false) => self.wanted.resync,
@@ -298,27 +338,11 @@ impl Keeper {
         changed
     }
 
-    /// Counts repairs. If there are too many in a minute, warns once and repairs once a minute from then on.
     fn count_repair(&mut self, repaired: bool) {
-        let now = Instant::now();
-        self.repairs.retain(|at| now.duration_since(*at) < MINUTE);
-        if repaired {
-            self.repairs.push(now);
-            self.repaired += 1;
-            info!("another program changed the traffic rules: they have been restored");
-        }
-        let contended = self.repairs.len() > REPAIRS;
-        if contended && !self.contended {
-            warn!(
-                "another program keeps changing the traffic rules ({} times within a minute): from now on they are repaired once a minute; \
-                 look for another program that owns these chains (`nft monitor`, another flanneld, a firewall service)",
-                self.repairs.len()
-            );
-        }
-        self.contended = contended;
-        let repaired = self.repaired;
+        self.repairs.count(repaired);
+        let (total, contended) = (self.repairs.total, self.repairs.contended);
         self.health.figures(|figures| {
-            figures.rule_repairs = repaired;
+            figures.rule_repairs = total;
             figures.rules_contended = contended;
         });
     }
@@ -352,8 +376,8 @@ impl Keeper {
             if !unserved.is_empty() {
                 let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
                 info!(
-                    "removing the traffic rules of networks that no flanneld on this host serves any longer: {}",
-                    networks.join(", ")
+                    network = %networks.join(", "),
+                    "removing the traffic rules of networks that no flanneld on this host serves any longer"
                 );
                 self.apply().await;
             }
@@ -364,12 +388,13 @@ impl Keeper {
     /// Whether the rules have to be listed.
     fn is_due(&mut self) -> bool {
         let news = self
+            .listing
             .changes
             .as_mut()
             .map(Notices::drain)
             .unwrap_or_default();
-        self.news = self.news.max(news);
-        let Some((listed, cost)) = self.listed.filter(|_| self.trouble.is_none()) else {
+        self.listing.news = self.listing.news.max(news);
+        let Some((listed, cost)) = self.listing.last.filter(|_| self.trouble.is_none()) else {
             return true;
         };
         // Only a listing has counters, and the legacy variant has no notices.
@@ -378,13 +403,13 @@ impl Keeper {
                 .variant()
                 .is_none_or(|variant| variant == Variant::Nft)
         };
-        let is_known = self.changes.is_some() && self.appliers.iter().all(has_notices);
+        let is_known = self.listing.changes.is_some() && self.appliers.iter().all(has_notices);
         let counts = self
             .wanted
             .rulesets()
             .iter()
             .any(Ruleset::counts_unknown_senders);
-        listed.elapsed() >= pace::comparison(self.news, is_known && !counts, cost)
+        listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
     /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
@@ -402,13 +427,14 @@ impl Keeper {
                 let rules = families.iter().find(|rules| rules.family == family)?;
                 Some(async move { (applier.apply(rules).await, applier.notes()) })
             });
-        self.changes
+        self.listing
+            .changes
             .iter_mut()
             .for_each(|changes| _ = changes.drain());
-        self.news = News::None;
+        self.listing.news = News::None;
         let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
-        self.listed = Some((Instant::now(), cost.so_far()));
+        self.listing.last = Some((Instant::now(), cost.so_far()));
         for (result, notes) in results {
             for note in notes {
                 // Both families report the same about the programs.
@@ -416,8 +442,8 @@ impl Keeper {
                     continue;
                 }
                 match &note {
-                    Note::Info(text) => info!("{text}"),
-                    Note::Warn(text) => warn!("{text}"),
+                    Note::Info(text) => info!(reason = %text, "note on the traffic rules"),
+                    Note::Warn(text) => warn!(error = %text, "the traffic rules have a problem"),
                 }
                 logged.push(note);
             }
@@ -445,7 +471,7 @@ impl Keeper {
             match &trouble {
                 None => info!("the traffic rules are in place"),
                 Some(problem) => {
-                    warn!(code = %problem.code, "cannot apply the traffic rules, retrying: {problem}");
+                    warn!(code = %problem.code, error = %problem, "cannot apply the traffic rules, retrying");
                 }
             }
             self.trouble = trouble;
@@ -456,7 +482,7 @@ impl Keeper {
         unserved
     }
 
-    /// Tells the API what the rules are written with, and what they do.
+    /// Describes in the node's document what the rules are written with, and what they do.
     fn describe(&self) {
         let variant = self.appliers.iter().find_map(Applier::variant);
         let with = match (self.wanted.nftables, variant) {
@@ -524,8 +550,8 @@ async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     let bare = uncommented_rules(&networks, &own).await;
     if !bare.is_empty() {
         warn!(
-            "these rules look like those of Go flannel before v0.17; they stay, because an operator may have created them. To remove them: {}",
-            bare.join("; ")
+            remedy = %bare.join("; "),
+            "some rules look like those of Go flannel before v0.17; they stay, because an operator may have created them"
         );
     }
 }
@@ -548,14 +574,14 @@ async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
         };
         let cleared = clear_inactive(in_use, &others).await;
         for removed in cleared.removed {
-            info!("removed unused rules: {removed}");
+            info!(rule = %removed, "removed unused rules");
         }
         for complaint in cleared
             .errors
             .iter()
             .filter(|complaint| !complaints.contains(complaint))
         {
-            warn!("{complaint}");
+            warn!(error = %complaint, "cannot remove unused rules, retrying");
         }
         if cleared.errors.is_empty() {
             return;

@@ -17,9 +17,9 @@ mod tests;
 mod trouble;
 mod whose;
 
-pub use better::{Against, Better, NoBetter, Unheard};
+pub use better::{Against, Better, NoBetter, SilentInterface};
 pub use choice::{Chosen, Rule};
-pub use facts::{HostFacts, NoWay};
+pub use facts::{HostFacts, Unreachable};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};

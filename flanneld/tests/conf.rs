@@ -1,4 +1,4 @@
-//! What lies in conf/ is what this version understands.
+//! The files in conf/ match this version.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -12,7 +12,7 @@ fn conf() -> PathBuf {
 }
 
 #[test]
-fn every_network_configuration_is_valid() {
+fn shipped_network_configurations_are_valid() {
     let mut seen = Vec::new();
     for entry in std::fs::read_dir(conf().join("net-conf")).unwrap() {
         let path = entry.unwrap().path();
@@ -45,7 +45,7 @@ fn run(variables: &BTreeMap<String, String>) -> Invocation {
 }
 
 #[test]
-fn the_example_environment_names_real_variables() {
+fn example_environment_names_existing_variables() {
     let text = std::fs::read_to_string(conf().join("default/flanneld")).unwrap();
     let help = match options::read(["--help".into()], &[]) {
         Invocation::Help(text) => text,
@@ -78,7 +78,7 @@ fn the_example_environment_names_real_variables() {
 }
 
 #[test]
-fn the_unit_keeps_run_flannel() {
+fn systemd_unit_preserves_run_flannel() {
     let unit = std::fs::read_to_string(conf().join("flanneld.service")).unwrap();
     assert!(
         !unit

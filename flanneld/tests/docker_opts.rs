@@ -53,7 +53,7 @@ const EACH: &str = "DOCKER_OPT_BIP=\"--bip=10.1.74.1/24\"\nDOCKER_OPT_IPMASQ=\"-
 const ALL: &str = "\" --bip=10.1.74.1/24 --ip-masq=true --mtu=1472\"\n";
 
 #[test]
-fn golden_cases() {
+fn docker_options_match_those_of_go_flannel() {
     let bed = Bed::new(SAMPLE);
     assert_eq!(bed.text(&[], &[]), format!("{EACH}DOCKER_OPTS={ALL}"));
     assert_eq!(bed.text(&["-i"], &[]), EACH);
@@ -73,7 +73,7 @@ fn golden_cases() {
 }
 
 #[test]
-fn masquerading_is_the_other_one_s() {
+fn docker_masquerades_only_when_flannel_does_not() {
     assert!(
         Bed::new("FLANNEL_IPMASQ=true\n")
             .text(&["-i"], &[])
@@ -85,7 +85,7 @@ fn masquerading_is_the_other_one_s() {
 }
 
 #[test]
-fn what_is_there_already_is_kept() {
+fn existing_docker_options_are_kept() {
     let bed = Bed::new(SAMPLE);
     assert_eq!(
         bed.text(&["-c"], &[("DOCKER_OPTS", "--foo")]),
@@ -98,7 +98,7 @@ fn what_is_there_already_is_kept() {
 }
 
 #[test]
-fn little_input() {
+fn missing_values_give_empty_docker_options() {
     assert_eq!(
         Bed::new("FLANNEL_IPV6_SUBNET=fd10:244:0:2d::1/64\n").text(&[], &[]),
         "DOCKER_OPTS=\"\"\n"
@@ -109,7 +109,7 @@ fn little_input() {
 }
 
 #[test]
-fn links_and_pipes_are_not_written_to() {
+fn output_is_not_written_through_links_or_pipes() {
     let bed = Bed::new(SAMPLE);
     let (out, secret) = (
         bed.folder.path().join("docker.env"),
@@ -147,7 +147,7 @@ fn links_and_pipes_are_not_written_to() {
 }
 
 #[test]
-fn mistakes_print_the_usage() {
+fn wrong_arguments_print_the_usage() {
     let bed = Bed::new(SAMPLE);
     for args in [
         &["-h"][..],
@@ -163,7 +163,7 @@ fn mistakes_print_the_usage() {
 }
 
 #[test]
-fn a_gateway_that_holds_the_subnet_is_told() {
+fn subnet_routed_to_a_gateway_is_an_error() {
     let bed = Bed::new(SAMPLE);
     let bin = bed.folder.path().join("bin");
     std::fs::create_dir(&bin).unwrap();

@@ -1,4 +1,4 @@
-//! What the documentation says is what this version does: every flag, every network configuration, every page.
+//! The documentation matches this version: every flag, every network configuration, every page.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -28,7 +28,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_options_page_names_every_flag_and_no_other() {
+fn options_page_lists_exactly_the_flags() {
     let help = match options::read(["--help".into()], &[]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
@@ -57,7 +57,7 @@ fn the_options_page_names_every_flag_and_no_other() {
 }
 
 #[test]
-fn every_network_configuration_on_its_page_is_valid() {
+fn network_configurations_on_pages_are_valid() {
     let text = page("configuration.md");
     let blocks: Vec<&str> = text
         .split("```json,net-conf\n")
@@ -72,7 +72,7 @@ fn every_network_configuration_on_its_page_is_valid() {
 }
 
 #[test]
-fn the_summary_lists_every_page_and_no_link_is_dead() {
+fn summary_lists_every_page_without_dead_links() {
     let links = |text: &str| -> Vec<String> {
         let targets = text
             .split("](")

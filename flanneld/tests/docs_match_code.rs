@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 type Names = BTreeSet<String>;
 
-/// Flags of other programs that the pages show.
+/// Flags of other programs in the documentation.
 const FOREIGN_FLAGS: &[&str] = &[
     // Stands for any.
     "name",
@@ -279,7 +279,7 @@ fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
             (Some(_), Some(_)) => block = None,
             (None, Some(kind)) => blocks.push((kind.clone(), line.to_owned())),
             (None, None) => {
-                // A span does not go on in another paragraph or row.
+                // A span does not continue in another paragraph or table row.
                 let own = line.is_empty() || line.starts_with(['|', '#', '-']);
                 prose.push_str(if own { "\n" } else { " " });
                 prose.push_str(&line.replace("\\|", "|"));
@@ -328,7 +328,7 @@ fn flags_on_every_page_exist() {
     // `docs/options.md` is compared with the daemon itself.
     let mut known = flags(&read("docs/options.md"));
     let mut own = Names::new();
-    let programs = ["flannelctl/src", "flannelctl/console/src"];
+    let programs = ["flannelctl/src", "flannelctl/terminal/src"];
     for source in programs.into_iter().flat_map(sources) {
         own.extend(declared_flags(&source));
     }
@@ -390,7 +390,7 @@ fn variables_on_every_page_exist() {
     for folder in [
         "flanneld",
         "flannelctl/src",
-        "flannelctl/console/src",
+        "flannelctl/terminal/src",
         "backends",
         "subnet-lease/src",
         "cni/src",
@@ -414,7 +414,7 @@ fn variables_on_every_page_exist() {
             "{path} names variables that do not exist: {invented:?}"
         );
     }
-    // Where programs are looked for and what a terminal is are nobody's options.
+    // Variables of the system, which the programs read.
     let plain = ["PATH", "TERM", "HOME", "XDG_CACHE_HOME"]
         .map(str::to_owned)
         .into();
@@ -431,7 +431,7 @@ fn variables_on_every_page_exist() {
 }
 
 #[test]
-fn keys_of_the_network_configuration_are_those_that_are_read() {
+fn documented_configuration_keys_match_the_code() {
     let key = Regex::new("^[A-Z][A-Za-z0-9]+$").unwrap();
     let mut code = Names::new();
     for file in [
@@ -460,7 +460,7 @@ fn keys_of_the_network_configuration_are_those_that_are_read() {
 }
 
 #[test]
-fn backends_page_says_what_their_profiles_say() {
+fn backends_page_matches_the_profiles() {
     let page = read("docs/backends.md");
     let rows: Vec<Vec<&str>> = page
         .lines()
@@ -513,13 +513,13 @@ fn backends_page_says_what_their_profiles_say() {
     }
 }
 
-/// The cells of a row.
+/// The cells of a table row.
 fn cells(row: &str) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
 #[test]
-fn metrics_are_those_of_the_code() {
+fn documented_metrics_match_the_code() {
     let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();
     for (file, prefix) in [
@@ -580,7 +580,7 @@ fn metrics_are_those_of_the_code() {
 }
 
 #[test]
-fn conditions_checks_and_reasons_are_those_of_the_code() {
+fn documented_conditions_and_reasons_match_the_code() {
     let page = read("docs/operations.md");
     same(
         "conditions",
@@ -608,7 +608,7 @@ fn conditions_checks_and_reasons_are_those_of_the_code() {
 }
 
 #[test]
-fn each_check_has_its_row_and_its_section() {
+fn every_check_has_a_table_entry_and_a_section() {
     let page = read("docs/troubleshooting.md");
     let rows: Vec<String> = checks()
         .map(|check| {
@@ -642,7 +642,7 @@ fn each_check_has_its_row_and_its_section() {
         "each check has a section, in the order of the table"
     );
     assert!(checks().all(|check| check.page().ends_with(&format!("#{}", check.id))));
-    // The way out of the trap: at most four commands from the first look to pods that reach each other.
+    // The trap is left with at most four commands, from the first look to pods that reach each other.
     let trap = page
         .split("\n## ")
         .find(|section| section.starts_with("All nodes have the same address"))
@@ -660,7 +660,7 @@ fn each_check_has_its_row_and_its_section() {
     );
 }
 
-/// Everything that the programs can say, with a NUL where a value is put in.
+/// All texts of the programs, with a NUL for each value.
 struct Texts(String);
 
 impl Texts {
@@ -672,7 +672,7 @@ impl Texts {
             "backends",
             "flanneld",
             "flannelctl/src",
-            "flannelctl/console/src",
+            "flannelctl/terminal/src",
             "cni/src",
         ] {
             for text in sources(folder).iter().flat_map(|source| literals(source)) {
@@ -694,13 +694,16 @@ impl Texts {
         Self(all)
     }
 
-    /// Whether they can say this; else the part that they cannot.
+    /// Checks that the programs can print this; else returns the part that they cannot.
     fn can_say(&self, quote: &str) -> Result<(), String> {
         let is_value = |word: &str| {
             word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c))
                 || word.starts_with("--")
         };
-        let mut fixed = quote
+        // The first word of a quoted field stands for itself: `error="cannot add link"`.
+        let quoted_field = Regex::new(r#"(^|\s)[a-z_]+=""#).unwrap();
+        let mut fixed = quoted_field
+            .replace_all(quote, "$1\0 ")
             .split_whitespace()
             .map(|word| if is_value(word) { "\0" } else { word })
             .collect::<Vec<_>>()
@@ -737,7 +740,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Whether a text says this with up to two words in the place of a value.
+    /// Whether a text prints this with up to two words for a value.
     fn can_put_together(&self, part: &str) -> bool {
         let words: Vec<&str> = part.split(' ').collect();
         let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));
@@ -760,7 +763,7 @@ impl Texts {
     }
 }
 
-/// What of a page quotes the programs.
+/// The texts of a page that quote the programs.
 fn quotes(page: &str) -> Vec<String> {
     let (spans, blocks) = spans_and_blocks(page);
     let is_quote = |span: &String| {
@@ -795,7 +798,7 @@ fn quotes(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn quoted_texts_are_those_of_the_programs() {
+fn quoted_texts_exist_in_the_programs() {
     let texts = Texts::of_the_workspace();
     let mut count = 0;
     let mut wrong = Vec::new();
@@ -818,7 +821,7 @@ fn quoted_texts_are_those_of_the_programs() {
 }
 
 #[test]
-fn wrong_quotes_are_seen() {
+fn wrong_quotes_are_detected() {
     let source = r#"fn f() { info!("the lease {key} is kept: {why}; it is {}", 1); let c = '"'; warn!("set \"Port\" \
                     of {{Backend}} anew"); } // "no text""#;
     assert_eq!(
@@ -839,6 +842,14 @@ fn wrong_quotes_are_seen() {
         ("the lease … is held: …", false),
         ("the lease of this node is kept", false),
         ("the lease 7 is kept: the store answers; it is 7", false),
+        (
+            "the lease … is kept error=\"the store does not answer\" code=x",
+            true,
+        ),
+        (
+            "the lease … is kept error=\"store does answer\" code=x",
+            false,
+        ),
     ] {
         assert_eq!(texts.can_say(quote).is_ok(), right, "{quote}");
     }
@@ -905,7 +916,7 @@ fn files_and_headings_on_every_page_exist() {
                 &found[2]
             );
         }
-        // What the code is made of, by its path.
+        // Files of the code, by their paths.
         let (spans, _) = spans_and_blocks(text);
         let folders = [
             "subnet-lease/",

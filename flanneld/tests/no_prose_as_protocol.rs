@@ -1,6 +1,6 @@
 //! A problem is a value: no part recognises a text of ours by its words, and no function fails with a bare text.
 //!
-//! `docs/architecture.md` tells it for people.
+//! `docs/architecture.md` describes the rule.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{self, Visit};
 
-/// What searches a text.
+/// Methods that search a text.
 const SEARCHES: &[&str] = &[
     "contains",
     "ends_with",
@@ -371,7 +371,7 @@ fn texts(file: &syn::File) -> usize {
 }
 
 #[test]
-fn text_of_ours_is_never_recognised_by_its_words() {
+fn own_texts_are_never_matched_by_their_words() {
     let sources = sources();
     for (file, reason) in FOREIGN {
         let source = sources
@@ -400,7 +400,7 @@ fn text_of_ours_is_never_recognised_by_its_words() {
 }
 
 #[test]
-fn failure_is_no_bare_text() {
+fn failures_are_not_bare_texts() {
     let found: BTreeMap<String, usize> = sources()
         .iter()
         .map(|(name, file)| (name.clone(), texts(file)))
@@ -413,7 +413,7 @@ fn failure_is_no_bare_text() {
 }
 
 #[test]
-fn searches_for_phrases_are_seen() {
+fn searches_for_phrases_are_detected() {
     for (code, phrases) in [
         (
             "fn f(t: &str) -> bool { t.contains(\"no such\") }",

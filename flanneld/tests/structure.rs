@@ -1,6 +1,6 @@
 //! The dependency law: which crate may use which, and files that import each other one way only.
 //!
-//! `docs/architecture.md` tells it for people.
+//! `docs/architecture.md` describes the law.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use syn::visit::{self, Visit};
 
-/// Each crate of the workspace, and those that it may use: nobody points upwards.
+/// Each crate of the workspace, and those that it may use: none depends upwards.
 const LAW: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("subnet-lease", &["types"]),
@@ -51,7 +51,7 @@ const LAW: &[(&str, &[&str])] = &[
         "flannelctl",
         &[
             "backends",
-            "console",
+            "terminal",
             "doctor",
             "netstate",
             "node-api",
@@ -63,8 +63,8 @@ const LAW: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("console", &["types"]),
-    ("flannel-lab", &["console", "lab", "types"]),
+    ("terminal", &["types"]),
+    ("flannel-lab", &["terminal", "lab", "types"]),
     ("e2e", &["lab"]),
 ];
 
@@ -74,7 +74,7 @@ const NO_BACKENDS: &[(&str, &str)] = &[
     ("flanneld/doctor/src", "checks::daemon"),
 ];
 
-/// What a crate must not even have below it.
+/// Crates that a crate must not depend on, not even indirectly.
 const WITHOUT: &[(&str, &[&str])] = &[
     // It starts for every pod, and is built for machines that this one is not.
     (
@@ -107,7 +107,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What Cargo knows of the workspace, resolved.
+/// Cargo's metadata of the workspace, resolved.
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -166,7 +166,7 @@ fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn toolchain_is_the_rust_version_of_the_workspace() {
+fn toolchain_matches_the_rust_version_of_the_workspace() {
     let value = |file: &str, key: &str| {
         let text = std::fs::read_to_string(workspace().join(file)).unwrap();
         let line = text
@@ -333,7 +333,7 @@ impl Imports<'_> {
             }
             _ => return,
         };
-        // What is no module is an item of one.
+        // A path that leads to no module leads to an item of one.
         while !self.modules.contains(&full) {
             if full.pop().is_none() {
                 return;
@@ -394,7 +394,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // What stands inside is not parsed: paths are put together from its tokens.
+        // A macro's content is not parsed: paths are assembled from its tokens.
         let text = item.tokens.to_string().replace(" :: ", "::");
         for word in text
             .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
@@ -407,7 +407,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 }
 
-/// A circle in the graph, if there is one.
+/// A cycle in the graph, if there is one.
 fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
     fn walk(
         at: &Module,
@@ -450,7 +450,7 @@ fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<M
 }
 
 #[test]
-fn files_import_each_other_one_way() {
+fn file_imports_have_no_cycle() {
     let metadata = metadata();
     for package in metadata["packages"].as_array().unwrap() {
         if !metadata["workspace_members"]
@@ -497,7 +497,7 @@ impl<'ast> Visit<'ast> for Texts {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // What stands inside is not parsed: `matches!(name, "vxlan")`.
+        // A macro's content is not parsed: `matches!(name, "vxlan")`.
         self.0
             .extend(item.tokens.to_string().split('"').map(str::to_owned));
         visit::visit_macro(self, item);
@@ -505,7 +505,7 @@ impl<'ast> Visit<'ast> for Texts {
 }
 
 #[test]
-fn backends_are_asked_by_their_profiles_and_not_by_name() {
+fn backends_are_distinguished_by_profile_not_by_name() {
     // `udp` is a protocol nearly everywhere.
     let names: Vec<&str> = backends::names()
         .into_iter()
@@ -541,7 +541,7 @@ fn backends_are_asked_by_their_profiles_and_not_by_name() {
     assert_eq!(excused, NO_BACKENDS.len(), "each excuse is needed");
 }
 
-/// Counts what stands for families without their types: a flag for IPv6 in a function or a struct, and a pair of optional addresses.
+/// Counts families without their types: a flag for IPv6 in a function or a struct, and a pair of optional addresses.
 #[derive(Default)]
 struct Untyped(usize);
 
@@ -678,7 +678,7 @@ fn families_without_a_type_are_counted() {
 }
 
 #[test]
-fn a_circle_is_seen() {
+fn import_cycle_is_detected() {
     let parse = |files: &[(&str, &str)]| {
         files
             .iter()

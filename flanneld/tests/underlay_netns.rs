@@ -74,7 +74,7 @@ const VAGRANT: &str = "link set lo up
     route add unreachable default metric 5";
 
 #[test]
-fn choices_on_a_real_kernel() {
+fn interface_is_chosen_on_a_real_kernel() {
     in_namespace(|| async {
         ip(VAGRANT);
         for (selectors, store, want) in [
@@ -153,7 +153,7 @@ fn choices_on_a_real_kernel() {
 }
 
 #[test]
-fn what_is_absent_is_waited_for() {
+fn absent_interface_is_waited_for() {
     in_namespace(|| async {
         ip("link set lo up");
         let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -195,7 +195,7 @@ fn what_is_absent_is_waited_for() {
 }
 
 #[test]
-fn the_chosen_one_is_followed() {
+fn chosen_interface_is_followed() {
     in_namespace(|| async {
         ip(VAGRANT);
         let found = read::wait_for(&wish(vec![Selector::Name("lan".to_owned())], None), |_| {})
@@ -247,7 +247,7 @@ fn the_chosen_one_is_followed() {
                 .unwrap();
         }
         assert_ne!(receiver.borrow().index, first);
-        // Networks without a gateway come with addresses, and with routes alone. Those behind a gateway are none.
+        // Networks without a gateway come with addresses, and with routes only. Networks behind a gateway are not among them.
         ip("route add 10.98.0.0/24 via 192.168.56.1\nroute add 10.99.0.0/24 dev uplink");
         for net in ["192.168.56.0/24", "10.99.0.0/24"] {
             let is = |underlay: &Underlay| underlay.links.contains(&net.parse().unwrap());

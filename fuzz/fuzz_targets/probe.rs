@@ -43,7 +43,7 @@ fn node() -> Node {
         primary: true,
     };
     node.set_targets(vec![peer], NOW.at);
-    node.look(NOW);
+    node.request_rows(NOW);
     node.wake(Now {
         at: NOW.at + Duration::from_secs(2),
         ..NOW
@@ -85,15 +85,15 @@ fuzz_target!(|data: &[u8]| {
         at: NOW.at + Duration::from_secs(2),
         ..NOW
     };
-    for (way, from, known) in [
+    for (path, from, known) in [
         (Path::Overlay, [10, 5, 2, 0], true),
         (Path::Underlay, [192, 0, 2, 2], true),
         (Path::Underlay, [192, 0, 2, 9], false),
     ] {
-        let answer = node.hear(
+        let answer = node.receive(
             now,
             Datagram {
-                way,
+                path,
                 from: from.into(),
                 at: now.at,
                 bytes: data,

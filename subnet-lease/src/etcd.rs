@@ -129,7 +129,7 @@ impl KeyStore for EtcdRegistry {
                     attempt = self.pause(attempt).await;
                 }
                 Broken::History(why) => {
-                    tracing::info!("reading this node's lease again: {why}");
+                    tracing::info!(reason = %why, "reading this node's lease again");
                     gap = Some(Notice::Discontinuity);
                     match self.revision().await {
                         Ok(revision) => {
@@ -251,7 +251,7 @@ impl Peers<'_> {
                     }
                     Broken::History(why) => {
                         self.following.interrupted(None);
-                        tracing::info!("reading all leases again: {why}");
+                        tracing::info!(reason = %why, "reading all leases again");
                         self.anchor = None;
                         self.attempt = self.registry.pause(self.attempt).await;
                     }

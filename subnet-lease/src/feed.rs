@@ -218,7 +218,7 @@ impl<'a> Feed<'a> {
             {
                 lines += 1;
                 if lines <= LINES {
-                    tracing::warn!(reason = refusal.reason().label(), lease = %refusal.subnets, "a lease is not used: {refusal}");
+                    tracing::warn!(reason = refusal.reason().label(), subnet = %refusal.subnets, error = %refusal, "a lease is not used");
                 }
             }
             now.entry(refusal.subnets)
@@ -227,8 +227,8 @@ impl<'a> Feed<'a> {
         }
         if lines > LINES {
             tracing::warn!(
-                "{} more leases are not used; /status names them all, /metrics counts them by reason",
-                lines - LINES
+                count = lines - LINES,
+                "more leases are not used; /status names them all, /metrics counts them by reason"
             );
         }
         self.told = now;

@@ -71,6 +71,34 @@ impl HoldDown {
         discontinuity: bool,
         interrupted: bool,
     ) -> (Arc<LeaseTable>, Option<Duration>) {
+        self.count_time(now, discontinuity, interrupted);
+        if discontinuity {
+            self.wary_until = now + LONG_HOLD_DOWN;
+        }
+        self.hold_vanished(admitted, now);
+        self.release(admitted, now, interrupted);
+        self.last = Arc::new(admitted.clone());
+        if self.held.is_empty() {
+            return (self.last.clone(), None);
+        }
+        let leases = admitted
+            .shared_leases()
+            .cloned()
+            .chain(self.held.values().map(|held| held.lease.clone()));
+        let next = self
+            .held
+            .values()
+            .map(|held| held.since + held.wait)
+            .min()
+            .map(|due| due.min(now + Duration::from_secs(1)));
+        (
+            Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())),
+            next,
+        )
+    }
+
+    /// Leaves out the time in which the watch was interrupted or the process was stopped.
+    fn count_time(&mut self, now: Duration, discontinuity: bool, interrupted: bool) {
         let stalled = self
             .last_step
             .is_some_and(|last| now.saturating_sub(last) > MAX_STALL)
@@ -97,9 +125,10 @@ impl HoldDown {
             }
         });
         self.last_step = Some(now);
-        if discontinuity {
-            self.wary_until = now + LONG_HOLD_DOWN;
-        }
+    }
+
+    /// Holds down the removal of the leases that are no longer admitted.
+    fn hold_vanished(&mut self, admitted: &LeaseTable, now: Duration) {
         let vanished: Vec<Arc<Lease>> = self
             .last
             .changes(admitted)
@@ -130,31 +159,18 @@ impl HoldDown {
                 },
             );
         }
-        let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
-        if !self.held.is_empty() {
-            let mut used = UsedSubnets::default();
-            admitted.iter().for_each(|lease| used.take(&lease.subnets));
-            self.held
-                .retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
-        }
-        self.last = Arc::new(admitted.clone());
+    }
+
+    /// Drops the removals that are due, and those whose subnet is leased again.
+    fn release(&mut self, admitted: &LeaseTable, now: Duration, interrupted: bool) {
         if self.held.is_empty() {
-            return (self.last.clone(), None);
+            return;
         }
-        let leases = admitted
-            .shared_leases()
-            .cloned()
-            .chain(self.held.values().map(|held| held.lease.clone()));
-        let next = self
-            .held
-            .values()
-            .map(|held| held.since + held.wait)
-            .min()
-            .map(|due| due.min(now + Duration::from_secs(1)));
-        (
-            Arc::new(LeaseTable::of(leases, admitted.unreadable().clone())),
-            next,
-        )
+        let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
+        let mut used = UsedSubnets::default();
+        admitted.iter().for_each(|lease| used.take(&lease.subnets));
+        self.held
+            .retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
     }
 
     /// How many removals are held down.
@@ -201,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_removal_waits_five_seconds() {
+    fn single_removal_waits_five_seconds() {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..20), seconds(0), false, false);
         assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
@@ -209,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_waits_a_minute_and_may_come_back() {
+    fn burst_of_removals_waits_a_minute() {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..=20), seconds(0), false, false);
         assert_eq!(run(&mut hold_down, &table(1..=10), 10, 600), 20);
@@ -219,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_leased_again_is_removed_at_once() {
+    fn subnet_that_is_leased_again_is_removed_at_once() {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..=2), seconds(0), false, false);
         let mut anew = lease(1);

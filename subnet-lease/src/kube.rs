@@ -78,22 +78,33 @@ pub struct KubeManager {
     /// Where a Node goes that the API sent as the answer to a patch.
     own_out: watch::Sender<OwnState>,
     all: Arc<All>,
-    /// Whether all Nodes are listed: `alloc` needs none of them.
-    lists: AtomicBool,
+    following: Following,
     extras: Arc<Extras>,
     /// The configuration's text as it was read last: the one in use, while a lease is held.
     read: Mutex<Option<String>>,
     /// Changes with this node's Node and with all others.
     infos: watch::Sender<u64>,
-    /// What was told already, so that an Event is posted once.
-    told: Arc<Mutex<PostedEvents>>,
-    /// The mistyped annotations that were logged last.
-    ignored: Mutex<String>,
+    reported: Reported,
     /// The lease that was acquired last, while the process runs.
     acquired: Mutex<Option<Lease>>,
-    /// Follows all Nodes.
-    everybody: Mutex<Option<Task>>,
     _tasks: [Task; 2],
+}
+
+/// How all Nodes are followed.
+#[derive(Default)]
+struct Following {
+    /// Whether they are listed: `alloc` needs none of them.
+    lists: AtomicBool,
+    task: Mutex<Option<Task>>,
+}
+
+/// What was reported already.
+#[derive(Default)]
+struct Reported {
+    /// So that an Event is posted once.
+    events: Arc<Mutex<PostedEvents>>,
+    /// The mistyped annotations that were logged last.
+    ignored: Mutex<String>,
 }
 
 /// A task that ends with its owner.
@@ -166,14 +177,12 @@ impl KubeManager {
             own,
             own_out,
             all,
-            lists: AtomicBool::new(false),
+            following: Following::default(),
             extras: Arc::default(),
             read: Mutex::default(),
             infos,
-            told: Arc::default(),
-            ignored: Mutex::default(),
+            reported: Reported::default(),
             acquired: Mutex::default(),
-            everybody: Mutex::default(),
             _tasks: [following, merging],
         })
     }
@@ -183,7 +192,8 @@ impl KubeManager {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
         let mut everybody = self
-            .everybody
+            .following
+            .task
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if lists && everybody.is_none() {
@@ -191,7 +201,7 @@ impl KubeManager {
         } else if !lists && everybody.take().is_some() {
             self.all.forget();
         }
-        self.lists.store(lists, Relaxed);
+        self.following.lists.store(lists, Relaxed);
     }
 
     /// Begins to follow all Nodes.
@@ -210,18 +220,18 @@ impl KubeManager {
                 .map(|state| state.own.clone());
             if let Ok(Own::Present(own)) = own {
                 all.stagger.guess(&own, &networks);
-                let turn = stagger::turn(
+                let delay = stagger::boot_delay(
                     &own,
                     &networks,
                     api.options().up,
                     jiff::Timestamp::now().as_second(),
                 );
-                if all.stagger.pages() && !turn.is_zero() {
+                if all.stagger.pages() && !delay.is_zero() {
                     tracing::info!(
-                        "this host has just booted, perhaps with all others: listing all Nodes in {:.1} s",
-                        turn.as_secs_f64()
+                        seconds = delay.as_secs_f64(),
+                        "this host has just booted, perhaps with all others: delaying the list of all Nodes"
                     );
-                    tokio::time::sleep(turn).await;
+                    tokio::time::sleep(delay).await;
                 }
             }
             Follower::new(&api, None, &all.stagger, sink).run().await;
@@ -256,7 +266,7 @@ impl KubeManager {
 
     /// The complete list of Nodes, where it is needed.
     async fn everybody_known(&self) -> Result<(), Reason> {
-        if !self.lists.load(Relaxed) {
+        if !self.following.lists.load(Relaxed) {
             return Ok(());
         }
         let mut changes = self.all.changes();
@@ -298,7 +308,8 @@ impl KubeManager {
     /// Posts an Event about something that was not told yet, at most one a minute for one reason. Nothing waits for it: the API may not answer.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
         if !self
-            .told
+            .reported
+            .events
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take(&event, Instant::now())
@@ -308,7 +319,7 @@ impl KubeManager {
         let (api, extras, told, node) = (
             self.api.clone(),
             self.extras.clone(),
-            self.told.clone(),
+            self.reported.events.clone(),
             node.clone(),
         );
         tokio::spawn(async move {
@@ -344,9 +355,16 @@ impl KubeManager {
             ignored.push(trouble.to_string());
         }
         let ignored = ignored.join("; ");
-        let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self
+            .reported
+            .ignored
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if *known != ignored && !ignored.is_empty() {
-            tracing::warn!("{ignored}; until then the node publishes its own address");
+            tracing::warn!(
+                error = ignored,
+                "ignoring a mistyped annotation, the node publishes its own address"
+            );
         }
         *known = ignored;
         Ok(())
@@ -471,10 +489,7 @@ impl SubnetManager for KubeManager {
         };
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
         if let Err(failure) = publisher.withdraw(&node, local).await {
-            tracing::debug!(
-                "cannot withdraw this node's former address: {}",
-                failure.trouble
-            );
+            tracing::debug!(error = %failure.trouble, "cannot withdraw this node's former address");
         }
     }
 
@@ -543,7 +558,7 @@ impl SubnetManager for KubeManager {
     }
 
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
-        if !self.lists.load(Relaxed) {
+        if !self.following.lists.load(Relaxed) {
             // The backend needs to know of nobody.
             let nobody = LeaseEvent::Reset {
                 leases: Vec::new(),
@@ -579,7 +594,7 @@ impl SubnetManager for KubeManager {
             own: self.own.clone(),
             own_out: &self.own_out,
             all: &self.all,
-            lists: self.lists.load(Relaxed),
+            lists: self.following.lists.load(Relaxed),
             config,
             lease,
         };
@@ -607,8 +622,9 @@ impl KubeManager {
             tokio::time::sleep(CONFIG_INTERVAL).await;
             if self.changed_configuration(&mut known).await {
                 tracing::warn!(
-                    "{} has changed: a restart applies it (kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds)",
-                    self.api.options().net_conf.display()
+                    path = %self.api.options().net_conf.display(),
+                    remedy = "kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds",
+                    "the network configuration has changed: a restart applies it"
                 );
             }
         }
@@ -636,7 +652,7 @@ impl KubeManager {
             before,
             released,
         };
-        tracing::warn!("{event}");
+        tracing::warn!(node = self.name, reason = %event, "this node has another subnet than before");
         self.tell_once(node, event);
     }
 }

@@ -340,7 +340,7 @@ async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
 
 /// Nothing tells these nodes beforehand that they are many: the server does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_asks_for_patience_is_not_asked_by_all_at_once_again() {
+async fn requests_are_spread_after_a_server_asks_to_wait() {
     let _turn = TURN.lock().await;
     const MOST: usize = 40;
     let begun = Instant::now();
@@ -395,7 +395,7 @@ fn peak(server: &Server, lists: &[Instant]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_comes_back_one_after_the_other() {
+async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let _turn = TURN.lock().await;
     /// As many as clusters of this size have; a tenth would not be a crowd.
     const CLIENTS: usize = NODES;

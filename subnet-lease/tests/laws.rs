@@ -499,7 +499,7 @@ fn each_backend_has_its_own_leases() {
 
 /// What an operator reserved is nobody's mistake.
 #[test]
-fn a_reservation_that_nobody_took_is_of_no_other_backend() {
+fn untaken_reservation_belongs_to_no_other_backend() {
     let lease = |term, node| Lease {
         subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
         attrs: LeaseAttrs {
@@ -536,7 +536,7 @@ fn a_reservation_that_nobody_took_is_of_no_other_backend() {
 
 /// A family that is left out is told, and the other one is used.
 #[test]
-fn a_family_without_an_address_is_told() {
+fn family_without_an_address_is_reported() {
     let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
         subnets: Dual::Both(
             "10.5.1.0/24".parse().unwrap(),
@@ -599,7 +599,7 @@ fn a_family_without_an_address_is_told() {
 
 /// Of a subnet and a node inside it the older lease holds, in whatever order they are read.
 #[test]
-fn a_node_inside_a_leased_subnet() {
+fn node_inside_a_leased_subnet_is_refused() {
     let lease = |third: u8, public: [u8; 4], since| Lease {
         subnets: Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap()),
         attrs: LeaseAttrs {
@@ -683,10 +683,9 @@ fn a_node_inside_a_leased_subnet() {
     }
 }
 
-/// A peer that the backend cannot reach is refused, and nobody else; of a dual-stack lease, the family that cannot be reached.
-#[test]
-fn off_link_leases_are_refused_alone() {
-    let lease = |third: u8, v4: [u8; 4], v6: &str| Lease {
+/// A dual-stack lease of host-gw whose node is at these addresses.
+fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
+    Lease {
         subnets: Dual::Both(
             format!("10.5.{third}.0/24").parse().unwrap(),
             format!("fd00:5:0:{third:x}::/64").parse().unwrap(),
@@ -703,7 +702,12 @@ fn off_link_leases_are_refused_alone() {
         },
         term: Term::Leased,
         since: i64::from(third),
-    };
+    }
+}
+
+/// A peer that the backend cannot reach is refused, and nobody else; of a dual-stack lease, the family that cannot be reached.
+#[test]
+fn off_link_lease_is_refused_per_family() {
     let config = NetworkConfig::parse(
         r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"host-gw"}}"#,
     );
@@ -719,10 +723,10 @@ fn off_link_leases_are_refused_alone() {
             ..host_gw.clone()
         };
         let leases = [
-            lease(1, [192, 168, 56, 8], "fd00:56::8"),
-            lease(2, [10, 99, 0, 5], "fd00:99::5"),
-            lease(3, [192, 168, 56, 9], "fd00:99::6"),
-            lease(4, [10, 99, 0, 6], "fe80::6"),
+            host_gw_lease(1, [192, 168, 56, 8], "fd00:56::8"),
+            host_gw_lease(2, [10, 99, 0, 5], "fd00:99::5"),
+            host_gw_lease(3, [192, 168, 56, 9], "fd00:99::6"),
+            host_gw_lease(4, [10, 99, 0, 6], "fe80::6"),
         ];
         let (table, refused) = admitted(
             &LeaseTable::of(leases, BTreeSet::new()),
@@ -785,7 +789,7 @@ fn off_link_leases_are_refused_alone() {
 
 /// Nodes are created in whole seconds. Of two in one second, the first by name is the older, as it is for subnets that are equal.
 #[test]
-fn of_two_nodes_of_one_second_the_first_by_name_is_the_older() {
+fn nodes_of_one_second_are_ordered_by_name() {
     let lease = |name: &str, net: &str, host: u8| Lease {
         subnets: Dual::V4(net.parse().unwrap()),
         attrs: LeaseAttrs {

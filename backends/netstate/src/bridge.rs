@@ -8,7 +8,7 @@ use types::Subnets;
 /// A bridge with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// Its name.
+    /// The interface name.
     pub name: LinkName,
     /// Its addresses, with their prefix lengths.
     pub addresses: Vec<IpNet>,
@@ -17,7 +17,7 @@ pub struct Bridge {
 /// The gateway of a previous subnet, on a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleGateway {
-    /// The bridge.
+    /// The bridge that has the address.
     pub bridge: LinkName,
     /// The address, with the prefix length of the subnet.
     pub address: IpNet,
@@ -77,7 +77,7 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
 mod tests {
     use super::*;
 
-    /// What is stale of a bridge with these addresses, as `address` or `address beside other`.
+    /// The stale gateways of a bridge with these addresses, as `address` or `address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
         let bridge = |name: &str, addresses| Bridge {

@@ -1,4 +1,4 @@
-//! Finds what flannel-rs and Go flannel have in this network namespace, so that it can be removed, and tells it from what others have. Pure:
+//! Finds what flannel-rs and Go flannel have in this network namespace, so that it can be removed, and distinguishes it from what others have. Pure:
 //! the kernel is read by [`NetlinkKernel::inventory`] and changed by [`Kernel::apply`].
 //!
 //! [`NetlinkKernel::inventory`]: crate::netlink::NetlinkKernel::inventory
@@ -18,7 +18,7 @@ pub const BRIDGE: &str = "cni0";
 /// The contents of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// All interfaces.
+    /// All interfaces of the network namespace.
     pub links: Vec<(LinkName, LinkSpec)>,
     /// All ordinary routes of the main table: destination, metric and content.
     pub routes: Vec<(IpNet, u32, RouteSpec)>,
@@ -27,7 +27,7 @@ pub struct Inventory {
 /// A network of flannel, known from subnet.env or from the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlannelNetwork {
-    /// The whole network.
+    /// The network of the whole cluster.
     pub network: IpNet,
     /// This node's subnet, if known.
     pub own: Option<IpNet>,
@@ -38,7 +38,7 @@ pub struct FlannelNetwork {
 /// The evidence by which flannel's objects are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// The networks.
+    /// The flannel networks whose routes may be removed.
     pub networks: Vec<FlannelNetwork>,
     /// The protocol number of our routes.
     pub protocol: u8,
@@ -48,27 +48,27 @@ pub struct Evidence {
     pub others: OtherDaemons,
 }
 
-/// What running daemons use for networks that must not be removed.
+/// Objects of running daemons, which must not be removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
-    /// Their networks.
+    /// Cluster networks whose routes stay.
     pub networks: BTreeSet<IpNet>,
-    /// Their devices.
+    /// Names of devices that stay.
     pub devices: BTreeSet<String>,
 }
 
 /// An object that stays: a description, the reason, and the command that removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptObject {
-    /// The description.
+    /// Kind and name of the object, for messages.
     pub what: String,
     /// Why it is not removed.
     pub why: String,
-    /// The command.
+    /// The shell command that removes the object manually.
     pub command: String,
 }
 
-/// What to remove and what to keep.
+/// The objects to remove and those to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
     /// The operations in order, each with a description.
@@ -115,79 +115,52 @@ pub fn is_flannels(name: &str, kind: &str) -> bool {
     matches!(link_owner(name, kind), LinkOwner::Flannel)
 }
 
+/// The decision about an object.
+enum Fate {
+    Remove,
+    /// It may not be flannel's: it stays, for this reason.
+    Keep(&'static str),
+    /// It is not flannel's.
+    Ignore,
+}
+
 /// Decides for each object whether to remove or keep it.
 pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     let mut decisions = Decisions::default();
     let mut links = Vec::new();
     for (name, spec) in &inventory.links {
-        let kind = spec.kind.name();
-        let what = format!("device {name} ({kind})");
-        let command = format!("ip link delete {name}");
-        let bridge = name.as_str() == BRIDGE && kind == "bridge";
-        if evidence.others.devices.contains(name.as_str()) {
-            continue;
-        }
-        match link_owner(name.as_str(), kind) {
-            LinkOwner::Flannel => links.push((*name, spec, what)),
-            LinkOwner::Others if bridge && evidence.bridge => links.push((*name, spec, what)),
-            LinkOwner::Others if bridge => {
-                decisions.keep.push(KeptObject {
-                    what,
-                    why: "pods of this node may use it; --cni removes it".to_owned(),
-                    command,
-                });
-            }
-            LinkOwner::Unclear => {
-                decisions.keep.push(KeptObject {
-                    what,
-                    why: "flannel does not create devices of this kind under this name".to_owned(),
-                    command,
-                });
-            }
-            LinkOwner::Others => {}
+        let what = format!("device {name} ({})", spec.kind.name());
+        match link_fate(*name, spec, evidence) {
+            Fate::Remove => links.push((*name, spec, what)),
+            Fate::Keep(why) => decisions.keep.push(KeptObject {
+                what,
+                why: why.to_owned(),
+                command: format!("ip link delete {name}"),
+            }),
+            Fate::Ignore => {}
         }
     }
     for (net, metric, route) in &inventory.routes {
         // The route is removed with its device.
-        if links.iter().any(|(name, ..)| *name == route.dev)
-            || evidence
-                .others
-                .networks
-                .iter()
-                .any(|other| other.contains(net))
-        {
+        if links.iter().any(|(name, ..)| *name == route.dev) {
             continue;
         }
         let words = words(net, *metric, route);
         let what = format!("route {words}");
-        let found = evidence.networks.iter().find(|known| {
-            known.network.contains(net) && known.network.addr().is_ipv4() == net.addr().is_ipv4()
-        });
-        match (
-            route.protocol == evidence.protocol,
-            route.protocol == BOOT,
-            found,
-        ) {
-            (true, ..) => decisions.remove.push((
+        match route_fate(net, route, evidence) {
+            Fate::Remove => decisions.remove.push((
                 Op::Delete(Key::Route(*net, *metric), Value::Route(*route)),
                 what,
             )),
-            (false, true, Some(network)) => match route_owner(net, route, network) {
-                RouteOwner::GoFlannel => decisions.remove.push((
-                    Op::Delete(Key::Route(*net, *metric), Value::Route(*route)),
+            Fate::Keep(why) => {
+                let family = if net.addr().is_ipv6() { "-6 " } else { "" };
+                decisions.keep.push(KeptObject {
                     what,
-                )),
-                RouteOwner::Unclear(why) => {
-                    let family = if net.addr().is_ipv6() { "-6 " } else { "" };
-                    decisions.keep.push(KeptObject {
-                        what,
-                        why: why.to_owned(),
-                        command: format!("ip {family}route delete {words}"),
-                    });
-                }
-                RouteOwner::Others => {}
-            },
-            _ => {}
+                    why: why.to_owned(),
+                    command: format!("ip {family}route delete {words}"),
+                });
+            }
+            Fate::Ignore => {}
         }
     }
     decisions
@@ -201,31 +174,63 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     decisions
 }
 
-enum RouteOwner {
-    GoFlannel,
-    Unclear(&'static str),
-    Others,
+fn link_fate(name: LinkName, spec: &LinkSpec, evidence: &Evidence) -> Fate {
+    if evidence.others.devices.contains(name.as_str()) {
+        return Fate::Ignore;
+    }
+    let kind = spec.kind.name();
+    let bridge = name.as_str() == BRIDGE && kind == "bridge";
+    match link_owner(name.as_str(), kind) {
+        LinkOwner::Flannel => Fate::Remove,
+        LinkOwner::Others if bridge && evidence.bridge => Fate::Remove,
+        LinkOwner::Others if bridge => Fate::Keep("pods of this node may use it; --cni removes it"),
+        LinkOwner::Unclear => {
+            Fate::Keep("flannel does not create devices of this kind under this name")
+        }
+        LinkOwner::Others => Fate::Ignore,
+    }
 }
 
-/// The owner of a route of protocol `boot` inside a flannel network. Go flannel's routes lead by a gateway to exactly a node's subnet, or
+fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
+    if evidence
+        .others
+        .networks
+        .iter()
+        .any(|other| other.contains(net))
+    {
+        return Fate::Ignore;
+    }
+    if route.protocol == evidence.protocol {
+        return Fate::Remove;
+    }
+    let network = evidence.networks.iter().find(|known| {
+        known.network.contains(net) && known.network.addr().is_ipv4() == net.addr().is_ipv4()
+    });
+    match network {
+        Some(network) if route.protocol == BOOT => boot_route_fate(net, route, network),
+        _ => Fate::Ignore,
+    }
+}
+
+/// What becomes of a route of protocol `boot` inside a flannel network. Go flannel's routes lead by a gateway to exactly a node's subnet, or
 /// blackhole exactly our own.
-fn route_owner(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> RouteOwner {
+fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
     let own = network.own.is_some_and(|own| own.trunc() == *net);
     let subnet = net.prefix_len() == network.length;
     match route.kind {
-        RouteKind::Blackhole if own => RouteOwner::GoFlannel,
+        RouteKind::Blackhole if own => Fate::Remove,
         RouteKind::Blackhole if subnet => {
-            RouteOwner::Unclear("it is inside flannel's network, but not this node's subnet")
+            Fate::Keep("it is inside flannel's network, but not this node's subnet")
         }
         RouteKind::Unicast if is_go_flannels(net, route, network.own, network.length) => {
-            RouteOwner::GoFlannel
+            Fate::Remove
         }
         RouteKind::Unicast if route.via.is_some() && net.prefix_len() < net.max_prefix_len() => {
-            RouteOwner::Unclear(
+            Fate::Keep(
                 "it is inside flannel's network, but its destination is not another node's subnet",
             )
         }
-        _ => RouteOwner::Others,
+        _ => Fate::Ignore,
     }
 }
 

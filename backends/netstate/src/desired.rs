@@ -11,7 +11,7 @@ use subnet_lease::{LeaseTable, Peer};
 /// The desired kernel state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The objects.
+    /// The objects that the kernel should have.
     pub state: KernelState,
     /// Objects that more than one peer needs. They do not follow from one lease alone.
     shared: BTreeSet<Key>,
@@ -20,9 +20,9 @@ pub struct Desired {
 /// A change of the desired state that follows from changed leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The previous objects.
+    /// The affected objects before the change.
     pub before: KernelState,
-    /// The new objects.
+    /// The affected objects after the change.
     pub after: KernelState,
 }
 
@@ -123,7 +123,7 @@ impl Desired {
         (alone && free).then_some(change)
     }
 
-    /// Applies a change.
+    /// Applies a change that follows from this state.
     pub fn take(&mut self, change: Change) {
         for key in change.before.0.keys() {
             self.state.0.remove(key);

@@ -88,7 +88,7 @@ fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &Kerne
     }
 }
 
-/// What happens to links, and so to the objects on them.
+/// The operations on links, which also affect the objects on them.
 #[derive(Default)]
 struct Links {
     /// Rebuilt first. All objects on them are lost.

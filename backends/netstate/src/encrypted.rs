@@ -5,7 +5,7 @@ use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 
-/// What a desired state sends into devices that encrypt. Empty if it has none.
+/// The networks that a desired state routes into encrypting devices. Empty if there are none.
 pub(crate) struct Encrypted {
     devices: Vec<LinkName>,
     nets: Vec<IpNet>,

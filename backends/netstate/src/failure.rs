@@ -1,4 +1,4 @@
-//! What can fail between this program and the kernel, as values: what was asked, and why it did not work.
+//! Failures between this program and the kernel, as values: the request and the reason.
 
 use crate::names::LinkName;
 use crate::object::Key;
@@ -22,9 +22,9 @@ pub enum FailureKind {
 /// An operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpError {
-    /// The attempted operation.
+    /// The attempted operation, as an infinitive for messages.
     pub verb: &'static str,
-    /// Its object.
+    /// The object of the operation.
     pub key: Key,
     /// The kind of failure.
     pub kind: FailureKind,
@@ -35,20 +35,20 @@ pub struct OpError {
 /// A failed read of or query to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelError {
-    /// The attempted request.
+    /// The request that failed.
     pub what: Request,
     /// Why, with the remedy.
     pub why: Failure,
 }
 
-/// What is asked of the kernel.
+/// A request to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// To open a netlink socket.
     Open,
     /// To subscribe to notifications.
     Subscribe,
-    /// To list objects.
+    /// A dump of all objects of a kind.
     List(Listed),
     /// Whether it supports vxlan.
     FindVxlan,
@@ -56,18 +56,18 @@ pub enum Request {
     FindWireguard,
     /// To change WireGuard's interfaces.
     ConfigureWireguard,
-    /// What it does with a packet to an address.
+    /// A route lookup for a destination address.
     Lookup(IpAddr),
     /// An operation without which nothing works.
     Operation {
-        /// The operation.
+        /// The operation, as an infinitive for messages.
         verb: &'static str,
-        /// Its object.
+        /// The object of the operation.
         key: Box<Key>,
     },
-    /// What it has, to compare that with what is wanted.
+    /// Its state, to compare it with the desired state.
     Compare,
-    /// What it has, for somebody who asks.
+    /// Its state, for a kernel audit.
     Look,
 }
 
@@ -93,13 +93,13 @@ pub enum Listed {
 /// Why the kernel did not do what was asked of it, or was not asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The kernel refused.
+    /// The kernel answered with an errno.
     Refused {
-        /// Its error.
+        /// The errno of the answer.
         errno: Errno,
         /// Its own words (extended acknowledgement). Empty if it said none.
         words: String,
-        /// What that means for the operation.
+        /// The likely cause, given the operation.
         cause: Cause,
     },
     /// It does not answer.
@@ -112,7 +112,7 @@ pub enum Failure {
     NoRoute,
     /// The module that has to answer is not loaded.
     NotLoaded {
-        /// The kernel module.
+        /// Name of the kernel module.
         module: &'static str,
     },
     /// The interface of the object does not exist.
@@ -121,7 +121,7 @@ pub enum Failure {
     InterfaceGone,
     /// An interface of another kind has our name.
     NameTaken {
-        /// The interface.
+        /// Name of the interface.
         link: LinkName,
         /// Its kind, as the kernel names it.
         kind: String,
@@ -135,11 +135,11 @@ pub enum Failure {
     Unread,
     /// The network is being stopped.
     Stopping,
-    /// What keeps the device in user space has this problem.
+    /// The packet engine of the device has this problem.
     Userspace(Box<Problem>),
 }
 
-/// What the kernel's refusal means for an operation.
+/// The likely cause of a refusal, given the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Nothing more is known than what the kernel says.
@@ -152,23 +152,23 @@ pub enum Cause {
     RouteExists(IpNet),
     /// A peer is not on the network of the underlay.
     NotOnLink {
-        /// The peer.
+        /// Address of the peer.
         via: IpAddr,
-        /// The underlay.
+        /// The underlay interface.
         dev: LinkName,
     },
     /// A gateway is not reached over its interface.
     Unreachable {
-        /// The gateway.
+        /// Address of the gateway.
         via: IpAddr,
-        /// The interface.
+        /// Interface of the route.
         dev: LinkName,
     },
     /// The kernel does not know the kind of the interface.
     ModuleMissing {
-        /// The interface.
+        /// Name of the interface.
         link: LinkName,
-        /// The kernel module.
+        /// Name of the kernel module.
         module: String,
     },
     /// Another IPIP interface has the same ends.
@@ -177,7 +177,7 @@ pub enum Cause {
     PortTaken {
         /// The interface that needs it.
         link: LinkName,
-        /// The port.
+        /// UDP port that is in use.
         port: u16,
         /// Whether WireGuard needs it; otherwise vxlan does.
         wireguard: bool,
@@ -196,7 +196,7 @@ impl Failure {
         }
     }
 
-    /// What keeps the device in user space has this problem.
+    /// The packet engine of the device has this problem.
     pub fn userspace(problem: impl Into<Problem>) -> Self {
         Failure::Userspace(Box::new(problem.into()))
     }

@@ -38,7 +38,6 @@ pub(crate) struct World {
     pub notices: Vec<Notice>,
 }
 
-/// A notification.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
     /// An object has this content now, or was deleted.
@@ -139,7 +138,6 @@ impl World {
 }
 
 impl FakeKernel {
-    /// Locks the contents.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }

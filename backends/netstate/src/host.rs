@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use types::Family;
 use types::problem::{Coded, text};
 
-/// An interface.
+/// A network interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its index.
+    /// The interface index (ifindex).
     pub index: u32,
-    /// Its name.
+    /// The interface name.
     pub name: String,
     /// Its kind, as in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
     pub kind: String,
@@ -25,7 +25,7 @@ pub struct Interface {
     pub loopback: bool,
     /// The index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
-    /// Its MTU.
+    /// The MTU in bytes.
     pub mtu: u32,
     /// Its hardware address, where that is an Ethernet address.
     pub mac: Option<Mac>,
@@ -37,7 +37,7 @@ pub struct Interface {
     pub addresses: Vec<Address>,
 }
 
-/// What an interface is, as far as it tells whether other hosts are behind it.
+/// The sort of an interface, as far as it shows whether other hosts are behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// A network card, or something on top of one: VLAN, bond, macvlan.
@@ -51,7 +51,7 @@ pub enum Sort {
 }
 
 impl Interface {
-    /// What it is.
+    /// Returns the sort of interface, from its kind and type.
     pub fn sort(&self) -> Sort {
         match self.kind.as_str() {
             "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => Sort::Link,
@@ -128,7 +128,7 @@ impl Address {
         }
     }
 
-    /// The address itself.
+    /// The address without its prefix length.
     pub fn ip(&self) -> IpAddr {
         self.net.addr()
     }
@@ -190,7 +190,7 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 /// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Its destination.
+    /// The destination network.
     pub to: IpNet,
     /// Its gateway; `None` for a route of several paths.
     pub via: Option<IpAddr>,
@@ -198,18 +198,18 @@ pub struct Route {
     pub index: Option<u32>,
     /// The paths of a route that has several.
     pub paths: Vec<Path>,
-    /// What it does with packets.
+    /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
     /// Its protocol, as in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld's.
     pub protocol: u8,
-    /// Its metric.
+    /// The metric; routes with lower ones take precedence.
     pub metric: u32,
 }
 
 /// One way that packets take by a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The gateway.
+    /// The gateway. None: the destination is on the link.
     pub via: Option<IpAddr>,
     /// The index of the interface.
     pub index: Option<u32>,
@@ -262,7 +262,7 @@ impl Route {
         }
     }
 
-    /// Its family.
+    /// The address family of the destination.
     pub fn family(&self) -> Family {
         Family::from(self.to)
     }
@@ -273,7 +273,7 @@ impl Route {
 pub struct RouteAnswer {
     /// The outgoing interface; the loopback interface for this host's own addresses.
     pub index: u32,
-    /// The source address.
+    /// The source address that the kernel selects.
     pub source: Option<IpAddr>,
 }
 
@@ -282,7 +282,7 @@ pub struct RouteAnswer {
 pub enum NoRoute {
     /// The kernel refuses, with this errno and its words.
     Refused {
-        /// The errno.
+        /// The errno of the kernel's answer.
         errno: i32,
         /// The kernel's words; mostly there are none.
         words: String,

@@ -1,4 +1,4 @@
-//! Judges a [`Sighting`]: which wanted objects are there, and what others have in their place or beside them. Pure.
+//! Judges a [`Sighting`]: which wanted objects are there, and what others have in their place or in addition. Pure.
 
 mod shadow;
 #[cfg(test)]
@@ -18,7 +18,7 @@ use crate::text::{self, Words};
 use shadow::Shadows;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A kind of object, as an operator tells them apart.
+/// A kind of object, as an operator names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// An interface.
@@ -31,7 +31,7 @@ pub enum ObjectKind {
     Neighbour,
     /// A peer of WireGuard.
     WireguardPeer,
-    /// What such a peer may send and receives.
+    /// An allowed IP of such a peer.
     AllowedIp,
     /// A route that forwards.
     Route,
@@ -42,9 +42,9 @@ pub enum ObjectKind {
 /// Whether a wanted object is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectState {
-    /// It is.
+    /// The object is in sync.
     AsWanted,
-    /// It is not.
+    /// The object does not exist.
     Missing,
     /// Something else is there in its place.
     Different,
@@ -52,10 +52,10 @@ pub enum ObjectState {
     Refused(String),
 }
 
-/// A wanted object.
+/// An object of the desired state, and its state in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its kind.
+    /// The kind of object.
     pub kind: ObjectKind,
     /// Its text, as `ip` and `bridge` print it.
     pub text: String,
@@ -63,31 +63,31 @@ pub struct Object {
     pub holder: Option<Holder>,
     /// Whether it is there.
     pub state: ObjectState,
-    /// What is there in its place.
+    /// The object in its place, if there is one.
     pub found: Option<String>,
 }
 
 /// An object of somebody else, or one of ours that is not wanted any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// Its kind.
+    /// The kind of object.
     pub kind: ObjectKind,
-    /// Its text.
+    /// The object as `ip`, `bridge` or `wg` prints it.
     pub text: String,
-    /// Who made it.
+    /// The maker of the object, as far as is known.
     pub by: String,
     /// Whether it is a route inside this node's own subnets, as those to its pods are.
     pub own_subnet: bool,
-    /// What it is in the way of: subnets with their nodes, devices. Nothing, usually.
+    /// The desired objects that it conflicts with: subnets with their nodes, devices. Usually none.
     pub in_the_way_of: Vec<String>,
 }
 
-/// What an inspection found.
+/// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// The wanted objects: links, addresses, FDB entries, neighbours, routes.
     pub objects: Vec<Object>,
-    /// What others have.
+    /// Objects of other programs in our networks or on our devices.
     pub foreign: Vec<Foreign>,
 }
 
@@ -141,7 +141,7 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
             .survey
             .objects
             .iter()
-            .filter_map(|seen| judge.stranger(seen, protocols, &shadows)),
+            .filter_map(|seen| judge.foreign(seen, protocols, &shadows)),
     );
     Inspection { objects, foreign }
 }
@@ -149,13 +149,13 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
 struct Judge<'a> {
     sighting: &'a Sighting,
     words: &'a Words<'a>,
-    /// What is there in our networks and on our devices.
+    /// The objects in our networks and on our devices.
     first: &'a BTreeMap<Key, &'a Seen>,
     errors: &'a BTreeMap<Key, &'a OpError>,
 }
 
 impl Judge<'_> {
-    /// What is there in the place of an object, and how it came there.
+    /// The object in the place of another one, and its origin.
     fn found(&self, key: &Key) -> Option<(&Value, Made)> {
         let ours = self
             .sighting
@@ -171,7 +171,7 @@ impl Judge<'_> {
             .is_some_and(|(found, _)| fits(wanted, found))
     }
 
-    /// Whether a link is one of those that are told of as ours.
+    /// Whether a link is one of those that are reported as ours.
     fn is_named_ours(&self, name: LinkName) -> bool {
         [&self.sighting.want, &self.sighting.have]
             .iter()
@@ -218,7 +218,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What is ours by where it is or how it is marked, and not wanted: flanneld removes it, usually before anybody sees it.
+    /// Objects that are ours by place or mark and not desired: flanneld removes them, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
             matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
@@ -260,7 +260,7 @@ impl Judge<'_> {
                 }
                 _ => None,
             });
-        let told = others.map(|(name, spec, theirs)| Foreign {
+        let conflicting = others.map(|(name, spec, theirs)| Foreign {
             kind: ObjectKind::Link,
             text: self.words.link(*name, spec),
             by: "an operator or another program: it has the UDP port of flannel's device"
@@ -273,7 +273,7 @@ impl Judge<'_> {
                 .map(|(name, _)| name.to_string())
                 .collect(),
         });
-        told.collect()
+        conflicting.collect()
     }
 
     /// Whether it is the route that the kernel itself makes for an IPv6 address, and the address is ours.
@@ -293,7 +293,7 @@ impl Judge<'_> {
 
     /// What is in our networks or on our devices, and neither ours nor in the place of what is ours, unless it is a route: of one in our place it
     /// has to be known who made it.
-    fn stranger(
+    fn foreign(
         &self,
         seen: &Seen,
         protocols: &Protocols,
@@ -386,7 +386,7 @@ fn state(made: Made) -> &'static str {
     }
 }
 
-/// Who made a neighbour or an FDB entry.
+/// The maker of a neighbour or an FDB entry.
 fn maker(made: Made, protocols: &Protocols) -> String {
     match made {
         Made::Set => "an operator or another program".to_owned(),

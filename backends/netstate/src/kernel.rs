@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What a plan needs to know besides the leases.
+/// Facts about the host that a plan needs in addition to the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The chosen underlay, with its current name and MTU.
@@ -57,7 +57,7 @@ pub trait Kernel: Send {
         Ok(ExistingState::default())
     }
 
-    /// What is in our networks and on the devices that were ours at the last [`Kernel::read`], whoever made it.
+    /// Reads all objects in our networks and on the devices that were ours at the last [`Kernel::read`], of any program.
     ///
     /// # Errors
     /// Any part could not be read completely.

@@ -17,9 +17,9 @@ use wireguard::WireguardSpec;
 pub struct LinkSpec {
     /// Its kind and the properties of that kind.
     pub kind: LinkKind,
-    /// Its MAC.
+    /// The MAC address. None: the interface has none, or flanneld leaves it unchanged.
     pub mac: Option<Mac>,
-    /// Its MTU.
+    /// The MTU in bytes.
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
@@ -29,7 +29,7 @@ pub struct LinkSpec {
     pub checksum_offload: Option<bool>,
 }
 
-/// Kinds of interface.
+/// Kinds of interface, with their properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkKind {
     /// A vxlan tunnel end.

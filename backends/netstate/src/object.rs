@@ -26,7 +26,7 @@ pub enum Key {
     Neighbor(LinkName, IpAddr),
     /// A peer of a WireGuard interface.
     WireguardPeer(LinkName, PublicKey),
-    /// What a peer of a WireGuard interface may send and receives. No two peers have the same.
+    /// A network that a peer of a WireGuard interface may send from and receives packets for. It belongs to one peer only.
     AllowedIp(LinkName, IpNet),
     /// A route of the main table: destination and metric.
     Route(IpNet, u32),
@@ -81,9 +81,9 @@ pub enum Value {
     Link(Box<LinkSpec>),
     /// An address has no content besides its key.
     Address,
-    /// The destination address.
+    /// The destination of frames, on the underlay.
     Fdb(IpAddr),
-    /// The MAC.
+    /// The MAC address of the neighbour.
     Neighbor(Mac),
     /// A peer of WireGuard. Boxed, because it is the largest, and ten thousand peers of vxlan have thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
@@ -106,7 +106,7 @@ impl KernelState {
         }
     }
 
-    /// Sets an object.
+    /// Sets an object, in place of one with the same key.
     pub fn set(&mut self, key: Key, value: Value) {
         self.0.insert(key, value);
     }

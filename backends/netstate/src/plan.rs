@@ -8,7 +8,7 @@ use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
 use types::Subnets;
 
-/// What the node announces: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
+/// The node's announcement: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// The backend's wire name, empty for `udp` and `alloc`.
@@ -17,7 +17,7 @@ pub struct Announced {
     pub data: Option<RawJson>,
     /// The backend's IPv6 data.
     pub v6_data: Option<RawJson>,
-    /// FLANNEL_MTU.
+    /// The MTU of pods in bytes (`FLANNEL_MTU` in subnet.env).
     pub mtu: u32,
 }
 

@@ -1,10 +1,10 @@
-//! Who makes routes: the protocol numbers that programs mark theirs with, and the names that this host has for them.
+//! Route protocols: the numbers with which programs mark their routes, and this host's names for them.
 
 use crate::names::LinkName;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The number that flannel-rs uses unless it is told otherwise.
+/// The number that flannel-rs uses by default.
 const FLANNEL: u8 = 241;
 /// The number of routes that follow from addresses (RTPROT_KERNEL).
 pub(crate) const KERNEL: u8 = 2;
@@ -117,7 +117,7 @@ impl Protocols {
             .unwrap_or_else(|| number.to_string())
     }
 
-    /// Who makes routes with this number. `dev` is the device of such a route.
+    /// The program that makes routes with this number. `dev` is the device of such a route.
     pub fn maker(&self, number: u8, dev: LinkName) -> String {
         match (number, self.0.get(&number)) {
             (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),

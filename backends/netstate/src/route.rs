@@ -21,13 +21,13 @@ pub fn metric(net: &IpNet) -> u32 {
 /// The content of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteSpec {
-    /// The gateway.
+    /// The gateway. None: the destination is on the link.
     pub via: Option<IpAddr>,
     /// The outgoing interface. Empty if the kernel has none or several.
     pub dev: LinkName,
     /// Whether the gateway counts as reachable on the interface, regardless of addresses.
     pub onlink: bool,
-    /// What the route does with packets.
+    /// The route type: forward, drop or another one.
     pub kind: RouteKind,
     /// The scope; 0 is universe.
     pub scope: u8,
@@ -48,12 +48,12 @@ pub(crate) fn is_go_flannels(
         && own.is_none_or(|own| own.trunc() != *net)
 }
 
-/// What a route does with packets.
+/// The route type (RTN_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteKind {
-    /// Forwards them.
+    /// Forwards packets (RTN_UNICAST).
     Unicast,
-    /// Drops them.
+    /// Drops packets silently (RTN_BLACKHOLE).
     Blackhole,
     /// Anything else (RTN_*). Never desired, only found.
     Other(u8),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_former_network_left_is_told_from_what_others_have() {
+    fn former_networks_objects_are_distinguished_from_others() {
         let networks = Subnets::V4("10.6.0.0/17".parse().unwrap());
         let former = Some(Subnets::Both(
             "10.6.0.0/16".parse().unwrap(),

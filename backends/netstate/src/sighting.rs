@@ -16,28 +16,28 @@ use types::Subnets;
 pub struct Holder {
     /// Its name, as its lease says it. Go flannel writes none.
     pub node: Option<String>,
-    /// Its subnet.
+    /// A subnet of the node's lease.
     pub subnet: IpNet,
-    /// Its address.
+    /// The public address of the node in the subnet's lease.
     pub address: IpAddr,
 }
 
 /// The wanted and the actual state at one moment.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// What is wanted.
+    /// The desired state.
     pub want: KernelState,
-    /// What is there of it, and what is ours and not wanted.
+    /// The desired objects that exist, and our objects that are not desired.
     pub have: KernelState,
-    /// What failed when both were made equal last.
+    /// The errors of the last pass.
     pub errors: Vec<OpError>,
     /// Whether objects that are not wanted stay for a while, because many leases vanished at once.
     pub held: bool,
-    /// What is there beside it.
+    /// The other objects in our networks and on our devices.
     pub survey: Survey,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The other nodes.
+    /// The nodes whose leases lead to desired objects.
     pub holders: Vec<Holder>,
     /// Whose objects these are, as places in `holders`. The others are this node's own.
     pub owners: BTreeMap<Key, usize>,

@@ -1,4 +1,4 @@
-//! What others have where our objects are: in our networks, on our devices, on our port.
+//! Objects of others in our networks, on our devices and on our UDP port.
 
 use crate::link::LinkSpec;
 use crate::names::LinkName;
@@ -14,12 +14,12 @@ pub struct Survey {
     pub objects: Vec<Seen>,
 }
 
-/// An object, and what tells who made it.
+/// An object, and the evidence of who made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which one.
+    /// The key of the object.
     pub key: Key,
-    /// Its content.
+    /// The content of the object.
     pub value: Value,
     /// How it came to be.
     pub made: Made,
@@ -28,12 +28,12 @@ pub struct Seen {
 /// How an object came to be. A route says it by its protocol number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// By a program or an operator, to stay.
+    /// Made by a program or an operator as a permanent entry.
     Set,
-    /// By the kernel itself, which forgets it again, or by somebody who let it forget.
+    /// Learned by the kernel, or made by others as an entry that expires.
     Learned,
-    /// By a program that takes the kernel's place in learning (NTF_EXT_LEARNED).
+    /// Made by a program that learns in place of the kernel (NTF_EXT_LEARNED).
     Fed,
-    /// By the program with this protocol number (NDA_PROTOCOL).
+    /// Made by the program with this protocol number (NDA_PROTOCOL).
     By(u8),
 }

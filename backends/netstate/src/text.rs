@@ -24,7 +24,7 @@ const TYPES: [(u8, &str); 9] = [
     (10, "nat"),
 ];
 
-/// What texts of objects depend on beside the objects.
+/// Names that the texts of objects need in addition to the objects.
 pub struct Words<'a> {
     /// The names of routes' protocol numbers.
     pub protocol: &'a dyn Fn(u8) -> String,
@@ -145,7 +145,8 @@ impl Words<'_> {
         out
     }
 
-    /// A link that was found in place of a wanted one: what is left alone is left out, and what `ip link` does not show is said if it differs.
+    /// A link that was found in place of a wanted one: without properties that flanneld does not set, and with those that `ip link` does not
+    /// show if they differ.
     pub(crate) fn link_instead(
         &self,
         name: LinkName,
@@ -218,22 +219,30 @@ mod tests {
         })
     }
 
-    #[test]
-    fn objects_read_as_their_programs_print_them() {
-        let name = LinkName::parse("flannel.1").unwrap();
-        let eth = LinkName::parse("eth1").unwrap();
-        let via: IpAddr = "10.244.3.0".parse().unwrap();
-        let mac = Mac([2, 0, 0, 0, 0, 3]);
-        let none = LinkName::default();
-        let route = RouteSpec {
-            via: Some(via),
-            dev: name,
+    fn name() -> LinkName {
+        LinkName::parse("flannel.1").unwrap()
+    }
+
+    fn mac() -> Mac {
+        Mac([2, 0, 0, 0, 0, 3])
+    }
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn route() -> RouteSpec {
+        RouteSpec {
+            via: "10.244.3.0".parse().ok(),
+            dev: name(),
             onlink: true,
             kind: RouteKind::Unicast,
             scope: 0,
             protocol: 241,
-        };
-        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        }
+    }
+
+    fn link() -> LinkSpec {
         let vxlan = VxlanSpec {
             vni: 1,
             port: 8472,
@@ -242,95 +251,122 @@ mod tests {
             learning: false,
             gbp: false,
         };
-        let link = LinkSpec {
+        LinkSpec {
             kind: LinkKind::Vxlan(vxlan),
-            mac: Some(mac),
+            mac: Some(mac()),
             mtu: 1450,
             up: true,
             accept_ra: Some(false),
             checksum_offload: None,
-        };
+        }
+    }
+
+    /// Objects on a device, with their texts.
+    fn device_objects() -> Vec<(Key, Value, &'static str)> {
+        let via: IpAddr = "10.244.3.0".parse().unwrap();
         let tun = LinkSpec {
             kind: LinkKind::Tun(TunSpec { held: true }),
             mac: None,
-            ..link.clone()
+            ..link()
         };
+        vec![
+            (
+                Key::Link(name()),
+                Value::Link(Box::new(link())),
+                "flannel.1 mtu 1450 up address 02:00:00:00:00:03 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
+            ),
+            (
+                Key::Link(name()),
+                Value::Link(Box::new(tun)),
+                "flannel.1 mtu 1450 up tun",
+            ),
+            (
+                Key::Address(name(), net("10.244.1.0/32")),
+                Value::Address,
+                "10.244.1.0/32 dev flannel.1",
+            ),
+            (
+                Key::Fdb(name(), mac()),
+                Value::Fdb("192.0.2.3".parse().unwrap()),
+                "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.3 self permanent",
+            ),
+            (
+                Key::Neighbor(name(), via),
+                Value::Neighbor(mac()),
+                "10.244.3.0 dev flannel.1 lladdr 02:00:00:00:00:03 PERMANENT",
+            ),
+        ]
+    }
+
+    /// Routes, with their texts.
+    fn routes() -> Vec<(Key, Value, &'static str)> {
+        let local = RouteSpec {
+            via: None,
+            dev: LinkName::default(),
+            onlink: false,
+            ..route()
+        };
+        vec![
+            (
+                Key::Route(net("10.244.3.0/24"), 0),
+                Value::Route(route()),
+                "10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink",
+            ),
+            (
+                Key::Route(net("fd00::/64"), 1024),
+                Value::Route(RouteSpec {
+                    dev: LinkName::parse("eth1").unwrap(),
+                    scope: 253,
+                    protocol: 4,
+                    ..local
+                }),
+                "fd00::/64 dev eth1 proto static scope link metric 1024",
+            ),
+            (
+                Key::Route(net("10.244.1.0/24"), 65_535),
+                Value::Route(RouteSpec {
+                    kind: RouteKind::Blackhole,
+                    ..local
+                }),
+                "blackhole 10.244.1.0/24 proto 241 metric 65535",
+            ),
+            (
+                Key::Route(net("10.244.1.0/24"), 0),
+                Value::Route(RouteSpec {
+                    kind: RouteKind::Other(7),
+                    protocol: 12,
+                    ..local
+                }),
+                "unreachable 10.244.1.0/24 proto bird",
+            ),
+        ]
+    }
+
+    #[test]
+    fn objects_read_as_their_programs_print_them() {
         with_words(|words| {
-            for (key, value, text) in [
-                (
-                    Key::Link(name),
-                    Value::Link(Box::new(link.clone())),
-                    "flannel.1 mtu 1450 up address 02:00:00:00:00:03 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning",
-                ),
-                (
-                    Key::Link(name),
-                    Value::Link(Box::new(tun)),
-                    "flannel.1 mtu 1450 up tun",
-                ),
-                (
-                    Key::Address(name, net("10.244.1.0/32")),
-                    Value::Address,
-                    "10.244.1.0/32 dev flannel.1",
-                ),
-                (
-                    Key::Fdb(name, mac),
-                    Value::Fdb("192.0.2.3".parse().unwrap()),
-                    "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.3 self permanent",
-                ),
-                (
-                    Key::Neighbor(name, via),
-                    Value::Neighbor(mac),
-                    "10.244.3.0 dev flannel.1 lladdr 02:00:00:00:00:03 PERMANENT",
-                ),
-                (
-                    Key::Route(net("10.244.3.0/24"), 0),
-                    Value::Route(route),
-                    "10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink",
-                ),
-                (
-                    Key::Route(net("fd00::/64"), 1024),
-                    Value::Route(RouteSpec {
-                        via: None,
-                        dev: eth,
-                        onlink: false,
-                        scope: 253,
-                        protocol: 4,
-                        ..route
-                    }),
-                    "fd00::/64 dev eth1 proto static scope link metric 1024",
-                ),
-                (
-                    Key::Route(net("10.244.1.0/24"), 65_535),
-                    Value::Route(RouteSpec {
-                        via: None,
-                        dev: none,
-                        onlink: false,
-                        kind: RouteKind::Blackhole,
-                        ..route
-                    }),
-                    "blackhole 10.244.1.0/24 proto 241 metric 65535",
-                ),
-                (
-                    Key::Route(net("10.244.1.0/24"), 0),
-                    Value::Route(RouteSpec {
-                        via: None,
-                        dev: none,
-                        onlink: false,
-                        kind: RouteKind::Other(7),
-                        protocol: 12,
-                        ..route
-                    }),
-                    "unreachable 10.244.1.0/24 proto bird",
-                ),
-            ] {
+            for (key, value, text) in device_objects().into_iter().chain(routes()) {
                 assert_eq!(words.object(&key, &value), text);
             }
-            let mut found = link.clone();
-            (found.mtu, found.up, found.accept_ra, found.checksum_offload) =
-                (1400, false, Some(true), Some(false));
-            let wanted = LinkSpec { mac: None, ..link };
+        });
+    }
+
+    #[test]
+    fn link_in_place_of_a_wanted_one_shows_what_differs() {
+        let found = LinkSpec {
+            mtu: 1400,
+            up: false,
+            accept_ra: Some(true),
+            checksum_offload: Some(false),
+            ..link()
+        };
+        let wanted = LinkSpec {
+            mac: None,
+            ..link()
+        };
+        with_words(|words| {
             assert_eq!(
-                words.link_instead(name, &wanted, &found),
+                words.link_instead(name(), &wanted, &found),
                 "flannel.1 mtu 1400 down vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning, accept_ra 1"
             );
         });

@@ -9,7 +9,7 @@ use types::{Addresses, Family};
 pub struct Underlay {
     /// The interface index, which identifies it while the daemon runs.
     pub index: u32,
-    /// The current name.
+    /// The current name of the interface.
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,

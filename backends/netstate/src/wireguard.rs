@@ -9,18 +9,18 @@ pub use types::wireguard::{KEY, PublicKey, Secret};
 pub struct WireguardPeer {
     /// Where it is reached. None: unknown until it sends something.
     pub endpoint: Option<SocketAddr>,
-    /// The preshared key.
+    /// The preshared key of the peer. None: no preshared key.
     pub preshared: Option<Secret>,
     /// Seconds between two packets that keep a path open. 0: none are sent.
     pub keepalive: u16,
 }
 
-/// What a peer's session tells.
+/// The state of a peer's session, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
     /// How long ago the last handshake was completed, by the clock of the day. None: never.
     pub handshake: Option<Duration>,
-    /// When that was, since 1970: what tells one handshake from another, whatever is done to the clock.
+    /// When that was, since 1970: what distinguishes one handshake from another, whatever is done to the clock.
     pub shaken: Option<Duration>,
     /// Bytes received from the peer, handshakes included.
     pub received: u64,

@@ -39,14 +39,13 @@ impl Direction {
         self.dropped_many(reason, 1);
     }
 
-    /// Counts dropped packets.
+    /// Adds packets that were dropped for this reason.
     pub fn dropped_many(&self, reason: Reason, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
             add(counter, packets);
         }
     }
 
-    /// All dropped packets.
     #[cfg(test)]
     pub(crate) fn all_drops(&self) -> u64 {
         self.drops
@@ -108,7 +107,7 @@ pub struct Counters {
     pub sent: Direction,
     /// From peers to pods.
     pub received: Direction,
-    /// Handshakes, with WireGuard.
+    /// Handshake counters; zero unless the engine encrypts.
     pub handshakes: Handshakes,
     /// ICMP errors sent to pods.
     pub icmp: AtomicU64,

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn without_congestion_nothing_changes() {
+    fn ecn_is_unchanged_without_congestion() {
         for inner in 0..4 {
             assert_eq!(
                 (encapsulate(inner, true), encapsulate(inner, false)),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Where datagrams go, and from which address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The other end.
+    /// Address and port of the other end.
     pub to: SocketAddr,
     /// The address of this host that the other end sends to. None: the one that the route names.
     pub source: Option<IpAddr>,

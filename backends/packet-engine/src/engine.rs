@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use types::Addresses;
+use types::Coded;
 use types::Errno;
 use wake::Wake;
 
@@ -58,7 +59,6 @@ pub struct Engine {
     inherited: Inheritance,
 }
 
-/// Bound sockets.
 #[derive(Clone)]
 struct Sockets {
     listen: Addresses,
@@ -168,7 +168,12 @@ impl Engine {
             .filter_map(|fd| tun(fd).map_err(|why| problem = Some(why)).ok())
             .collect();
         if let Some(problem) = problem {
-            tracing::warn!("{problem}; opening a new one");
+            tracing::warn!(
+                code = problem.code(),
+                device = %self.config.device,
+                error = %problem,
+                "cannot adopt a file of the previous process, opening a new one"
+            );
         }
         if queues.len() == features.queues {
             self.queues = queues;
@@ -183,7 +188,12 @@ impl Engine {
                         spread,
                     });
                 }
-                Err(why) => tracing::warn!("{why}"),
+                Err(why) => tracing::warn!(
+                    code = why.code(),
+                    device = %self.config.device,
+                    error = %why,
+                    "cannot adopt the sockets of the previous process"
+                ),
             }
         }
         !self.queues.is_empty()
@@ -208,7 +218,12 @@ impl Engine {
                     };
                     let queues =
                         Tun::open(&self.config.device, &features).map_err(|_| why.clone())?;
-                    tracing::warn!("{} runs without offloads: {why}", self.config.device);
+                    tracing::warn!(
+                        code = why.code(),
+                        device = %self.config.device,
+                        error = %why,
+                        "the packet engine runs without offloads"
+                    );
                     self.config.features = Features {
                         name: "mmsg",
                         gso: self.config.features.gso,
@@ -272,7 +287,11 @@ impl Engine {
             .filter(|size| *size < 4 << 20)
         {
             tracing::warn!(
-                "the receive buffer of UDP port {port} has only {size} bytes, so bursts may be lost; give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608"
+                device = %self.config.device,
+                port,
+                bytes = size,
+                remedy = "give flanneld CAP_NET_ADMIN, or set net.core.rmem_max to 8388608",
+                "the receive buffer of the UDP port is small, so bursts may be lost"
             );
         }
         let spread = self.spread(listen)?;
@@ -429,7 +448,11 @@ impl Engine {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         if *mode != text {
-            tracing::info!("{} uses packet mode {text}", self.config.device);
+            tracing::info!(
+                device = %self.config.device,
+                mode = %text,
+                "the packet engine selected its packet mode"
+            );
             *mode = text;
         }
     }

@@ -20,67 +20,67 @@ pub enum EngineError {
     Bind {
         /// The address and the port.
         address: SocketAddr,
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// A socket that only sends cannot be bound.
     BindSender {
-        /// Its address.
+        /// The local address to bind.
         address: IpAddr,
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// The kernel has no TUN devices, or the container has no access to them.
     TunMissing {
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// This process may not make TUN devices.
     TunForbidden {
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// Another process has the device open.
     TunBusy {
-        /// The device.
+        /// Name of the TUN device.
         device: String,
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// An interface of another kind has the device's name.
     TunNameTaken {
-        /// The device.
+        /// Name of the TUN device.
         device: String,
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// The device cannot be opened or set up, for another reason.
     Tun {
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// What a previous process left is not a TUN device.
     NotTun {
-        /// The wanted device.
+        /// Name of the desired TUN device.
         device: String,
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// What a previous process left is another TUN device.
     OtherTun {
-        /// The wanted device.
+        /// Name of the desired TUN device.
         device: String,
-        /// The inherited one.
+        /// Name of the inherited device.
         found: String,
     },
     /// What a previous process left is not a socket.
     NotSocket {
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// What a previous process left is bound to another address.
     OtherSocket {
-        /// The wanted address.
+        /// The desired local address.
         wanted: SocketAddr,
         /// The address that it is bound to, if that is one of IP.
         found: Option<SocketAddr>,
@@ -89,12 +89,12 @@ pub enum EngineError {
     NoSocket,
     /// The kernel provides no eventfd.
     Eventfd {
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// The kernel provides no thread.
     Thread {
-        /// The kernel's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
 }

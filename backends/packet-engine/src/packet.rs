@@ -19,7 +19,7 @@ pub(crate) const OPAQUE: u8 = 255;
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
 
-/// The IP version.
+/// The IP version of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// IPv4.
@@ -31,7 +31,7 @@ pub enum Version {
 /// The part of a datagram that a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// All of it.
+    /// The packet is not fragmented.
     No,
     /// The first part, with the transport header.
     First,
@@ -42,7 +42,7 @@ pub enum Fragment {
 /// The fields of an IP header that the engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// IP version.
+    /// The IP version of the packet.
     pub version: Version,
     /// The length of the IPv4 header with options; 40 for IPv6.
     pub header_len: usize,
@@ -169,7 +169,7 @@ impl Header {
     }
 }
 
-/// The length that a packet's header tells, for one that may have padding behind.
+/// The length in a packet's header, which excludes padding behind the packet.
 pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
     match *packet {
         [first, _, high, low, ..] if first >> 4 == 4 => {

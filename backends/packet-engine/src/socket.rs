@@ -37,7 +37,7 @@ impl Socket {
     /// Binds a socket. With `port` 0 the kernel chooses the port, and the socket is used only to send.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// socket(2), bind(2) or an option failed, for example because the port is in use.
     pub fn bind(address: IpAddr, port: u16, features: &Features) -> io::Result<Self> {
         let kind = socket2::Type::DGRAM.nonblocking().cloexec();
         let socket = socket2::Socket::new(
@@ -70,7 +70,7 @@ impl Socket {
     /// Adopts a socket that a previous process bound to this address.
     ///
     /// # Errors
-    /// It is another socket.
+    /// The file is not a UDP socket of this address and port.
     pub fn inherit(
         fd: OwnedFd,
         address: IpAddr,
@@ -193,9 +193,9 @@ impl AsFd for Socket {
 pub struct Piece {
     /// Whether it is in the buffer of generated headers, or else in the read buffer.
     pub made: bool,
-    /// The offset.
+    /// The offset in the buffer, in bytes.
     pub at: u32,
-    /// The length.
+    /// The length in bytes.
     pub len: u32,
 }
 
@@ -226,7 +226,7 @@ struct Control([u8; CONTROL]);
 /// For each family's longest: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an address of this host.
 const CONTROL: usize = 96;
 
-/// Sends messages.
+/// Sends messages in batches (sendmmsg(2)).
 #[derive(Default)]
 pub struct Sender {
     vectors: Vec<libc::iovec>,

@@ -20,9 +20,9 @@ pub enum Checks {
 /// At most one network of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// IPv4.
+    /// The IPv4 network, if there is one.
     pub v4: Option<Ipv4Net>,
-    /// IPv6.
+    /// The IPv6 network, if there is one.
     pub v6: Option<Ipv6Net>,
 }
 
@@ -42,9 +42,9 @@ pub struct Peer {
 /// The settings that do not depend on peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSettings {
-    /// The cluster's networks.
+    /// The networks of the cluster, one for each family.
     pub networks: Networks,
-    /// This node's subnets.
+    /// This node's subnets, one for each family.
     pub own: Networks,
     /// The checks of received packets.
     pub checks: Checks,
@@ -58,12 +58,12 @@ pub struct TableSettings {
     pub address: Option<IpAddr>,
 }
 
-/// The forwarding table.
+/// An immutable forwarding table: which peer has a destination, and which sources a peer may use.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// The checks of received packets.
     pub checks: Checks,
-    /// The tunnel's MTU.
+    /// The MTU of the tunnel device in bytes.
     pub mtu: u16,
     /// Whether the tunnel is a hop.
     pub routed: bool,

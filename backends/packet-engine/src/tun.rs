@@ -204,7 +204,7 @@ impl Tun {
     /// Writes a packet.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// write(2) failed, for example because the device is down.
     #[inline]
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(parts)

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_and_back() {
+    fn virtio_header_is_read_back() {
         for gso in [Gso::None, Gso::Tcp4, Gso::Tcp6, Gso::Udp] {
             let header = VnetHeader {
                 needs_csum: true,

@@ -144,7 +144,7 @@ fn peers_on_the_link_need_no_tunnel() {
 }
 
 #[tokio::test]
-async fn what_it_announces_and_refuses() {
+async fn ipip_announcement_and_refusals_follow_the_configuration() {
     let v4 = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#;
     let announced = ipip(v4).unwrap().announce(&underlay(), None).await.unwrap();
     assert_eq!(
@@ -157,20 +157,20 @@ async fn what_it_announces_and_refuses() {
         }
     );
     for (mtu, fits) in [(88, true), (87, false), (10, false)] {
-        let said = ipip(v4)
+        let result = ipip(v4)
             .unwrap()
             .announce(&Underlay { mtu, ..underlay() }, None)
             .await;
-        assert_eq!(said.is_ok(), fits, "{mtu}");
+        assert_eq!(result.is_ok(), fits, "{mtu}");
         assert!(
-            fits || said
+            fits || result
                 .unwrap_err()
                 .to_string()
                 .contains("is too small for ipip mode to work")
         );
     }
     let only_v6 = Addresses::V6("fd00:56::1".parse().unwrap());
-    let said = ipip(v4)
+    let result = ipip(v4)
         .unwrap()
         .announce(
             &Underlay {
@@ -182,7 +182,8 @@ async fn what_it_announces_and_refuses() {
         )
         .await;
     assert!(
-        said.unwrap_err()
+        result
+            .unwrap_err()
             .to_string()
             .contains("ipip needs an IPv4 address on the interface eth0")
     );

@@ -97,13 +97,13 @@ impl Tunnel {
     fn note(&mut self, result: &Result<(), EngineError>) {
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
-            tracing::warn!(code = why.code(), "{}: {why}", self.name);
+            tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
         }
         self.problem = problem;
     }
 
     /// Adds its peers, allowed IPs and sessions.
-    fn tell(&self, found: &mut ExistingState) {
+    fn add_to(&self, found: &mut ExistingState) {
         let now = SystemTime::now();
         for status in self.device.peers() {
             let key = status.key;
@@ -152,7 +152,7 @@ impl Tunnel {
         found.ours.0.retain(|key, _| !theirs(key));
         found.sessions.retain(|(name, _), _| *name != self.name);
         if held {
-            self.tell(found);
+            self.add_to(found);
         }
     }
 
@@ -234,7 +234,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         }
     }
 
-    /// Adds an interface, which listens on this port of these addresses. `sources` are its addresses, from which pods are told of errors. Its
+    /// Adds an interface, which listens on this port of these addresses. `sources` are its addresses, from which pods get ICMP errors. Its
     /// device is opened when the reconciler adds the link; that of the previous process is adopted here, and waits for its peers.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             features,
             sources,
         };
-        // Who may send what is decided by keys.
+        // Keys decide which peer may send which packets.
         let settings = TableSettings {
             networks: Networks::default(),
             own: Networks::default(),
@@ -277,7 +277,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             .ok_or(Error::NoUserspaceWireguard)?;
         let waits = engine.adopt(listen);
         if waits {
-            tracing::info!("{name}: adopted the device and sockets of the previous process");
+            tracing::info!(device = %name, "adopted the device and sockets of the previous process");
         }
         let (mut queues, mut sockets) = (StoredFiles(None), StoredFiles(None));
         let used = engine.files();
@@ -365,7 +365,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
         self.tunnels
             .iter()
             .filter(|tunnel| tunnel.held())
-            .for_each(|tunnel| tunnel.tell(&mut found));
+            .for_each(|tunnel| tunnel.add_to(&mut found));
         Ok(found)
     }
 

@@ -15,7 +15,7 @@ pub(super) const OVERHEAD_V6: u32 = 70;
 pub(super) const DEVICE: &str = "flannel.";
 pub(super) const DEVICE_V6: &str = "flannel-v6.";
 
-/// What encapsulates packets.
+/// The implementation that encapsulates packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The kernel's vxlan device.
@@ -29,13 +29,13 @@ pub enum Mode {
 /// The configuration of vxlan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The VNI.
+    /// The VXLAN network identifier (24 bits).
     pub vni: u32,
     /// The UDP port. None is the kernel's default, usually 8472.
     pub port: Option<u16>,
     /// The MTU to assume for the underlay.
     pub mtu: Option<u32>,
-    /// Group based policy.
+    /// Whether the Group Based Policy extension is on.
     pub gbp: bool,
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
@@ -43,7 +43,7 @@ pub struct Config {
     pub(crate) direct_routing: bool,
     /// Whether transmit checksums are left to the device. None leaves the setting unchanged.
     pub checksum_offload: Option<bool>,
-    /// What encapsulates packets.
+    /// The implementation that encapsulates packets.
     pub mode: Mode,
     /// The checks of packets that the packet engine receives.
     pub checks: Checks,
@@ -56,39 +56,16 @@ impl Config {
     /// # Errors
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key {
-            backend: "VXLAN",
-            fault,
-        };
-        let member = |error| bad(Fault::Member(error));
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let number = |key: &'static str, most: u32| -> Result<u32, ConfigError> {
-            let value = object.read::<i64>(key).map_err(member)?.unwrap_or(0);
-            u32::try_from(value)
-                .ok()
-                .filter(|value| *value <= most)
-                .ok_or_else(|| {
-                    bad(Fault::Range {
-                        key,
-                        value,
-                        least: 0,
-                        most,
-                    })
-                })
-        };
         let switch = |name: &str| {
             object
                 .read::<bool>(name)
-                .map_err(member)
+                .map_err(|error| bad(Fault::Member(error)))
                 .map(Option::unwrap_or_default)
         };
-        let vni = if object.read::<i64>("VNI").map_err(member)?.is_some() {
-            number("VNI", 0x00ff_ffff)?
-        } else {
-            1
-        };
-        let port = number("Port", 65535)?;
-        let mtu = number("MTU", 65535)?;
+        let vni = number(&object, "VNI", 0x00ff_ffff)?.unwrap_or(1);
+        let port = number(&object, "Port", 65535)?.unwrap_or(0);
+        let mtu = number(&object, "MTU", 65535)?.unwrap_or(0);
         let least = if networks.v6().is_some() {
             1280 + OVERHEAD_V6
         } else {
@@ -97,42 +74,8 @@ impl Config {
         if mtu != 0 && mtu < least {
             return Err(bad(Fault::Mtu { mtu, least }));
         }
-        let checksum_offload = match object
-            .read::<String>("ChecksumOffload")
-            .map_err(member)?
-            .unwrap_or_default()
-            .to_ascii_lowercase()
-            .as_str()
-        {
-            "" | "auto" => None,
-            "on" => Some(true),
-            "off" => Some(false),
-            other => {
-                return Err(bad(Fault::Word {
-                    key: "ChecksumOffload",
-                    value: other.to_owned(),
-                    words: &["auto", "on", "off"],
-                }));
-            }
-        };
-        let mode = match object
-            .read::<String>("Mode")
-            .map_err(member)?
-            .unwrap_or_default()
-            .to_ascii_lowercase()
-            .as_str()
-        {
-            "" | "kernel" => Mode::Kernel,
-            "userspace" => Mode::Userspace,
-            "auto" => Mode::Auto,
-            other => {
-                return Err(bad(Fault::Word {
-                    key: "Mode",
-                    value: other.to_owned(),
-                    words: &["kernel", "userspace", "auto"],
-                }));
-            }
-        };
+        let checksum_offload = checksum_offload(&object)?;
+        let mode = mode(&object)?;
         let name = |text: String, used: bool| match LinkName::parse(&text) {
             Some(name) => Ok(name),
             None if !used => Ok(LinkName::default()),
@@ -165,6 +108,66 @@ impl Config {
             .unwrap_or(underlay)
             .min(underlay)
             .saturating_sub(family.pick(OVERHEAD_V4, OVERHEAD_V6))
+    }
+}
+
+fn bad(fault: Fault) -> ConfigError {
+    ConfigError::Key {
+        backend: "VXLAN",
+        fault,
+    }
+}
+
+/// A number of the object from 0 to `most`, if it is there.
+fn number(object: &Object, key: &'static str, most: u32) -> Result<Option<u32>, ConfigError> {
+    let value = object
+        .read::<i64>(key)
+        .map_err(|error| bad(Fault::Member(error)))?;
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    match u32::try_from(value) {
+        Ok(number) if number <= most => Ok(Some(number)),
+        _ => Err(bad(Fault::Range {
+            key,
+            value,
+            least: 0,
+            most,
+        })),
+    }
+}
+
+/// A word of the object in lower case; empty if it is not there.
+fn word(object: &Object, key: &str) -> Result<String, ConfigError> {
+    let word = object
+        .read::<String>(key)
+        .map_err(|error| bad(Fault::Member(error)))?;
+    Ok(word.unwrap_or_default().to_ascii_lowercase())
+}
+
+fn checksum_offload(object: &Object) -> Result<Option<bool>, ConfigError> {
+    match word(object, "ChecksumOffload")?.as_str() {
+        "" | "auto" => Ok(None),
+        "on" => Ok(Some(true)),
+        "off" => Ok(Some(false)),
+        other => Err(bad(Fault::Word {
+            key: "ChecksumOffload",
+            value: other.to_owned(),
+            words: &["auto", "on", "off"],
+        })),
+    }
+}
+
+fn mode(object: &Object) -> Result<Mode, ConfigError> {
+    match word(object, "Mode")?.as_str() {
+        "" | "kernel" => Ok(Mode::Kernel),
+        "userspace" => Ok(Mode::Userspace),
+        "auto" => Ok(Mode::Auto),
+        other => Err(bad(Fault::Word {
+            key: "Mode",
+            value: other.to_owned(),
+            words: &["kernel", "userspace", "auto"],
+        })),
     }
 }
 
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named() {
+    fn config_errors_name_the_key() {
         for (text, part) in [
             (r#"{"VNI":-1}"#, "VNI is -1"),
             (r#"{"VNI":16777216}"#, "VNI is 16777216"),

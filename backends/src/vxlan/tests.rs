@@ -453,12 +453,12 @@ fn forwarding_names_the_device_the_mtu_and_the_vtep_of_each_family() {
         ..plan
     };
     let forwarding = plan.forwarding(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
-    let told: Vec<_> = forwarding
+    let named: Vec<_> = forwarding
         .iter()
         .map(|family| (family.device.to_string(), family.mtu, family.peers.len()))
         .collect();
     assert_eq!(
-        told,
+        named,
         [
             ("flannel.1".to_owned(), 1450, 1),
             ("flannel-v6.1".to_owned(), 1430, 1)

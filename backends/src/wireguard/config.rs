@@ -26,16 +26,16 @@ pub enum Mode {
     Separate,
     /// IPv4 or IPv6, as each peer is reached best.
     Auto,
-    /// IPv4.
+    /// IPv4 packets carry the tunnel.
     Ipv4,
-    /// IPv6.
+    /// IPv6 packets carry the tunnel.
     Ipv6,
 }
 
-/// What encrypts packets.
+/// The implementation that encrypts packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
-    /// The kernel.
+    /// The WireGuard module of the kernel.
     Kernel,
     /// The packet engine, with a TUN device.
     Userspace,
@@ -60,7 +60,7 @@ pub struct Config {
     pub keepalive: u16,
     /// Which packets carry the tunnel.
     pub mode: Mode,
-    /// What encrypts packets.
+    /// The implementation that encrypts packets.
     pub implementation: Implementation,
     names: (LinkName, LinkName),
 }
@@ -71,58 +71,11 @@ impl Config {
     /// # Errors
     /// Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key {
-            backend: "WireGuard",
-            fault,
-        };
-        let member = |error| bad(Fault::Member(error));
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let number = |key: &'static str, default: u16, least: u16| -> Result<u16, ConfigError> {
-            let value = object
-                .read::<i64>(key)
-                .map_err(member)?
-                .unwrap_or(i64::from(default));
-            let fits = u16::try_from(value).ok().filter(|value| *value >= least);
-            fits.ok_or_else(|| {
-                bad(Fault::Range {
-                    key,
-                    value,
-                    least: least.into(),
-                    most: 65535,
-                })
-            })
-        };
-        let word = |name: &str| {
-            object
-                .read::<String>(name)
-                .map_err(member)
-                .map(Option::unwrap_or_default)
-        };
-        let mode = match word("Mode")?.as_str() {
-            "" | "separate" => Mode::Separate,
-            "auto" => Mode::Auto,
-            "ipv4" => Mode::Ipv4,
-            "ipv6" => Mode::Ipv6,
-            other => {
-                return Err(ConfigError::WireguardMode {
-                    found: other.to_owned(),
-                });
-            }
-        };
-        let lacks = match mode {
-            Mode::Ipv4 if networks.v4().is_none() => Some(Family::V4),
-            Mode::Ipv6 if networks.v6().is_none() => Some(Family::V6),
-            _ => None,
-        };
-        if let Some(family) = lacks {
-            return Err(bad(Fault::ModeNeeds {
-                family,
-                networks: *networks,
-            }));
-        }
+        let mode = mode(&object, networks)?;
         let (port, port_v6) = (
-            number("ListenPort", PORT, 1)?,
-            number("ListenPortV6", PORT_V6, 1)?,
+            number(&object, "ListenPort", PORT, 1)?,
+            number(&object, "ListenPortV6", PORT_V6, 1)?,
         );
         if mode == Mode::Separate
             && networks.v4().is_some()
@@ -131,7 +84,7 @@ impl Config {
         {
             return Err(bad(Fault::SamePort { port }));
         }
-        let mtu = u32::from(number("MTU", 0, 0)?);
+        let mtu = u32::from(number(&object, "MTU", 0, 0)?);
         let least = if networks.v6().is_some() {
             1280 + OVERHEAD
         } else {
@@ -140,28 +93,8 @@ impl Config {
         if mtu != 0 && mtu < least {
             return Err(bad(Fault::Mtu { mtu, least }));
         }
-        // Whatever it is, it may be a secret.
-        let preshared = match object
-            .read::<String>("PSK")
-            .map_err(|_| ConfigError::Psk)?
-            .unwrap_or_default()
-            .as_str()
-        {
-            "" => None,
-            text => Some(Secret::parse(text).ok_or(ConfigError::Psk)?),
-        };
-        let implementation = match word("Implementation")?.to_ascii_lowercase().as_str() {
-            "" | "auto" => Implementation::Auto,
-            "kernel" => Implementation::Kernel,
-            "userspace" => Implementation::Userspace,
-            other => {
-                return Err(bad(Fault::Word {
-                    key: "Implementation",
-                    value: other.to_owned(),
-                    words: &["auto", "kernel", "userspace"],
-                }));
-            }
-        };
+        let preshared = preshared(&object)?;
+        let implementation = implementation(&object)?;
         let name = |name: &'static str| {
             LinkName::parse(name).ok_or_else(|| bad(Fault::DeviceName { name }))
         };
@@ -170,10 +103,10 @@ impl Config {
             port_v6,
             mtu: Some(mtu).filter(|mtu| *mtu != 0),
             preshared,
-            preshared_file: Some(word("PSKFile")?)
+            preshared_file: Some(word(&object, "PSKFile")?)
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
-            keepalive: number("PersistentKeepaliveInterval", 0, 0)?,
+            keepalive: number(&object, "PersistentKeepaliveInterval", 0, 0)?,
             mode,
             implementation,
             names: (name(DEVICE)?, name(DEVICE_V6)?),
@@ -233,6 +166,98 @@ impl Config {
             Mode::Ipv6 => peer.public_for(Family::V6),
             Mode::Auto => peer.public_for(best(peer.public(), own.public())),
         }
+    }
+}
+
+fn bad(fault: Fault) -> ConfigError {
+    ConfigError::Key {
+        backend: "WireGuard",
+        fault,
+    }
+}
+
+/// A number of the object from `least` to 65535.
+fn number(
+    object: &Object,
+    key: &'static str,
+    default: u16,
+    least: u16,
+) -> Result<u16, ConfigError> {
+    let value = object
+        .read::<i64>(key)
+        .map_err(|error| bad(Fault::Member(error)))?
+        .unwrap_or(i64::from(default));
+    let fits = u16::try_from(value).ok().filter(|value| *value >= least);
+    fits.ok_or_else(|| {
+        bad(Fault::Range {
+            key,
+            value,
+            least: least.into(),
+            most: 65535,
+        })
+    })
+}
+
+/// A word of the object; empty if it is not there.
+fn word(object: &Object, key: &str) -> Result<String, ConfigError> {
+    object
+        .read::<String>(key)
+        .map_err(|error| bad(Fault::Member(error)))
+        .map(Option::unwrap_or_default)
+}
+
+/// The mode, which needs its family in the network.
+fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
+    let mode = match word(object, "Mode")?.as_str() {
+        "" | "separate" => Mode::Separate,
+        "auto" => Mode::Auto,
+        "ipv4" => Mode::Ipv4,
+        "ipv6" => Mode::Ipv6,
+        other => {
+            return Err(ConfigError::WireguardMode {
+                found: other.to_owned(),
+            });
+        }
+    };
+    let lacks = match mode {
+        Mode::Ipv4 if networks.v4().is_none() => Some(Family::V4),
+        Mode::Ipv6 if networks.v6().is_none() => Some(Family::V6),
+        _ => None,
+    };
+    match lacks {
+        Some(family) => Err(bad(Fault::ModeNeeds {
+            family,
+            networks: *networks,
+        })),
+        None => Ok(mode),
+    }
+}
+
+/// The preshared key. Errors do not quote the value: it may be a secret.
+fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
+    let text = object
+        .read::<String>("PSK")
+        .map_err(|_| ConfigError::Psk)?
+        .unwrap_or_default();
+    match text.as_str() {
+        "" => Ok(None),
+        text => Secret::parse(text).map(Some).ok_or(ConfigError::Psk),
+    }
+}
+
+fn implementation(object: &Object) -> Result<Implementation, ConfigError> {
+    match word(object, "Implementation")?
+        .to_ascii_lowercase()
+        .as_str()
+    {
+        "" | "auto" => Ok(Implementation::Auto),
+        "kernel" => Ok(Implementation::Kernel),
+        "userspace" => Ok(Implementation::Userspace),
+        other => Err(bad(Fault::Word {
+            key: "Implementation",
+            value: other.to_owned(),
+            words: &["auto", "kernel", "userspace"],
+        })),
     }
 }
 
@@ -313,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named() {
+    fn config_errors_name_the_key() {
         for (text, part) in [
             (r#"{"ListenPort":0}"#, "ListenPort is 0"),
             (r#"{"ListenPort":65536}"#, "ListenPort is 65536"),

@@ -15,7 +15,6 @@ pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
 /// A longer file holds no key.
 const LONGEST: u64 = 4096;
 
-/// What a file holds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// A key.
@@ -161,8 +160,8 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
         if ours && entry.file_type()?.is_file() {
             fs::remove_file(entry.path())?;
             tracing::info!(
-                "removed {}, which a crash left while a WireGuard key was written",
-                entry.path().display()
+                path = %entry.path().display(),
+                "removed a temporary WireGuard key that a crash left"
             );
         }
     }
@@ -198,8 +197,9 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
 pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
-            "cannot remove temporary WireGuard keys beside {}: {error}",
-            path.display()
+            path = %path.display(),
+            error = %error,
+            "cannot remove temporary WireGuard keys in the key's directory"
         );
     }
     match read(path, links)? {
@@ -208,9 +208,9 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
         Content::Garbled => {
             let aside = set_aside(path)?;
             tracing::warn!(
-                "{} held no WireGuard private key (32 bytes in base64): it was moved to {}, and a new key is made; peers learn it from this node's lease",
-                path.display(),
-                aside.display()
+                path = %path.display(),
+                to = %aside.display(),
+                "the file held no WireGuard private key (32 bytes in base64) and was moved; making a new key, which peers learn from this node's lease"
             );
         }
     }
@@ -226,9 +226,9 @@ pub(super) fn renew(path: &Path) -> Result<Secret, FileError> {
         .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
     write(path, &key)?;
     tracing::info!(
-        "new WireGuard key in {}: public key {}",
-        path.display(),
-        key.public()
+        path = %path.display(),
+        public_key = %key.public(),
+        "new WireGuard key"
     );
     Ok(key)
 }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_set_aside_and_what_is_no_file_is_an_error() {
+    fn invalid_key_is_set_aside_and_a_non_file_is_an_error() {
         let folder = folder("bad");
         let path = folder.join("wgkey");
         for bad in [

@@ -41,7 +41,6 @@ pub(super) struct Keys {
     pub preshared: Option<Secret>,
 }
 
-/// The present keys.
 pub(super) struct Secrets(ArcSwap<Keys>);
 
 impl Secrets {
@@ -54,7 +53,6 @@ impl Secrets {
         }))
     }
 
-    /// The present keys.
     pub(super) fn now(&self) -> Arc<Keys> {
         self.0.load_full()
     }
@@ -117,7 +115,7 @@ impl Files {
             if self.refuse_insecure {
                 return Err(SecretError::Exposed(exposed));
             }
-            tracing::warn!("{exposed}");
+            tracing::warn!(error = %exposed, "a file with a WireGuard key is exposed");
         }
         Ok(())
     }
@@ -175,12 +173,13 @@ impl Files {
 fn hide_memory() {
     if let Err(error) = prctl::set_dumpable(false) {
         tracing::warn!(
-            "cannot exclude WireGuard keys from core dumps: prctl(PR_SET_DUMPABLE): {error}"
+            error = %error,
+            "cannot exclude WireGuard keys from core dumps: prctl(PR_SET_DUMPABLE)"
         );
     }
 }
 
-/// What is said of the files. Each problem is told once.
+/// The last warnings about the files. Each is logged once.
 #[derive(Default)]
 struct Notices {
     /// Whether the private key's file held none the last time.
@@ -189,16 +188,16 @@ struct Notices {
     preshared: String,
 }
 
-fn tell(last: &mut String, now: String) {
+fn warn_once(last: &mut String, now: String) {
     if *last != now {
         if !now.is_empty() {
-            tracing::warn!("{now}");
+            tracing::warn!(error = %now, "a file with a WireGuard key needs attention");
         }
         *last = now;
     }
 }
 
-/// Follows the files, and makes another key when that is asked for. `replanned` is told of each change.
+/// Follows the files, and makes another key when that is asked for. `replanned` is notified of each change.
 pub(super) async fn follow(
     secrets: Arc<Secrets>,
     files: Files,
@@ -217,7 +216,11 @@ pub(super) async fn follow(
                     secrets.set(key, preshared);
                     replanned.notify_one();
                 }
-                Err(error) => tracing::error!("cannot write another WireGuard key to {}: {error}", files.key.display()),
+                Err(error) => tracing::error!(
+                    path = %files.key.display(),
+                    error = %error,
+                    "cannot write another WireGuard key"
+                ),
             },
         }
         if reread(&secrets, &files, &mut notices) {
@@ -237,9 +240,9 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let changed = (private != now.private, preshared != now.preshared);
     if changed.0 {
         tracing::info!(
-            "{} holds another WireGuard key: public key {}",
-            files.key.display(),
-            private.public()
+            path = %files.key.display(),
+            public_key = %private.public(),
+            "the file holds another WireGuard key"
         );
     }
     if changed.1 {
@@ -267,7 +270,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
             notices.lost = false;
             let key = key.clamped();
             let (text, taken) = files.trust(SecretKind::Private, path, key != *present);
-            tell(&mut notices.key, text);
+            warn_once(&mut notices.key, text);
             return if taken { key } else { present.clone() };
         }
         // Somebody may be writing it.
@@ -278,26 +281,26 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
         Ok(Content::Missing) => {}
         Ok(Content::Garbled) => match keys::set_aside(path) {
             Ok(aside) => tracing::warn!(
-                "{} held no WireGuard key and was moved to {}",
-                path.display(),
-                aside.display()
+                path = %path.display(),
+                to = %aside.display(),
+                "the file held no WireGuard key and was moved"
             ),
             Err(error) => {
-                tell(&mut notices.key, kept(error));
+                warn_once(&mut notices.key, kept(error));
                 return present.clone();
             }
         },
         Err(error) => {
-            tell(&mut notices.key, kept(error));
+            warn_once(&mut notices.key, kept(error));
             return present.clone();
         }
     }
     match keys::write(path, present) {
         Ok(()) => tracing::warn!(
-            "the WireGuard key in {} was lost; the present one was written there again",
-            path.display()
+            path = %path.display(),
+            "the file lost its WireGuard key; the present one was written there again"
         ),
-        Err(error) => tell(
+        Err(error) => warn_once(
             &mut notices.key,
             format!(
                 "cannot write the WireGuard key to {}: {error}; after a restart this node has another one",
@@ -318,14 +321,14 @@ fn preshared(
     let why = match keys::read(path, Links::Followed) {
         Ok(Content::Key(key)) => {
             let (text, taken) = files.trust(SecretKind::Preshared, path, present != Some(&key));
-            tell(&mut notices.preshared, text);
+            warn_once(&mut notices.preshared, text);
             return if taken { Some(key) } else { present.cloned() };
         }
         Ok(Content::Garbled) => "it does not hold 32 bytes in base64".to_owned(),
         Ok(Content::Missing) => "there is no such file".to_owned(),
         Err(error) => error.to_string(),
     };
-    tell(
+    warn_once(
         &mut notices.preshared,
         format!(
             "cannot read the preshared key of {}: {why}; keeping the present one",

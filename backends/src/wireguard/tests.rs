@@ -190,7 +190,7 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
 }
 
 #[test]
-fn one_device_for_both() {
+fn modes_other_than_separate_have_one_device() {
     for (mode, endpoint) in [
         ("auto", "192.168.56.2:51820"),
         ("ipv4", "192.168.56.2:51820"),
@@ -218,7 +218,7 @@ fn one_device_for_both() {
             2,
             "{mode}: {found:#?}"
         );
-        let told = plan.announced(&Facts {
+        let announced = plan.announced(&Facts {
             underlay: underlay(),
             on_link: BTreeSet::new(),
             accepted_macs: Default::default(),
@@ -226,8 +226,8 @@ fn one_device_for_both() {
         let data = Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(1)));
         assert_eq!(
             (
-                told.data.map(|data| data.as_str().to_owned()),
-                told.v6_data.map(|data| data.as_str().to_owned())
+                announced.data.map(|data| data.as_str().to_owned()),
+                announced.v6_data.map(|data| data.as_str().to_owned())
             ),
             (data.clone(), data),
             "{mode}"
@@ -375,7 +375,7 @@ fn nodes_behind_one_address_are_peers() {
 }
 
 #[test]
-fn a_key_tells_whose_a_lease_is() {
+fn key_identifies_the_owner_of_a_lease() {
     let mut other = lease(2, None);
     other.attrs.node = Some(NodeId::default());
     assert_eq!(identity(&other.attrs), Some(key(2)));
@@ -397,11 +397,11 @@ proptest! {
         let mut leases = LeaseTable::default();
         let mut known = Desired::whole(&plan, &leases, &facts);
         for next in &tables {
-            let told = |(n, (owner, since)): (&u8, &(u8, i64))| Lease {
+            let published = |(n, (owner, since)): (&u8, &(u8, i64))| Lease {
                 since: *since,
                 ..lease(*n, Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(*owner))))
             };
-            let next = LeaseTable::of(next.iter().map(told), BTreeSet::new());
+            let next = LeaseTable::of(next.iter().map(published), BTreeSet::new());
             let whole = Desired::whole(&plan, &next, &facts);
             match known.change(&plan, &leases, &next, &facts) {
                 None => known = whole,
@@ -417,7 +417,7 @@ proptest! {
 
 /// Both halves of a lease need the same peer where there is one device. That is no reason to compute everything anew.
 #[test]
-fn a_node_that_joins_costs_nobody_anything() {
+fn joining_node_changes_nothing_for_other_peers() {
     for keys in ["", r#","Mode":"auto""#] {
         let plan = plan(DUAL, keys);
         let facts = Facts {

@@ -27,7 +27,7 @@ pub(super) fn kernel<K: Kernel>(
             continue;
         }
         done.push(name);
-        // The addresses of the families that this device has, from which it tells pods of errors.
+        // The addresses of the families that this device has, from which it sends ICMP errors to pods.
         let sources = own
             .only(|family| config.device(family) == name)
             .map(|own| own.network_addresses());

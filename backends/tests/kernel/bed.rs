@@ -322,7 +322,7 @@ impl Node {
         self.observer.status()
     }
 
-    /// What the kernel has beside what is wanted.
+    /// What the kernel has in addition to the desired objects.
     pub(crate) async fn inspect(&self) -> Inspection {
         inspect(
             &self.kernel_audit.look().await.unwrap(),

@@ -62,7 +62,7 @@ fn a_foreign_route_is_reported_as_a_conflict() {
             "{}",
             kernel.trouble_text()
         );
-        let told = [
+        let texts = [
             "find it with `ip route show 10.244.2.0/24`",
             "no other route to fd10:244:0:2:: takes precedence",
         ];
@@ -70,8 +70,8 @@ fn a_foreign_route_is_reported_as_a_conflict() {
             kernel
                 .failed_peers
                 .iter()
-                .zip(told)
-                .all(|(failed, told)| failed.why.to_string().contains(told)),
+                .zip(texts)
+                .all(|(failed, texts)| failed.why.to_string().contains(texts)),
             "{:?}",
             kernel.failed_peers
         );
@@ -365,7 +365,7 @@ fn links_are_rebuilt_only_if_necessary() {
     });
 }
 
-/// What the kernel tells of our devices, but for what differs with each of them.
+/// What the kernel reports of our devices, but for what differs with each of them.
 fn devices() -> Vec<serde_json::Value> {
     let mut devices = json("ip -d -j link show type vxlan");
     for device in &mut devices {
@@ -529,7 +529,7 @@ fn checksum_offload_is_switched_and_kept() {
 }
 
 #[test]
-fn without_ipv6_on_the_device_ipv4_works() {
+fn ipv4_works_without_ipv6_on_the_device() {
     in_namespace(|| async {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;

@@ -1,4 +1,4 @@
-//! What is told of the kernel's objects, beside what `ip` and `bridge` print.
+//! Reports about the kernel's objects, compared with what `ip` and `bridge` print.
 
 use crate::bed::*;
 use netstate::inspect::{Inspection, ObjectKind, ObjectState};
@@ -41,7 +41,7 @@ fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn every_backends_objects_are_as_wanted_and_read_as_they_are_printed() {
+fn every_backends_objects_are_in_sync_and_print_like_ip() {
     for (backend, kinds) in [
         (
             r#"{"Type":"vxlan"}"#,
@@ -114,7 +114,7 @@ fn every_backends_objects_are_as_wanted_and_read_as_they_are_printed() {
 }
 
 #[test]
-fn what_others_have_is_told_apart() {
+fn foreign_objects_are_reported_as_foreign() {
     in_namespace(|| async {
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         node.idle().await;
@@ -206,7 +206,7 @@ fn refused(node: &Node) -> Vec<String> {
 
 /// A route in our place is named, and so is one that was put before ours.
 #[test]
-fn a_route_in_our_place_is_told_with_the_kernels_error() {
+fn conflicting_route_is_reported_with_the_kernel_error() {
     in_namespace(|| async {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         node.idle().await;

@@ -14,14 +14,14 @@ const XTABLES_LOCK: &str = "/run/xtables.lock";
 pub enum ProgramError {
     /// The program is not installed or cannot be run.
     Missing {
-        /// The program's name.
+        /// The program that was started.
         program: String,
         /// The system's error. None if nothing was run: no program of several is there.
         errno: Option<Errno>,
     },
     /// The system cannot start another process.
     NoProcess {
-        /// The program's name.
+        /// The program that was started.
         program: String,
     },
     /// Another program holds the xtables lock.
@@ -31,39 +31,39 @@ pub enum ProgramError {
     },
     /// The program did not finish in time.
     TimedOut {
-        /// Its command.
+        /// The command with its arguments.
         command: String,
         /// How long it was waited for.
         seconds: u64,
     },
     /// What the command names, or what the kernel needs for it, is not there.
     NotFound {
-        /// The command.
+        /// The command with its arguments.
         command: String,
-        /// How it ended.
+        /// The exit status of the program.
         status: ExitStatus,
-        /// The program's words.
+        /// What the program printed to stderr.
         words: String,
     },
     /// The program, or the kernel that it passed the rules to, refused.
     Refused {
-        /// Its command.
+        /// The command with its arguments.
         command: String,
-        /// How it ended.
+        /// The exit status of the program.
         status: ExitStatus,
-        /// The program's words.
+        /// What the program printed to stderr.
         words: String,
     },
     /// The end of the program could not be awaited.
     Lost {
-        /// Its command.
+        /// The command with its arguments.
         command: String,
-        /// The system's error.
+        /// The errno of the failed system call.
         errno: Errno,
     },
     /// The program did not print what it was asked for.
     NotJson {
-        /// The parser's words.
+        /// The message of the JSON parser.
         words: String,
     },
 }
@@ -142,16 +142,16 @@ impl std::error::Error for ProgramError {}
 /// Why the rules of a family are not in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RulesError {
-    /// A program failed.
+    /// A program failed, so rules may be missing.
     Program {
-        /// What failed.
+        /// The error of the program.
         error: ProgramError,
         /// Whether the rules are written with nftables; otherwise they are with iptables.
         nftables: bool,
     },
     /// The encapsulation port cannot be guarded. The other rules are in place.
     Unguarded {
-        /// What failed.
+        /// The error of the program.
         error: ProgramError,
     },
 }

@@ -32,11 +32,11 @@ const NFTABLES: &str = "nftables";
 /// The desired rules and the tool that applies them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The cluster's networks.
+    /// The networks of the cluster, one for each family.
     pub networks: Subnets,
-    /// This node's subnets.
+    /// This node's subnets, one for each family.
     pub own: Subnets,
-    /// The operator's options.
+    /// The options from the command line.
     pub options: RuleOptions,
     /// Use nftables instead of iptables.
     pub nftables: bool,
@@ -108,7 +108,7 @@ pub struct Applied {
 /// A message to log once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// For information.
+    /// A message to log at level info.
     Info(String),
     /// The operator should act.
     Warn(String),
@@ -528,7 +528,7 @@ async fn clear_iptables_by_nft(
     for table in ["nat", "filter", "raw"] {
         match nft_table(family, table).await {
             Ok(listing) => listings.extend(listing),
-            Err(why) => return tracing::debug!("{why}"),
+            Err(why) => return tracing::debug!(error = %why, "cannot list rules with nft"),
         }
     }
     let Some((script, words)) = nftables_text::iptables_removal(&listings, others) else {
@@ -559,7 +559,7 @@ async fn clear_nft(
         Ok(Some(listing)) => listing,
         Ok(None) => return,
         // A host without nft is not expected to have nftables tables.
-        Err(why) => return tracing::debug!("{why}"),
+        Err(why) => return tracing::debug!(error = %why, "cannot list rules with nft"),
     };
     let nothing = Ruleset {
         others: others.clone(),
@@ -586,7 +586,7 @@ async fn clear_nft(
     }
 }
 
-/// The commands that remove rules of Go flannel before v0.17. These rules cannot be told apart from an operator's.
+/// The commands that remove rules of Go flannel before v0.17. These rules cannot be distinguished from an operator's.
 pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
     for family in Family::ALL {

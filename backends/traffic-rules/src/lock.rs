@@ -23,7 +23,7 @@ pub struct RulesLock {
 }
 
 /// Attempts at which the holder must not be root before its lock is ignored. A daemon of root has no user yet between binding and listening.
-const STRANGERS: u32 = 3;
+const MAX_FOREIGN_HOLDERS: u32 = 3;
 
 /// Takes the lock for one program. Each program has its own, so that waiting for the xtables lock does not delay nftables. A lock of another
 /// user is ignored.
@@ -36,7 +36,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     let Ok(address) = SocketAddr::from_abstract_name(name) else {
         return RulesLock { _socket: None };
     };
-    let mut strangers = 0;
+    let mut foreign_holders = 0;
     // Each question stays in the holder's backlog: once it is known, nothing is asked.
     let mut known = false;
     loop {
@@ -50,8 +50,12 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
         };
         let taken = error.kind() == std::io::ErrorKind::AddrInUse;
         known = known || taken && is_ours(name);
-        strangers = if taken && !known { strangers + 1 } else { 0 };
-        if strangers >= STRANGERS {
+        foreign_holders = if taken && !known {
+            foreign_holders + 1
+        } else {
+            0
+        };
+        if foreign_holders >= MAX_FOREIGN_HOLDERS {
             tracing::debug!(
                 name,
                 "ignoring a lock that is not known to be root's or this user's: writing rules without it"
@@ -59,7 +63,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
             return RulesLock { _socket: None };
         }
         if !taken || started.elapsed() >= timeout {
-            tracing::debug!("writing rules without the lock: {error}");
+            tracing::debug!(name, error = %error, "writing rules without the lock");
             return RulesLock { _socket: None };
         }
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -381,94 +381,134 @@ pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) 
     .is_shared()
 }
 
-/// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep. None if there are none.
-/// nft does not print iptables comments, so a jump is recognised by its target.
+/// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep, and what it removes. None
+/// if there are none. nft does not print iptables comments, so a jump is recognised by its target.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
 ) -> Option<(String, Vec<String>)> {
-    let (mut rules, mut chains, mut words) = (String::new(), String::new(), Vec::new());
-    let guard =
-        |name: &str| slot_of(name, "FLANNEL-ENCAP").is_some_and(|slot| !others.keeps_guard(slot));
-    let ours = |name: &str| ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&name) || guard(name);
-    let owner = |rule: &Value| {
-        let (source, destination) = named(rule);
-        others
-            .network(source, destination)
-            .map(|_| others.owner(source, destination))
+    let mut removal = IptablesRemoval {
+        others,
+        rules: String::new(),
+        chains: String::new(),
+        words: Vec::new(),
     };
     for listing in listings {
-        let within = |chain: &'a str| {
-            items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
-        };
-        let shared = |chain: &'a str| within(chain).any(|rule| owner(rule) == Some(Owner::Theirs));
-        for chain in items(listing, "chain") {
-            let (family, table, name) = (
-                text(chain, "family"),
-                text(chain, "table"),
-                text(chain, "name"),
-            );
-            if !ours(name) {
-                continue;
-            }
-            if shared(name) {
-                let mine = within(name)
-                    .filter(|rule| owner(rule) == Some(Owner::Ours))
-                    .filter_map(|rule| rule.get("handle")?.as_u64());
-                let mine: Vec<u64> = mine.collect();
-                mine.iter().for_each(|handle| {
-                    let _ = writeln!(rules, "delete rule {family} {table} {name} handle {handle}");
-                });
-                let text = format!(
-                    "table {family} {table}: {} rules in chain {name}, which another flanneld also uses",
-                    mine.len()
-                );
-                words.extend((!mine.is_empty()).then_some(text));
-                continue;
-            }
-            let _ = write!(
-                chains,
-                "flush chain {family} {table} {name}\ndelete chain {family} {table} {name}\n"
-            );
-            words.push(format!(
-                "table {family} {table}: chain {name} and the jumps to it"
-            ));
+        items(listing, "chain").for_each(|chain| removal.chain(listing, chain));
+        items(listing, "rule").for_each(|rule| removal.jump(listing, rule));
+    }
+    let IptablesRemoval {
+        rules,
+        chains,
+        words,
+        ..
+    } = removal;
+    (!rules.is_empty() || !chains.is_empty()).then(|| (rules + &chains, words))
+}
+
+/// The lines that remove iptables-nft rules. Rules go first: a chain in use cannot be deleted.
+struct IptablesRemoval<'a> {
+    others: &'a OtherDaemons,
+    rules: String,
+    chains: String,
+    /// What is removed.
+    words: Vec<String>,
+}
+
+impl IptablesRemoval<'_> {
+    /// Whether flannel made a chain, by its name.
+    fn is_ours(&self, chain: &str) -> bool {
+        ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&chain)
+            || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !self.others.keeps_guard(slot))
+    }
+
+    /// The owner of a rule, if it names a network.
+    fn owner(&self, rule: &Value) -> Option<Owner> {
+        let (source, destination) = named(rule);
+        self.others.network(source, destination)?;
+        Some(self.others.owner(source, destination))
+    }
+
+    /// Whether other daemons have rules in a chain.
+    fn is_shared(&self, listing: &Value, chain: &str) -> bool {
+        rules_of(listing, chain).any(|rule| self.owner(rule) == Some(Owner::Theirs))
+    }
+
+    /// Removes a chain, or from a shared one only our rules.
+    fn chain(&mut self, listing: &Value, chain: &Value) {
+        let (family, table, name) = (
+            text(chain, "family"),
+            text(chain, "table"),
+            text(chain, "name"),
+        );
+        if !self.is_ours(name) {
+            return;
         }
-        for rule in items(listing, "rule") {
-            let (family, table, chain) = (
-                text(rule, "family"),
-                text(rule, "table"),
-                text(rule, "chain"),
-            );
-            let targets = rule
-                .get("expr")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten();
-            let gone = |name: &str| {
-                ours(name)
-                    && !items(listing, "chain")
-                        .any(|chain| text(chain, "name") == name && shared(text(chain, "name")))
-            };
-            let leads = |part: &Value| {
-                ["jump", "goto"].iter().any(|verb| {
-                    part.get(verb)
-                        .is_some_and(|jump| gone(text(jump, "target")))
-                })
-            };
-            if let Some(handle) = rule
-                .get("handle")
-                .and_then(Value::as_u64)
-                .filter(|_| !ours(chain) && targets.clone().any(leads))
-            {
+        if self.is_shared(listing, name) {
+            let mine: Vec<u64> = rules_of(listing, name)
+                .filter(|rule| self.owner(rule) == Some(Owner::Ours))
+                .filter_map(|rule| rule.get("handle")?.as_u64())
+                .collect();
+            for handle in &mine {
                 let _ = writeln!(
-                    rules,
-                    "delete rule {family} {table} {chain} handle {handle}"
+                    self.rules,
+                    "delete rule {family} {table} {name} handle {handle}"
                 );
             }
+            let text = format!(
+                "table {family} {table}: {} rules in chain {name}, which another flanneld also uses",
+                mine.len()
+            );
+            self.words.extend((!mine.is_empty()).then_some(text));
+            return;
+        }
+        let _ = write!(
+            self.chains,
+            "flush chain {family} {table} {name}\ndelete chain {family} {table} {name}\n"
+        );
+        self.words.push(format!(
+            "table {family} {table}: chain {name} and the jumps to it"
+        ));
+    }
+
+    /// Removes a rule of another program's chain that leads to a chain which is removed.
+    fn jump(&mut self, listing: &Value, rule: &Value) {
+        let (family, table, chain) = (
+            text(rule, "family"),
+            text(rule, "table"),
+            text(rule, "chain"),
+        );
+        let gone = |name: &str| {
+            self.is_ours(name)
+                && !items(listing, "chain").any(|chain| {
+                    text(chain, "name") == name && self.is_shared(listing, text(chain, "name"))
+                })
+        };
+        let leads = |part: &Value| {
+            ["jump", "goto"].iter().any(|verb| {
+                part.get(verb)
+                    .is_some_and(|jump| gone(text(jump, "target")))
+            })
+        };
+        let mut parts = rule
+            .get("expr")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
+        if !self.is_ours(chain)
+            && let Some(handle) = rule.get("handle").and_then(Value::as_u64)
+            && parts.any(leads)
+        {
+            let _ = writeln!(
+                self.rules,
+                "delete rule {family} {table} {chain} handle {handle}"
+            );
         }
     }
-    (!rules.is_empty() || !chains.is_empty()).then(|| (rules + &chains, words))
+}
+
+fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a Value> {
+    items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
 /// The networks that a rule matches. Its other expressions are ignored.
@@ -577,98 +617,110 @@ enum GuardOwner {
     Orphaned,
 }
 
+impl GuardOwner {
+    fn of(slot: u16, rules: &Ruleset) -> Self {
+        if rules.encap.is_some() && slot == rules.guard_slot {
+            GuardOwner::Ours
+        } else if rules.others.keeps_guard(slot) {
+            GuardOwner::Theirs
+        } else {
+            GuardOwner::Orphaned
+        }
+    }
+}
+
 impl TableState {
     fn read(listing: &Value, rules: &Ruleset) -> Self {
         let mut found = Self::default();
-        let guard = |slot: u16| match slot {
-            slot if rules.encap.is_some() && slot == rules.guard_slot => GuardOwner::Ours,
-            slot if rules.others.keeps_guard(slot) => GuardOwner::Theirs,
-            _ => GuardOwner::Orphaned,
-        };
-        for chain in items(listing, "chain") {
-            let name = text(chain, "name");
-            let known =
-                CHAINS
-                    .iter()
-                    .find_map(|known| match (known.guard, slot_of(name, known.name)) {
-                        (true, Some(slot)) => Some((known, guard(slot))),
-                        (false, Some(0)) => Some((known, GuardOwner::Ours)),
-                        _ => None,
-                    });
-            let right = known.as_ref().is_some_and(|(known, _)| {
-                (
-                    text(chain, "type"),
-                    text(chain, "hook"),
-                    text(chain, "policy"),
-                ) == (known.kind, known.hook, "accept")
-                    && chain.get("prio").and_then(Value::as_i64) == Some(known.priority)
-            });
-            match known {
-                Some((_, GuardOwner::Theirs)) => found.is_shared = true,
-                Some((_, GuardOwner::Orphaned)) => found.orphans.push(("chain", name.to_owned())),
-                _ => {
-                    found.foreign |= !right;
-                    found.chains.push(FoundChain {
-                        name: name.to_owned(),
-                        rules: Vec::new(),
-                    });
-                }
-            }
-        }
-        for rule in items(listing, "rule") {
-            let name = text(rule, "chain");
-            if let Some(chain) = found.chains.iter_mut().find(|chain| chain.name == name) {
-                let encapsulation = rules
-                    .encap
-                    .as_ref()
-                    .filter(|_| chain.is_guard())
-                    .map(|encap| encap.encapsulation);
-                chain.rules.push(FoundRule {
-                    handle: rule.get("handle").and_then(Value::as_u64),
-                    rule: parse(rule, encapsulation, rules.guard_slot),
-                });
-            }
-        }
-        for set in items(listing, "set") {
-            match slot_of(text(set, "name"), PEERS).map(guard) {
-                Some(GuardOwner::Ours) => {
-                    found.foreign |= text(set, "type")
-                        != rules.family.pick("ipv4_addr", "ipv6_addr")
-                        || set.get("flags").is_some();
-                    let elements = set
-                        .get("elem")
-                        .and_then(Value::as_array)
-                        .map(Vec::as_slice)
-                        .unwrap_or_default();
-                    found.peers = Some(
-                        elements
-                            .iter()
-                            .map(|element| element.as_str()?.parse().ok())
-                            .collect(),
-                    );
-                }
-                Some(GuardOwner::Orphaned) => {
-                    found.orphans.push(("set", text(set, "name").to_owned()));
-                }
-                Some(GuardOwner::Theirs) | None => {}
-            }
-        }
-        for counter in items(listing, "counter") {
-            match slot_of(text(counter, "name"), UNKNOWN_SENDERS).map(guard) {
-                Some(GuardOwner::Ours) => {
-                    found.unknown_senders = counter.get("packets").and_then(Value::as_u64);
-                }
-                Some(GuardOwner::Orphaned) => found
-                    .orphans
-                    .push(("counter", text(counter, "name").to_owned())),
-                Some(GuardOwner::Theirs) | None => {}
-            }
-        }
+        items(listing, "chain").for_each(|chain| found.add_chain(chain, rules));
+        items(listing, "rule").for_each(|rule| found.add_rule(rule, rules));
+        items(listing, "set").for_each(|set| found.add_set(set, rules));
+        items(listing, "counter").for_each(|counter| found.add_counter(counter, rules));
         found.is_shared |= found
             .chains
             .iter()
             .any(|chain| chain.is_shared(&rules.others));
         found
+    }
+
+    fn add_chain(&mut self, chain: &Value, rules: &Ruleset) {
+        let name = text(chain, "name");
+        let known =
+            CHAINS
+                .iter()
+                .find_map(|known| match (known.guard, slot_of(name, known.name)) {
+                    (true, Some(slot)) => Some((known, GuardOwner::of(slot, rules))),
+                    (false, Some(0)) => Some((known, GuardOwner::Ours)),
+                    _ => None,
+                });
+        let right = known.as_ref().is_some_and(|(known, _)| {
+            (
+                text(chain, "type"),
+                text(chain, "hook"),
+                text(chain, "policy"),
+            ) == (known.kind, known.hook, "accept")
+                && chain.get("prio").and_then(Value::as_i64) == Some(known.priority)
+        });
+        match known {
+            Some((_, GuardOwner::Theirs)) => self.is_shared = true,
+            Some((_, GuardOwner::Orphaned)) => self.orphans.push(("chain", name.to_owned())),
+            _ => {
+                self.foreign |= !right;
+                self.chains.push(FoundChain {
+                    name: name.to_owned(),
+                    rules: Vec::new(),
+                });
+            }
+        }
+    }
+
+    fn add_rule(&mut self, rule: &Value, rules: &Ruleset) {
+        let name = text(rule, "chain");
+        if let Some(chain) = self.chains.iter_mut().find(|chain| chain.name == name) {
+            let encapsulation = rules
+                .encap
+                .as_ref()
+                .filter(|_| chain.is_guard())
+                .map(|encap| encap.encapsulation);
+            chain.rules.push(FoundRule {
+                handle: rule.get("handle").and_then(Value::as_u64),
+                rule: parse(rule, encapsulation, rules.guard_slot),
+            });
+        }
+    }
+
+    fn add_set(&mut self, set: &Value, rules: &Ruleset) {
+        let name = text(set, "name");
+        match slot_of(name, PEERS).map(|slot| GuardOwner::of(slot, rules)) {
+            Some(GuardOwner::Ours) => {
+                self.foreign |= text(set, "type") != rules.family.pick("ipv4_addr", "ipv6_addr")
+                    || set.get("flags").is_some();
+                let elements = set
+                    .get("elem")
+                    .and_then(Value::as_array)
+                    .map(Vec::as_slice)
+                    .unwrap_or_default();
+                self.peers = Some(
+                    elements
+                        .iter()
+                        .map(|element| element.as_str()?.parse().ok())
+                        .collect(),
+                );
+            }
+            Some(GuardOwner::Orphaned) => self.orphans.push(("set", name.to_owned())),
+            Some(GuardOwner::Theirs) | None => {}
+        }
+    }
+
+    fn add_counter(&mut self, counter: &Value, rules: &Ruleset) {
+        let name = text(counter, "name");
+        match slot_of(name, UNKNOWN_SENDERS).map(|slot| GuardOwner::of(slot, rules)) {
+            Some(GuardOwner::Ours) => {
+                self.unknown_senders = counter.get("packets").and_then(Value::as_u64);
+            }
+            Some(GuardOwner::Orphaned) => self.orphans.push(("counter", name.to_owned())),
+            Some(GuardOwner::Theirs) | None => {}
+        }
     }
 
     fn chain(&self, name: &str) -> Option<&FoundChain> {

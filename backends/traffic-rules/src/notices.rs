@@ -26,7 +26,7 @@ pub struct Change<'a> {
     pub chain: &'a str,
 }
 
-/// What queued notifications say.
+/// The result of reading queued notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
     /// Nothing that matters was changed.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_services_are_told_from_others() {
+    fn service_changes_are_distinguished_from_other_changes() {
         fn nft(script: &str) {
             assert!(
                 Command::new("nft").arg(script).status().unwrap().success(),

@@ -87,7 +87,7 @@ pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
         (News::Changed, _) => interval(Duration::ZERO, cost) / NOTICED,
         (News::Lost, true) => interval(Duration::ZERO, cost) / LOST,
         (News::None, true) => interval(UNCHANGED, cost),
-        // Nothing else tells that a rule is gone.
+        // Nothing else shows that a rule is gone.
         (_, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
     }
 }

@@ -106,7 +106,7 @@ impl Iptables {
     /// All rules of the family, with packet counts.
     ///
     /// # Errors
-    /// The program's error.
+    /// The program is missing, timed out, or exited with an error.
     pub async fn dump(&self) -> Result<String, ProgramError> {
         run(&self.save, &["-c"], None).await
     }
@@ -115,7 +115,7 @@ impl Iptables {
     /// is asked for by its name is created.
     ///
     /// # Errors
-    /// The program's error.
+    /// The program is missing, timed out, or exited with an error.
     pub async fn dump_filter(&self) -> Result<String, ProgramError> {
         match self.variant {
             Variant::Nft => run(&self.save, &["-t", "filter"], None).await,
@@ -126,7 +126,7 @@ impl Iptables {
     /// Passes rules to the program.
     ///
     /// # Errors
-    /// The program's error.
+    /// The program is missing, timed out, or exited with an error.
     pub async fn apply(&self, payload: &str) -> Result<(), ProgramError> {
         self.restore(&["--noflush", "-w", "5"], payload).await
     }
@@ -134,7 +134,7 @@ impl Iptables {
     /// Tests whether random ports can be used for masqueraded connections. Nothing is written.
     ///
     /// # Errors
-    /// Why they cannot.
+    /// The program is missing, or it refuses the rules.
     pub async fn probe(&self) -> Result<(), ProgramError> {
         let payload =
             "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
@@ -237,7 +237,7 @@ pub(crate) fn legacy_tables(family: Family) -> Vec<String> {
 /// Runs an nft script as one transaction.
 ///
 /// # Errors
-/// nft's error.
+/// nft is missing, timed out, or exited with an error.
 pub async fn nft(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["-f", "-"], Some(script))
         .await
@@ -247,7 +247,7 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
 /// Tests whether nft and the kernel accept a script. Nothing is written.
 ///
 /// # Errors
-/// Why they do not.
+/// nft is missing, or it refuses the script.
 pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["--check", "-f", "-"], Some(script))
         .await

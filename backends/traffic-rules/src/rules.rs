@@ -46,7 +46,7 @@ impl GuardOptions {
 /// What to do with encapsulated packets that do not come from a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownSenders {
-    /// Accept them.
+    /// Accepts their packets.
     #[default]
     Off,
     /// Count and accept them.
@@ -125,12 +125,12 @@ impl Ruleset {
     }
 }
 
-/// One rule.
+/// A rule of a chain: its conditions and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The conditions, all of which must hold.
     pub matches: Vec<Match>,
-    /// The action.
+    /// What becomes of packets that fulfil all conditions.
     pub verdict: Verdict,
 }
 

@@ -651,10 +651,9 @@ fn iptables_output_is_recognised() {
     }
 }
 
-/// One transaction leads from any rules to any others, and a change of peers changes only the set.
-#[test]
-fn nft_changes_any_rules_to_any_others() {
-    let plain = |family: Family| {
+/// Rules of a family: none, plain ones, and with guards of several kinds and peers.
+fn nft_states(family: Family) -> [Ruleset; 6] {
+    let plain = || {
         family.pick(
             rules(),
             ruleset(
@@ -664,31 +663,32 @@ fn nft_changes_any_rules_to_any_others() {
             ),
         )
     };
+    [
+        Ruleset::empty(family),
+        plain(),
+        guarded(Ruleset::empty(family), UnknownSenders::Off, &[]),
+        guarded(
+            plain(),
+            UnknownSenders::Count,
+            &["192.168.56.102", "fd00:56::102"],
+        ),
+        guarded(
+            plain(),
+            UnknownSenders::Drop,
+            &["192.168.56.103", "fd00:56::103"],
+        ),
+        guarded(
+            plain(),
+            UnknownSenders::Drop,
+            &["192.168.56.102", "192.168.56.104", "fd00:56::104"],
+        ),
+    ]
+}
+
+#[test]
+fn nft_changes_any_rules_to_any_others() {
     for family in Family::ALL {
-        let states = [
-            Ruleset::empty(family),
-            plain(family),
-            guarded(Ruleset::empty(family), UnknownSenders::Off, &[]),
-            guarded(
-                plain(family),
-                UnknownSenders::Count,
-                &["192.168.56.102", "fd00:56::102"],
-            ),
-            guarded(
-                plain(family),
-                UnknownSenders::Drop,
-                &["192.168.56.103", "fd00:56::103"],
-            ),
-            guarded(
-                plain(family),
-                UnknownSenders::Drop,
-                &["192.168.56.102", "192.168.56.104", "fd00:56::104"],
-            ),
-        ];
-        let (layer, name) = nftables_text::table(family);
-        let foreign = format!(
-            "add table {layer} {name}\nadd chain {layer} {name} theirs\nadd rule {layer} {name} theirs drop\nadd chain {layer} {name} postrtg\n"
-        );
+        let states = nft_states(family);
         for from in &states {
             let first = nftables_text::script(from, None);
             let listing = in_namespace(&first, family);
@@ -716,9 +716,18 @@ fn nft_changes_any_rules_to_any_others() {
                 );
             }
         }
-        // A table with foreign contents is replaced as a whole.
+    }
+}
+
+#[test]
+fn nft_table_with_foreign_contents_is_replaced_as_a_whole() {
+    for family in Family::ALL {
+        let (layer, name) = nftables_text::table(family);
+        let foreign = format!(
+            "add table {layer} {name}\nadd chain {layer} {name} theirs\nadd rule {layer} {name} theirs drop\nadd chain {layer} {name} postrtg\n"
+        );
         let listing = in_namespace(&foreign, family);
-        for to in &states {
+        for to in &nft_states(family) {
             let after = in_namespace(
                 &format!("{foreign}{}", nftables_text::script(to, listing.as_ref())),
                 family,
@@ -728,10 +737,17 @@ fn nft_changes_any_rules_to_any_others() {
                 "{to:?}\n{after:?}"
             );
         }
-        let (old, new) = (&states[4], &states[5]);
+    }
+}
+
+#[test]
+fn nft_script_changes_only_the_set_when_peers_differ() {
+    for family in Family::ALL {
+        let (layer, name) = nftables_text::table(family);
+        let [.., old, new] = nft_states(family);
         let script = nftables_text::script(
-            new,
-            in_namespace(&nftables_text::script(old, None), family).as_ref(),
+            &new,
+            in_namespace(&nftables_text::script(&old, None), family).as_ref(),
         );
         let (gone, fresh) = family.pick(
             ("192.168.56.103", "192.168.56.102, 192.168.56.104"),
@@ -1045,6 +1061,99 @@ proptest! {
     }
 }
 
+/// What other programs do to the table of two daemons.
+const NFT_DAMAGE: [&str; 8] = [
+    "",
+    "flush chain ip flannel-ipv4 postrtg",
+    "delete chain ip flannel-ipv4 forward",
+    "add rule ip flannel-ipv4 postrtg drop",
+    "insert rule ip flannel-ipv4 postrtg ip saddr 10.5.0.0/16 accept",
+    "add rule ip flannel-ipv4 forward ip saddr 10.6.0.0/16 drop",
+    "flush table ip flannel-ipv4",
+    "add chain ip flannel-ipv4 theirs",
+];
+
+/// A table of nft in a network namespace: the scripts that were applied to it.
+struct SharedTable(String);
+
+impl SharedTable {
+    fn listing(&self) -> Option<serde_json::Value> {
+        in_namespace(&self.0, Family::V4)
+    }
+
+    /// A daemon corrects its rules.
+    fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
+        let listing = self.listing();
+        if !nftables_text::holds(rules, listing.as_ref()) {
+            self.0
+                .push_str(&nftables_text::script(rules, listing.as_ref()));
+        }
+        self.listing()
+    }
+}
+
+/// Both daemons sync after damage. Returns the table with the rules of both.
+fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
+    let both_hold = |listing: Option<&serde_json::Value>| {
+        nftables_text::holds(a, listing) && nftables_text::holds(b, listing)
+    };
+    let mut table = SharedTable(nftables_text::script(a, None));
+    let listing = table.sync(b);
+    assert!(both_hold(listing.as_ref()), "{}", table.0);
+    table.0.push_str(damage);
+    table.0.push('\n');
+    let unhurt = nftables_text::holds(b, table.listing().as_ref());
+    let listing = table.sync(a);
+    assert!(
+        nftables_text::holds(a, listing.as_ref()),
+        "{damage}\n{}",
+        table.0
+    );
+    // An unknown chain replaces the table, and with it the guards of others, which they restore.
+    assert!(
+        !unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"),
+        "{damage}\n{}",
+        table.0
+    );
+    let listing = table.sync(b);
+    assert!(both_hold(listing.as_ref()), "{damage}\n{}", table.0);
+    table
+}
+
+/// One daemon is removed, and nothing of the other's with it. The last daemon removes the table.
+fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
+    let gone = Ruleset {
+        others: a.others.clone(),
+        ..Ruleset::empty(Family::V4)
+    };
+    assert!(nftables_text::is_shared(
+        table.listing().as_ref().unwrap(),
+        Family::V4,
+        &a.others
+    ));
+    let listing = table.sync(&gone);
+    assert!(
+        nftables_text::holds(b, listing.as_ref()) && nftables_text::holds(&gone, listing.as_ref()),
+        "{}",
+        table.0
+    );
+    let text = format!("{listing:?}");
+    assert!(!text.contains(network_of_a), "{text}");
+    let unknown = OtherDaemons {
+        unknown: true,
+        ..OtherDaemons::default()
+    };
+    assert_eq!(
+        nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(),
+        1
+    );
+    assert_eq!(
+        table.sync(&Ruleset::empty(Family::V4)),
+        None,
+        "the last daemon removes the table"
+    );
+}
+
 /// The same with the real nft, in both orders, with damage in between, and with one daemon removed.
 #[test]
 fn two_daemons_share_the_nftables_table() {
@@ -1056,92 +1165,10 @@ fn two_daemons_share_the_nftables_table() {
     plain.iter_mut().for_each(|rules| rules.encap = None);
     for rulesets in [&both, &plain] {
         for (first, second) in [(0, 1), (1, 0)] {
-            for damage in [
-                "",
-                "flush chain ip flannel-ipv4 postrtg",
-                "delete chain ip flannel-ipv4 forward",
-                "add rule ip flannel-ipv4 postrtg drop",
-                "insert rule ip flannel-ipv4 postrtg ip saddr 10.5.0.0/16 accept",
-                "add rule ip flannel-ipv4 forward ip saddr 10.6.0.0/16 drop",
-                "flush table ip flannel-ipv4",
-                "add chain ip flannel-ipv4 theirs",
-            ] {
-                let (a, b) = (&rulesets[first], &rulesets[second]);
-                let mut all = nftables_text::script(a, None);
-                let step = |all: &mut String, rules: &Ruleset| {
-                    let listing = in_namespace(all, Family::V4);
-                    if !nftables_text::holds(rules, listing.as_ref()) {
-                        all.push_str(&nftables_text::script(rules, listing.as_ref()));
-                    }
-                    in_namespace(all, Family::V4)
-                };
-                let listing = step(&mut all, b);
-                assert!(
-                    nftables_text::holds(a, listing.as_ref())
-                        && nftables_text::holds(b, listing.as_ref()),
-                    "{all}"
-                );
-                all.push_str(damage);
-                all.push('\n');
-                let unhurt = nftables_text::holds(b, in_namespace(&all, Family::V4).as_ref());
-                let listing = step(&mut all, a);
-                assert!(nftables_text::holds(a, listing.as_ref()), "{damage}\n{all}");
-                // An unknown chain replaces the table, and with it the guards of others, which they restore.
-                assert!(
-                    !unhurt
-                        || nftables_text::holds(b, listing.as_ref())
-                        || damage.contains("add chain"),
-                    "{damage}\n{all}"
-                );
-                let listing = step(&mut all, b);
-                assert!(
-                    nftables_text::holds(a, listing.as_ref())
-                        && nftables_text::holds(b, listing.as_ref()),
-                    "{damage}\n{all}"
-                );
-                // One daemon is removed, and nothing of the other's with it.
-                let gone = Ruleset {
-                    others: a.others.clone(),
-                    ..Ruleset::empty(Family::V4)
-                };
-                assert!(nftables_text::is_shared(
-                    listing.as_ref().unwrap(),
-                    Family::V4,
-                    &a.others
-                ));
-                let listing = step(&mut all, &gone);
-                assert!(
-                    nftables_text::holds(b, listing.as_ref())
-                        && nftables_text::holds(&gone, listing.as_ref()),
-                    "{damage}\n{all}"
-                );
-                let nothing = Ruleset {
-                    others: b.others.clone(),
-                    ..gone
-                };
-                let (unknown, text) = (
-                    OtherDaemons {
-                        unknown: true,
-                        ..OtherDaemons::default()
-                    },
-                    format!("{listing:?}"),
-                );
-                assert!(!text.contains(&format!("10.{}.", 5 + first)), "{text}");
-                assert_eq!(
-                    nftables_text::unserved(listing.as_ref().unwrap(), &unknown).len(),
-                    1
-                );
-                assert_eq!(
-                    step(
-                        &mut all,
-                        &Ruleset {
-                            others: OtherDaemons::default(),
-                            ..nothing
-                        }
-                    ),
-                    None,
-                    "the last daemon removes the table"
-                );
+            let (a, b) = (&rulesets[first], &rulesets[second]);
+            for damage in NFT_DAMAGE {
+                let table = table_after_damage(a, b, damage);
+                remove_both(table, a, b, &format!("10.{}.", 5 + first));
             }
         }
     }

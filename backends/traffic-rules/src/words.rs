@@ -1,4 +1,4 @@
-//! Classifies what iptables and nft print, in the C locale. Their exit codes do not tell these apart.
+//! Classifies what iptables and nft print, in the C locale. Their exit codes do not distinguish these.
 
 use crate::error::ProgramError;
 use crate::variant::Variant;

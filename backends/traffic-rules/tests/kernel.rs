@@ -35,7 +35,7 @@ fn variable(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn fates_are_those_that_the_walk_foretells() {
+fn kernel_drops_what_the_walk_predicts() {
     let (first, sets) = (variable("RULES_SEED", 1), variable("RULES_SETS", SETS));
     let bed = Bed::new();
     let (mut packets, mut perhaps, mut passed, mut wrong) = (0_u32, 0_u32, 0_u32, Vec::new());

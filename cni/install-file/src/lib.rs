@@ -1,4 +1,4 @@
-//! Installs a file on the host: a program that runs is replaced, and no reader ever sees half of a file.
+//! Installs files on the host: replaces running programs, and readers never see half of a file.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -6,53 +6,53 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Names that are tried for the temporary file before giving up: more than installers that run at once.
+/// The most names that are tried for the temporary file: more than installers that run at once.
 const ATTEMPTS: u32 = 100;
 
-/// A file could not be installed.
+/// The error of [`install`].
 #[derive(Debug)]
 pub struct InstallError {
-    /// Where it was to be.
+    /// The path where the file was to be installed.
     pub destination: PathBuf,
-    /// What failed.
+    /// The step that failed, with its cause.
     pub failure: Failure,
 }
 
-/// What failed while a file was being installed.
+/// The step of an installation that failed.
 #[derive(Debug)]
 pub enum Failure {
     /// The source cannot be read.
     Read {
-        /// The source.
+        /// The path of the source.
         source: PathBuf,
-        /// The system's error.
+        /// The error of the system call.
         cause: io::Error,
     },
     /// The source is not a regular file.
     NotRegular {
-        /// The source.
+        /// The path of the source.
         source: PathBuf,
     },
     /// The destination is not the path of a file.
     NotAFile,
     /// All names of temporary files are in use.
     NoNameFree {
-        /// What they begin with.
+        /// The beginning of the names.
         prefix: String,
     },
     /// A temporary file cannot be created.
     Create(io::Error),
     /// The file cannot be written.
     Write {
-        /// The temporary file.
+        /// The path of the temporary file.
         temporary: PathBuf,
-        /// The system's error.
+        /// The error of the system call.
         cause: io::Error,
     },
 }
 
 impl InstallError {
-    /// The code: it stays the same between releases.
+    /// Returns the code, which stays the same between releases.
     pub fn code(&self) -> &'static str {
         match self.failure {
             Failure::Read { .. } => "install-read",
@@ -117,11 +117,11 @@ impl std::error::Error for InstallError {
     }
 }
 
-/// Copies the content and mode of `source` to `destination` by a temporary file beside it and a rename. A symbolic link at the
-/// destination is replaced, not followed.
+/// Copies the content and mode of `source` to `destination`, through a temporary file in the same folder and a rename. Replaces a symbolic link
+/// at the destination and does not follow it.
 ///
 /// # Errors
-/// Fails without a trace at the destination if anything fails.
+/// The source cannot be read, or the destination not be written; the destination is unchanged then.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     let failed = |failure| InstallError {
         destination: destination.to_owned(),
@@ -140,7 +140,7 @@ pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
             source: source.to_owned(),
         }));
     }
-    let (mut to, temporary) = create_beside(destination).map_err(failed)?;
+    let (mut to, temporary) = create_temporary(destination).map_err(failed)?;
     let placed = copy(&mut from, &mut to, kind.permissions().mode() & 0o7777)
         .and_then(|()| std::fs::rename(&temporary, destination))
         .map_err(|cause| {
@@ -160,16 +160,15 @@ pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// The folder that a file is in.
 fn folder_of(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// An empty file in the destination's folder, under a name that no container runtime takes for a configuration: a new one, or one that an
-/// installer left behind when it was killed.
-fn create_beside(destination: &Path) -> Result<(File, PathBuf), Failure> {
+/// Creates an empty file in the destination's folder, with a name that no container runtime reads as a configuration. Reuses a file that a
+/// killed installer left.
+fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     let name = destination.file_name().ok_or(Failure::NotAFile)?;
     let name = name.to_string_lossy();
     for attempt in 0..ATTEMPTS {
@@ -184,7 +183,7 @@ fn create_beside(destination: &Path) -> Result<(File, PathBuf), Failure> {
     })
 }
 
-/// The file at this path for this process alone; none while another installer has it, or where something else is.
+/// Opens or creates the file at this path for this process only; none while another installer has it, or if it is not a plain file.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),
@@ -209,7 +208,7 @@ fn claim(path: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::Error(_)) if is_new => return Ok(Some(file)),
         Err(_) => return Ok(None),
     }
-    // Whoever had it may have renamed it before this process locked it.
+    // Another installer may have renamed it before this process locked it.
     let held = file.metadata()?;
     if path
         .symlink_metadata()

@@ -1,4 +1,4 @@
-//! The few commands that flannel's containers need, in one static program: it acts by the name it is called by.
+//! The commands that flannel's containers need, in one static program. The name by which it is called selects the command.
 //!
 //! Manifests call `cp` and `install-conf`; both replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use install_file::{InstallError, install};
 
-/// What is said of a wrong call.
 const USAGE: &str = "\
 usage: install-conf SOURCE DESTINATION    install a file
        cp [-f] SOURCE DESTINATION         the same; a folder as the destination keeps the file's name
@@ -42,19 +41,15 @@ fn complain(failure: &Failure) {
     eprintln!("{failure}");
 }
 
-/// Why a command was not carried out.
+/// Why a command failed.
 enum Failure {
-    /// The call is wrong.
+    /// The command or the number of its operands is wrong.
     Usage,
-    /// There is no such option.
+    /// The option is unknown.
     Option(OsString),
-    /// The file could not be installed.
     Install(InstallError),
-    /// A file could not be removed.
     Remove {
-        /// The file.
         file: PathBuf,
-        /// The system's error.
         cause: io::Error,
     },
 }
@@ -70,7 +65,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Carries out one command.
 fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     match (command, operands) {
         ("install-conf", [source, destination]) => place(source, destination),
@@ -89,7 +83,7 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// The operands after `-f`, the one option: a rename needs no force.
+/// The operands after `-f`, which is the only option and changes nothing: a rename needs no force.
 fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     match operands {
         [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),
@@ -100,7 +94,7 @@ fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     }
 }
 
-/// Where `cp` puts the file: inside the destination if that is a folder.
+/// The path of `cp`'s copy, which is inside the destination if that is a folder.
 fn into(source: &OsString, destination: &OsString) -> OsString {
     match Path::new(source).file_name() {
         Some(name) if Path::new(destination).is_dir() => Path::new(destination).join(name).into(),

@@ -13,7 +13,7 @@ fn left(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn content_and_mode_arrive_and_nothing_else() {
+fn install_copies_content_and_mode_and_leaves_nothing_else() {
     let root = tempfile::tempdir().unwrap();
     let (source, folder) = (root.path().join("source"), root.path().join("bin"));
     std::fs::create_dir(&folder).unwrap();
@@ -33,7 +33,7 @@ fn content_and_mode_arrive_and_nothing_else() {
 }
 
 #[test]
-fn who_has_the_old_file_open_keeps_it() {
+fn open_old_file_stays_readable() {
     let root = tempfile::tempdir().unwrap();
     let (source, destination) = (root.path().join("source"), root.path().join("flannel"));
     std::fs::write(&destination, "old").unwrap();
@@ -52,7 +52,7 @@ fn who_has_the_old_file_open_keeps_it() {
 }
 
 #[test]
-fn a_link_is_replaced_and_its_target_left_alone() {
+fn link_is_replaced_and_its_target_kept() {
     let root = tempfile::tempdir().unwrap();
     let [source, target, link] = ["source", "target", "link"].map(|name| root.path().join(name));
     std::fs::write(&source, "new").unwrap();
@@ -64,7 +64,7 @@ fn a_link_is_replaced_and_its_target_left_alone() {
 }
 
 #[test]
-fn a_failure_names_the_place_and_leaves_nothing() {
+fn failure_names_the_file_and_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let (source, destination) = (root.path().join("source"), root.path().join("folder"));
     std::fs::write(&source, "x").unwrap();
@@ -116,13 +116,13 @@ fn a_failure_names_the_place_and_leaves_nothing() {
 }
 
 #[test]
-fn killed_installers_leave_no_more_than_one_file_and_refuse_nothing() {
+fn killed_installers_leave_at_most_one_file() {
     let root = tempfile::tempdir().unwrap();
     let (source, destination) = (root.path().join("source"), root.path().join("flannel"));
     std::fs::write(&source, "new").unwrap();
     for _ in 0..=ATTEMPTS {
         // As after a kill: nothing is renamed, and nothing removed.
-        let (mut file, _) = create_beside(&destination).unwrap();
+        let (mut file, _) = create_temporary(&destination).unwrap();
         file.write_all(b"half of a file that is longer").unwrap();
     }
     assert_eq!(left(root.path()), [".flannel.tmp1-0", "source"]);
@@ -136,16 +136,16 @@ fn installers_that_run_at_once_have_files_of_their_own() {
     let root = tempfile::tempdir().unwrap();
     let destination = root.path().join("flannel");
     std::os::unix::fs::symlink("target", root.path().join(".flannel.tmp1-1")).unwrap();
-    let first = create_beside(&destination).unwrap();
-    let second = create_beside(&destination).unwrap();
+    let first = create_temporary(&destination).unwrap();
+    let second = create_temporary(&destination).unwrap();
     assert!(
         first.1.ends_with(".flannel.tmp1-0") && second.1.ends_with(".flannel.tmp1-2"),
         "{first:?} {second:?}"
     );
     assert!(!root.path().join("target").exists());
-    // Whoever opened a file before it was renamed does not write into what was installed.
+    // An installer that opened a file before it was renamed must not write into the installed file.
     std::fs::rename(&first.1, &destination).unwrap();
-    let third = create_beside(&destination).unwrap();
+    let third = create_temporary(&destination).unwrap();
     assert_eq!(third.1, first.1);
     assert_ne!(
         third.0.metadata().unwrap().ino(),

@@ -1,4 +1,4 @@
-//! The grammar of subnet.env, and what becomes of files that are none.
+//! The grammar of subnet.env, and the errors of unusable files.
 
 use super::*;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn parsed(text: &str) -> Result<SubnetEnv, EnvError> {
 }
 
 #[test]
-fn the_grammar_is_that_of_go_flannels_plugin() {
+fn grammar_is_that_of_go_flannels_plugin() {
     let env = parsed(GOOD).unwrap();
     assert_eq!(
         (
@@ -56,7 +56,7 @@ fn the_grammar_is_that_of_go_flannels_plugin() {
 }
 
 #[test]
-fn a_file_that_is_none_is_an_error_and_no_wait() {
+fn unusable_file_is_an_error_without_a_wait() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     nix::unistd::mkfifo(
@@ -91,7 +91,7 @@ fn a_file_that_is_none_is_an_error_and_no_wait() {
 }
 
 #[test]
-fn a_file_that_appears_ends_the_wait() {
+fn file_that_appears_ends_the_wait() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/subnet.env");
     std::thread::scope(|scope| {
@@ -106,13 +106,13 @@ fn a_file_that_appears_ends_the_wait() {
 
 proptest! {
     #[test]
-    fn no_file_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), lines in prop::collection::vec("(FLANNEL_(IPV6_)?(NETWORK|SUBNET|MTU|IPMASQ))?=?[0-9a-f.:/,]{0,12}", 0..8)) {
+    fn parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), lines in prop::collection::vec("(FLANNEL_(IPV6_)?(NETWORK|SUBNET|MTU|IPMASQ))?=?[0-9a-f.:/,]{0,12}", 0..8)) {
         let _ = parse(&bytes);
         let _ = parse(lines.join("\n").as_bytes());
     }
 }
 
-/// What the daemon's reader finds in a file that this plugin reads, where the two differ.
+/// The differences between the daemon's reader and the plugin's for a file that the plugin accepts.
 fn differences(text: &str) -> Vec<String> {
     let Ok(ours) = parse(text.as_bytes()) else {
         return Vec::new();
@@ -196,9 +196,9 @@ fn daemons_reader_agrees_where_both_read_a_file() {
     );
 }
 
-/// The forms that the daemon alone reads are refused here, or are no assignment: as Go flannel's plugin has it.
+/// The plugin refuses or ignores the forms that only the daemon reads, as Go flannel's plugin does.
 #[test]
-fn forms_that_only_the_daemon_reads_are_no_values_here() {
+fn daemon_only_forms_are_not_values_here() {
     for (line, refused) in [
         ("FLANNEL_MTU=\"1400\"", true),
         ("FLANNEL_MTU='1400'", true),

@@ -5,11 +5,11 @@ use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
 use crate::call::{Call, Verb};
 use crate::delegate::{Failure, Order};
 use crate::error::{CniError, DECODING_FAILURE, INTERNAL};
-use crate::gojson;
+use crate::netconf::encode;
 
 pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let netconf = Netconf::build(&call.conf, context.patience)?;
-    let text = gojson::encode(&netconf.object);
+    let text = encode(&netconf.object);
     let folder = &call.conf.data_dir;
     let attachment_store =
         AttachmentStore::create(folder).map_err(|why| failed("opening", folder, &why))?;
@@ -19,7 +19,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
         .read(&name)
         .map_err(reading(&attachment_store, &name))?;
     let there = match &earlier {
-        // The plugin was killed in the middle: the delegate would refuse what is half there.
+        // The plugin was killed during ADD: the delegate would refuse an interface that it made already.
         Some(saved) if saved.progress == Progress::Begun => {
             let old = Netconf::read(&saved.text);
             let (program, netconf) = old
@@ -31,7 +31,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
                 .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
             false
         }
-        // An attachment that is in use keeps its file, and its interface, if this ADD is refused.
+        // An attachment that is in use keeps its file and its interface if the delegate refuses this ADD.
         Some(saved) => {
             not_of_another_network(call, saved)?;
             true
@@ -62,7 +62,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
             Ok(printed)
         }
         Err(failure) => {
-            // What cannot be undone now is left to DEL, which needs the file.
+            // If the undo fails, the file stays for DEL.
             if !there
                 && (never_started(&failure)
                     || undo(
@@ -81,7 +81,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     }
 }
 
-/// Fails if an interface belongs to another network: its file is the only way to undo that.
+/// Fails if an interface belongs to another network, because replacing its file would make it impossible to undo.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match Netconf::read(&saved.text) {
         Some(old) if old.network() != call.conf.name => {
@@ -99,7 +99,7 @@ fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     }
 }
 
-/// The delegate's result, if it is one.
+/// Checks that the delegate printed a result.
 fn result(printed: Vec<u8>) -> Result<Vec<u8>, Failure> {
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(result) if result.is_object() => Ok(printed),

@@ -1,11 +1,11 @@
-//! CHECK: the delegate compares the interface with what ADD made.
+//! CHECK: has the delegate compare the interface with the result of ADD.
 
 use super::shared::{Context, Netconf, failed, find};
 use crate::attachment_store::AttachmentStore;
 use crate::call::{Call, Verb};
 use crate::delegate::Order;
 use crate::error::CniError;
-use crate::gojson;
+use crate::netconf::encode;
 use serde_json::Value;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
             .object
             .insert("prevResult".to_owned(), result.clone());
     }
-    let text = gojson::encode(&netconf.object);
+    let text = encode(&netconf.object);
     let order = Order {
         program: &netconf.program,
         verb: Verb::Check,
@@ -49,8 +49,8 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Whether this is the one answer of old bridges that is always wrong: up to 1.1.1 they look for a route without a gateway as it is
-/// written, although ADD gave it one. It is the last thing that they check.
+/// Whether this is the one error of old bridges that is always wrong: up to 1.1.1 they look for a route without a gateway as the configuration
+/// has it, although ADD gave the route a gateway. It is their last check, so it hides no other error.
 fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let text = format!("{} {}", error.msg, error.details);
     let Some((_, rest)) = text.split_once("Expected Route {Dst:{IP:") else {
@@ -59,7 +59,7 @@ fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let Some((address, rest)) = rest.split_once(' ') else {
         return false;
     };
-    // Newer bridges print more fields behind the gateway, and are right.
+    // Newer bridges print more fields after the gateway, and their error is right.
     if !rest.contains("GW:<nil>}") || !rest.contains("not found") {
         return false;
     }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_answer_alone_is_not_believed() {
+    fn only_the_missing_gateway_answer_is_ignored() {
         let netconf = r#"{"type":"bridge","ipam":{"routes":[{"dst":"10.244.0.0/16"},{"dst":"10.9.0.0/16","gw":"10.244.7.9"}]}}"#;
         let netconf = Netconf::read(netconf.as_bytes()).unwrap();
         let wrong = |msg: &str| is_missed_gateway(&CniError::new(999, msg), &netconf);

@@ -1,10 +1,10 @@
-//! DEL: succeeds when nothing is left, or when there was nothing. It can be repeated.
+//! DEL: has the delegate undo ADD, then removes the file. Succeeds if there is no file. It can be repeated.
 
 use super::shared::{Context, Netconf, failed, find, undo};
 use crate::attachment_store::{self, AttachmentStore};
 use crate::call::Call;
 use crate::error::CniError;
-use crate::gojson;
+use crate::netconf::encode;
 
 pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     let folder = &call.conf.data_dir;
@@ -13,7 +13,10 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     else {
         return Ok(());
     };
+    let own = attachment_store::name(&call.attachment);
     let Some(found) = find(&attachment_store, &call.conf, &call.attachment)? else {
+        // An ADD that was killed before it wrote the file may have left a mark, which harms nothing.
+        let _ = attachment_store.remove(&own);
         return Ok(());
     };
     match Netconf::read(&found.saved.text) {
@@ -25,7 +28,7 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
             &call.netns,
         )?,
         None => {
-            // Damaged, by a power failure for instance. What ADD would be given now comes closest.
+            // Damaged, as by a power failure. The configuration that ADD would use now comes closest.
             let now = Netconf::build_to_undo(&call.conf).map_err(|error| {
                 error.during(&format!(
                     "{} is damaged, and there is nothing else to go by",
@@ -35,14 +38,14 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
             undo(
                 context,
                 &now.program,
-                gojson::encode(&now.object).as_bytes(),
+                encode(&now.object).as_bytes(),
                 &call.attachment,
                 &call.netns,
             )?;
         }
     }
-    // A file that Go flannel's plugin named after the container may be another interface's: it goes with that one, or with GC.
-    if found.name == attachment_store::name(&call.attachment) {
+    // A file that Go flannel's plugin named after the container may be another interface's: DEL of that one removes it, or GC.
+    if found.name == own {
         attachment_store
             .remove(&found.name)
             .map_err(|why| failed("removing", &attachment_store.path(&found.name), &why))?;

@@ -1,4 +1,4 @@
-//! GC: what belongs to no valid attachment of this network is undone as DEL would have done it, then the delegate collects its own.
+//! GC: undoes the attachments of this network that are not valid any more, as DEL does, then has the delegate collect its own.
 
 use super::shared::{Context, Netconf, failed, reading, undo};
 use crate::attachment::Attachment;
@@ -6,7 +6,7 @@ use crate::attachment_store::{AttachmentStore, Entry, FIRST};
 use crate::call::{Call, Verb};
 use crate::delegate::Order;
 use crate::error::{CniError, INCOMPATIBLE_VERSION, INTERNAL, INVALID_ENVIRONMENT};
-use crate::gojson;
+use crate::netconf::encode;
 use serde_json::{Value, json};
 
 pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
@@ -41,7 +41,7 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Whether a file belongs to a valid attachment. One without an interface in its name may be any interface's.
+/// Whether a file belongs to a valid attachment. A file without an interface in its name may belong to any interface.
 fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
     let fits = |attachment: &Attachment| {
         entry
@@ -54,7 +54,7 @@ fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
         .any(|attachment| attachment.container == entry.container && fits(attachment))
 }
 
-/// Undoes an attachment that is no longer valid, and forgets it. One of another network is left alone.
+/// Undoes an attachment and removes its file. Skips attachments of other networks.
 fn collect(
     call: &Call,
     context: Context<'_>,
@@ -66,13 +66,13 @@ fn collect(
             .remove(&entry.name)
             .map_err(|why| failed("removing", &attachment_store.path(&entry.name), &why))
     };
-    if entry.temporary {
-        return forget();
-    }
     let read = attachment_store
         .read(&entry.name)
         .map_err(reading(attachment_store, &entry.name))?;
-    let Some(saved) = read else { return Ok(()) };
+    let Some(saved) = read else {
+        // A plugin that was killed before it wrote the file left this, and the delegate has done nothing.
+        return forget();
+    };
     let attachment = Attachment {
         container: entry.container.clone(),
         interface: entry.interface.clone().unwrap_or_else(|| FIRST.to_owned()),
@@ -85,11 +85,11 @@ fn collect(
             undo(
                 context,
                 &now.program,
-                gojson::encode(&now.object).as_bytes(),
+                encode(&now.object).as_bytes(),
                 &attachment,
                 "",
             )?;
-            // It may be another network's, or no file of ours at all. An empty one is what a power failure leaves.
+            // An empty file is what a power failure leaves. Any other may be another network's, or not the plugin's.
             if !saved.text.is_empty() {
                 return Ok(());
             }
@@ -98,7 +98,7 @@ fn collect(
     forget()
 }
 
-/// Passes GC on.
+/// Has the delegate collect its own.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid
@@ -108,7 +108,7 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
     netconf
         .object
         .insert("cni.dev/valid-attachments".to_owned(), list);
-    let text = gojson::encode(&netconf.object);
+    let text = encode(&netconf.object);
     let nobody = Attachment {
         container: String::new(),
         interface: String::new(),

@@ -1,4 +1,4 @@
-//! What the verbs share: reading, finding and undoing.
+//! Shared by the verbs: reading, building and finding configurations, and undoing ADD.
 
 use crate::attachment::Attachment;
 use crate::attachment_store::{self, AttachmentStore};
@@ -12,23 +12,23 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a call needs besides its input.
+/// The means of a call, in addition to its input.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// Executes the delegate.
+    /// The executor of the delegate.
     pub delegate: &'a dyn Delegate,
     /// How long ADD waits for subnet.env.
     pub patience: Duration,
 }
 
-/// A configuration that a delegate can be given: one with a type.
+/// A delegate's configuration, which has a type.
 pub(super) struct Netconf {
     pub(super) object: Map<String, Value>,
     pub(super) program: String,
 }
 
 impl Netconf {
-    /// Reads a saved configuration. None if it is damaged.
+    /// Decodes a saved configuration; none if it is damaged.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         match serde_json::from_slice(text).ok()? {
             Value::Object(object) => Self::of(object),
@@ -41,16 +41,16 @@ impl Netconf {
         Some(Self { object, program })
     }
 
-    /// Builds the configuration of a call anew.
+    /// Builds the configuration for a call.
     pub(super) fn build(conf: &Conf, patience: Duration) -> Result<Self, CniError> {
-        // Before the wait for the file: this does not get better.
+        // Reports an invalid configuration before the wait for subnet.env.
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, patience)?;
         Self::of(crate::netconf::build(conf, &env)?)
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// The same to undo something: without subnet.env any subnet will do, since delegates find what they gave by network and container.
+    /// Builds the configuration for DEL or GC. Without subnet.env any subnet serves, because delegates find an attachment by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)
@@ -59,7 +59,7 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// The name of its network.
+    /// The name of the network.
     pub(super) fn network(&self) -> &str {
         self.object
             .get("name")
@@ -68,14 +68,14 @@ impl Netconf {
     }
 }
 
-/// What an attachment had, and the file that says it.
+/// The saved configuration of an attachment, and the name of its file.
 pub(super) struct Found {
     pub(super) name: String,
     pub(super) saved: attachment_store::Saved,
 }
 
-/// Finds what an attachment was given. Go flannel's plugin names the file after the container whatever the interface is: such a file
-/// serves an interface without one of its own if it is of the same network.
+/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container, whatever the interface is: such a file
+/// serves an interface without a file of its own if it is of the same network.
 pub(super) fn find(
     attachment_store: &AttachmentStore,
     conf: &Conf,
@@ -98,7 +98,7 @@ pub(super) fn find(
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
 }
 
-/// Has the delegate undo what ADD did.
+/// Has the delegate undo ADD.
 pub(super) fn undo(
     context: Context<'_>,
     program: &str,
@@ -127,13 +127,12 @@ pub(super) fn reading<'a>(
     move |why| failed("reading", &attachment_store.path(name), &why)
 }
 
-/// An error of the file system.
+/// Creates the error for a failed access to the file system.
 pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
     CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display()))
         .details("check the free space and the permissions there, or set dataDir")
 }
 
-/// Whether a delegate was never started.
 pub(super) fn never_started(failure: &Failure) -> bool {
     matches!(failure, Failure::NotStarted(_))
 }

@@ -1,4 +1,4 @@
-//! STATUS: whether a pod that ADD makes now would work, by subnet.env and by what the daemon knows of its network.
+//! STATUS: reports whether a new pod would work, according to subnet.env and the daemon's status file.
 
 use crate::conf::Conf;
 use crate::error::{CniError, NOT_AVAILABLE};

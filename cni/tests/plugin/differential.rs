@@ -1,4 +1,4 @@
-//! Side by side with another plugin, Go flannel's: the delegate receives the same bytes.
+//! Compares the plugin with another one, Go flannel's: the delegate receives the same configuration.
 
 use crate::bed::{Bed, plugin};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ struct Case {
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     exits: [i32; 2],
-    received: [Option<String>; 2],
+    received: [Option<Value>; 2],
     calls: Vec<String>,
     /// What ADD printed, if it succeeded.
     result: Option<Value>,
@@ -173,8 +173,10 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
         .to_owned();
     Outcome {
         exits: [calls[0].exit, calls[1].exit],
-        received: ["ADD", "DEL"]
-            .map(|verb| bed.received(verb).map(|text| text.replace(&folder, "DIR"))),
+        received: ["ADD", "DEL"].map(|verb| {
+            let text = bed.received(verb)?.replace(&folder, "DIR");
+            Some(serde_json::from_str(&text).unwrap())
+        }),
         calls: bed.calls(),
         result: serde_json::from_str(&calls[0].stdout)
             .ok()
@@ -220,7 +222,7 @@ fn is_exact(value: &Value) -> bool {
 }
 
 #[test]
-fn the_cases_have_no_integer_that_go_rounds() {
+fn cases_have_no_integer_that_go_rounds() {
     let rounded: Vec<Case> = cases()
         .into_iter()
         .filter(|case| !is_exact(&case.conf))
@@ -234,7 +236,7 @@ fn the_cases_have_no_integer_that_go_rounds() {
 }
 
 #[test]
-fn the_cases_reach_the_delegate_and_a_plugin_that_differs_is_seen() {
+fn cases_reach_the_delegate_and_expose_a_different_plugin() {
     let cases = cases();
     let add = |case: &Case| outcome(&plugin(), case).received[0].is_some();
     let reached = cases.iter().step_by(5).filter(|case| add(case)).count();

@@ -1,4 +1,4 @@
-//! Each way in which a delegate can fail, and what is left then.
+//! Failures of the delegate, and what they leave.
 
 use crate::bed::Bed;
 use serde_json::json;
@@ -6,9 +6,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 const REFUSED: &str = r#"{"code":100,"msg":"no address left","details":"pool"}"#;
+/// The files of an ADD of `c0ffee` that was not finished.
+const UNFINISHED: [&str; 2] = ["+c0ffee", "c0ffee"];
 
 #[test]
-fn a_failed_add_leaves_nothing() {
+fn failed_add_leaves_nothing() {
     for (when, error, code, held) in [
         ("ADD", REFUSED, 100, 0),
         ("late-ADD", REFUSED, 100, 0),
@@ -31,20 +33,21 @@ fn a_failed_add_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_left_to_del() {
+fn failed_undo_is_left_to_del() {
     let bed = Bed::new(&["bridge"]);
     bed.fail("late-ADD", REFUSED);
     bed.fail("DEL", REFUSED);
+    let unfinished = |bed: &Bed| bed.data().into_keys().collect::<Vec<_>>() == UNFINISHED;
     assert_eq!(bed.call("ADD").code(), 100);
-    assert_eq!((bed.held().len(), bed.data().len()), (1, 1));
+    assert_eq!((bed.held().len(), unfinished(&bed)), (1, true));
     let answer = bed.call("DEL");
     assert!(
         answer.code() == 100 && answer.stdout.contains("failed to delegate del"),
         "{answer:?}"
     );
     assert_eq!(
-        (bed.held().len(), bed.data().len()),
-        (1, 1),
+        (bed.held().len(), unfinished(&bed)),
+        (1, true),
         "a DEL that failed can be repeated"
     );
     bed.heal("DEL");
@@ -54,7 +57,7 @@ fn what_cannot_be_undone_is_left_to_del() {
 }
 
 #[test]
-fn a_delegate_that_is_not_there_or_prints_nonsense() {
+fn missing_or_broken_delegate_is_an_error() {
     let bed = Bed::new(&["bridge"]);
     let conf = bed.conf(&json!({"delegate": {"type": "absent"}}));
     let answer = bed.call_for("ADD", "c0ffee", "eth0", &conf);
@@ -89,7 +92,7 @@ fn a_delegate_that_is_not_there_or_prints_nonsense() {
         "{answer:?}"
     );
     // DEL fails as ADD did; nothing says that nothing is left.
-    assert_eq!(bed.data().len(), 1);
+    assert_eq!(bed.data().into_keys().collect::<Vec<_>>(), UNFINISHED);
     fs::set_permissions(bed.path("bin/bridge"), fs::Permissions::from_mode(0o644)).unwrap();
     bed.gc(&["c0ffee"]);
     assert_eq!(
@@ -97,11 +100,15 @@ fn a_delegate_that_is_not_there_or_prints_nonsense() {
             .code(),
         5
     );
-    assert_eq!(bed.data().len(), 1, "what was never started left nothing");
+    assert_eq!(
+        bed.data().into_keys().collect::<Vec<_>>(),
+        UNFINISHED,
+        "what was never started left nothing"
+    );
 }
 
 #[test]
-fn a_second_add_does_not_harm_the_first() {
+fn second_add_does_not_harm_the_first() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
     let data = bed.data();
@@ -116,7 +123,7 @@ fn a_second_add_does_not_harm_the_first() {
 }
 
 #[test]
-fn an_interface_belongs_to_one_network() {
+fn interface_belongs_to_one_network() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
     let answer = bed.call_for(
@@ -133,7 +140,7 @@ fn an_interface_belongs_to_one_network() {
 }
 
 #[test]
-fn a_damaged_file_is_undone_by_the_configuration_of_now() {
+fn damaged_file_is_undone_with_the_current_configuration() {
     for text in ["", "{", "[]", "{}", r#"{"type":7}"#, "\0\0\0\0"] {
         let bed = Bed::new(&["bridge"]);
         bed.call("ADD").ok();
@@ -179,7 +186,7 @@ fn interfaces_of_one_container_do_not_overwrite_each_other() {
 }
 
 #[test]
-fn what_go_flannels_plugin_left_is_served() {
+fn go_flannels_file_is_used_by_del_and_gc() {
     let saved = r#"{"cniVersion":"1.1.0","name":"cbr0","type":"bridge"}"#;
     for (interface, left) in [("eth0", 0), ("net1", 1)] {
         let bed = Bed::new(&["bridge"]);
@@ -207,7 +214,7 @@ fn what_go_flannels_plugin_left_is_served() {
 }
 
 #[test]
-fn gc_collects_its_own_networks_orphans_alone() {
+fn gc_collects_only_orphans_of_its_network() {
     let bed = Bed::new(&["bridge"]);
     let other = bed.conf(&json!({"name": "other"}));
     for id in ["a1", "b2", "c3"] {
@@ -216,7 +223,7 @@ fn gc_collects_its_own_networks_orphans_alone() {
     bed.call_for("ADD", "a1", "net1", &bed.conf(&json!({})))
         .ok();
     bed.call_for("ADD", "d4", "eth0", &other).ok();
-    for junk in [".a1", ".gone", "-foreign"] {
+    for junk in [".a1", ".gone", "+lost", "+lost:net1", "-foreign"] {
         fs::write(bed.path("data").join(junk), "{").unwrap();
     }
     bed.gc(&["a1"]).ok();
@@ -273,7 +280,7 @@ fn check_asks_the_delegate() {
 }
 
 #[test]
-fn the_own_namespace_is_refused_before_anything_is_done() {
+fn own_namespace_is_refused_before_anything_is_done() {
     let bed = Bed::new(&["bridge"]);
     for (verb, given, code) in [
         ("ADD", "0", 8),
@@ -304,7 +311,7 @@ fn the_own_namespace_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn without_a_command_it_introduces_itself() {
+fn call_without_a_command_prints_the_version() {
     let bed = Bed::new(&[]);
     let output = bed.start(&[], &[], "").wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();

@@ -2,15 +2,16 @@
 
 use crate::bed::Bed;
 use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-/// As many as start on a node that comes back, and more.
+/// More pods than start at once on a node that returns.
 const PODS: usize = 500;
-/// `FLANNEL_TEST_CNI_KILLS` asks for more.
+/// The number of kills, unless `FLANNEL_TEST_CNI_KILLS` sets it.
 const KILLS: u64 = 60;
 
 #[test]
-fn five_hundred_at_once() {
+fn five_hundred_calls_run_at_once() {
     let bed = Bed::new(&["bridge"]);
     let conf = bed.conf(&json!({}));
     let each = |verb: &str| {
@@ -32,7 +33,7 @@ fn five_hundred_at_once() {
 }
 
 #[test]
-fn a_delegate_ends_with_the_plugin() {
+fn delegate_ends_with_the_plugin() {
     let bed = Bed::new(&["bridge"]);
     std::fs::write(
         bed.path("bin/bridge"),
@@ -48,12 +49,12 @@ fn a_delegate_ends_with_the_plugin() {
         "/proc/{}/stat",
         std::fs::read_to_string(pid).unwrap().trim()
     );
-    // One that nobody has waited for yet is dead, too.
+    // A zombie is dead as well.
     wait(|| std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z ")));
 }
 
 #[test]
-fn an_add_that_was_killed_can_be_repeated() {
+fn killed_add_can_be_repeated() {
     let bed = Bed::new(&["bridge"]);
     std::fs::write(bed.path("stub/slow"), "20").unwrap();
     let mut killed = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({})));
@@ -73,7 +74,23 @@ fn an_add_that_was_killed_can_be_repeated() {
     );
 }
 
-/// Waits for what happens within milliseconds.
+/// The earlier version marked an unfinished ADD by the mode of the file.
+#[test]
+fn killed_add_of_the_earlier_version_can_be_repeated() {
+    let bed = Bed::new(&["bridge"]);
+    let file = bed.path("data/c0ffee");
+    std::fs::create_dir(bed.path("data")).unwrap();
+    std::fs::write(&file, r#"{"name":"cbr0","type":"bridge"}"#).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o400)).unwrap();
+    std::fs::write(bed.path("stub/held/c0ffee,eth0"), "").unwrap();
+    bed.call("ADD").ok();
+    assert_eq!(bed.calls(), ["DEL bridge", "ADD bridge"]);
+    assert_eq!(bed.data().into_keys().collect::<Vec<_>>(), ["c0ffee"]);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// Waits until a condition holds.
 fn wait(happened: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !happened() {
@@ -86,14 +103,14 @@ fn wait(happened: impl Fn() -> bool) {
 }
 
 #[test]
-fn whatever_a_kill_leaves_the_next_call_cleans() {
+fn leftovers_of_a_kill_are_cleaned_by_the_next_call() {
     let kills =
         std::env::var("FLANNEL_TEST_CNI_KILLS").map_or(KILLS, |count| count.parse().unwrap());
     let bed = Bed::new(&["bridge"]);
     std::fs::write(bed.path("stub/slow"), "0.003").unwrap();
     let conf = bed.conf(&json!({}));
     for number in 0..kills {
-        // Spread over the whole call, in an order of their own.
+        // Spread over the whole call, in no particular order.
         let delay = Duration::from_micros(number * 7919 % 12_000);
         let verb = if number % 4 == 3 { "DEL" } else { "ADD" };
         if verb == "DEL" {
@@ -134,7 +151,7 @@ fn whatever_a_kill_leaves_the_next_call_cleans() {
             _ if verb == "DEL" => drop(bed.call("DEL").ok()),
             _ => {
                 let answer = bed.call("ADD");
-                // Killed after the delegate, and after it was noted: a second ADD of something that is in use.
+                // Killed after ADD was finished: this is a second ADD of an interface that is in use.
                 assert!(
                     answer.exit == 0 || data["c0ffee"].len() > 2 && held.len() == 1,
                     "{delay:?}: {answer:?}"

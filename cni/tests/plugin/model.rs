@@ -1,7 +1,7 @@
-//! Sequences of calls with kills and faults against a model of the delegate: nothing is ever held that no file tells of, and nothing
-//! that is in use is removed.
+//! Sequences of calls with kills and faults against a model of the delegate: every interface that the delegate holds has a file at any time,
+//! and no interface that is in use is removed.
 //!
-//! `FLANNEL_TEST_CNI_SEQUENCES` asks for more sequences.
+//! `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
 
 use flannel_cni::attachment::Attachment;
 use flannel_cni::attachment_store;
@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const SEQUENCES: u32 = 10_000;
@@ -25,7 +26,7 @@ const NETWORKS: [&str; 2] = ["cbr0", "other"];
 const CONTAINERS: [&str; 2] = ["c0ffee", "c0"];
 const INTERFACES: [&str; 2] = ["eth0", "net1"];
 
-/// What happens to the next order.
+/// The outcome of the next call of the delegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Succeeds,
@@ -38,10 +39,10 @@ enum Fate {
     KilledAfter,
 }
 
-/// What the plugin's process dies of.
+/// The panic that ends a killed plugin.
 struct Killed;
 
-/// Interfaces and addresses, by network.
+/// The interfaces that the delegate holds, by network.
 #[derive(Default)]
 struct World {
     held: RefCell<BTreeSet<(String, Attachment)>>,
@@ -103,8 +104,12 @@ enum Step {
     },
     /// A power failure: a file is empty.
     Damage { container: usize, interface: usize },
-    /// What a plugin that was killed while writing leaves.
+    /// A plugin was killed while it wrote a file.
     Torn { container: usize, interface: usize },
+    /// A plugin was killed before it wrote a file, or after it removed it.
+    Marked { container: usize, interface: usize },
+    /// The file of an unfinished ADD is an earlier version's, which marked it by the mode.
+    Earlier { container: usize, interface: usize },
 }
 
 fn fates() -> impl Strategy<Value = Vec<Fate>> {
@@ -143,8 +148,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         container,
         interface,
     });
+    let marked = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Marked {
+        container,
+        interface,
+    });
+    let earlier = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Earlier {
+        container,
+        interface,
+    });
     prop::collection::vec(
-        prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn],
+        prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn, 1 => marked, 1 => earlier],
         1..14,
     )
 }
@@ -159,13 +172,13 @@ fn attachment(container: usize, interface: usize) -> Attachment {
 struct Sequence<'a> {
     folder: &'a Path,
     world: World,
-    /// What ADD promised and no DEL or GC has been asked to remove.
+    /// The interfaces of successful ADDs that no DEL or GC was called for.
     promised: BTreeSet<(String, Attachment)>,
-    /// Where ADD was killed in the middle, and none succeeded since.
+    /// The interfaces whose last ADD was killed.
     interrupted: BTreeSet<(String, Attachment)>,
 }
 
-/// How a call ended; nothing if it was killed.
+/// The outcome of a call; none if it was killed.
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {
@@ -204,11 +217,14 @@ impl Sequence<'_> {
         }
     }
 
+    /// The path of an attachment's file, of its mark (`+`) or of its temporary file (`.`).
+    fn path(&self, sign: &str, attachment: &Attachment) -> PathBuf {
+        let name = attachment_store::name(attachment);
+        self.folder.join("data").join(format!("{sign}{name}"))
+    }
+
     fn file(&self, attachment: &Attachment) -> bool {
-        self.folder
-            .join("data")
-            .join(attachment_store::name(attachment))
-            .exists()
+        self.path("", attachment).exists()
     }
 
     fn is_held(&self, key: &(String, Attachment)) -> bool {
@@ -248,10 +264,7 @@ impl Sequence<'_> {
                 container,
                 interface,
             } => {
-                let file = self
-                    .folder
-                    .join("data")
-                    .join(attachment_store::name(&attachment(*container, *interface)));
+                let file = self.path("", &attachment(*container, *interface));
                 if file.exists() {
                     fs::write(file, "").unwrap();
                 }
@@ -260,11 +273,28 @@ impl Sequence<'_> {
                 container,
                 interface,
             } => {
-                let name = format!(
-                    ".{}",
-                    attachment_store::name(&attachment(*container, *interface))
-                );
-                let _ = fs::write(self.folder.join("data").join(name), "{");
+                let _ = fs::write(self.path(".", &attachment(*container, *interface)), "{");
+            }
+            Step::Marked {
+                container,
+                interface,
+            } => {
+                let attachment = attachment(*container, *interface);
+                if !self.file(&attachment) {
+                    let _ = fs::write(self.path("+", &attachment), "");
+                }
+            }
+            Step::Earlier {
+                container,
+                interface,
+            } => {
+                let attachment = attachment(*container, *interface);
+                let mark = self.path("+", &attachment);
+                if self.file(&attachment) && mark.exists() {
+                    let unfinished = fs::Permissions::from_mode(0o400);
+                    fs::set_permissions(self.path("", &attachment), unfinished).unwrap();
+                    fs::remove_file(mark).unwrap();
+                }
             }
         }
     }
@@ -332,12 +362,7 @@ impl Sequence<'_> {
             .collect();
         // A damaged file does not say which network it is of: a runtime that shares a directory has all of its containers live.
         let damaged = |attachment: &Attachment| {
-            fs::read(
-                self.folder
-                    .join("data")
-                    .join(attachment_store::name(attachment)),
-            )
-            .is_ok_and(|text| text.is_empty())
+            fs::read(self.path("", attachment)).is_ok_and(|text| text.is_empty())
         };
         let unclear: Vec<_> = self
             .world
@@ -376,7 +401,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// What must hold at any time.
+    /// Asserts the invariants.
     fn check(&self) {
         for key in self.world.held.borrow().iter() {
             assert!(self.file(&key.1), "nobody knows of {key:?}");
@@ -388,7 +413,7 @@ impl Sequence<'_> {
 }
 
 #[test]
-fn no_sequence_leaves_what_nobody_knows_of() {
+fn sequences_leave_nothing_without_a_file() {
     let count = std::env::var("FLANNEL_TEST_CNI_SEQUENCES")
         .map_or(SEQUENCES, |count| count.parse().unwrap());
     let workers = 4;

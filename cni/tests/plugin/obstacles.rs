@@ -1,4 +1,4 @@
-//! Data directories that are full, read-only, traps or huge, and hostile input.
+//! Data directories that are full, read-only or have links in them, and hostile input.
 
 use crate::bed::Bed;
 use serde_json::json;
@@ -18,7 +18,7 @@ fn mounted(bed: &Bed, options: &str, then: &str) -> [String; 3] {
 }
 
 #[test]
-fn a_full_or_read_only_directory_refuses_add_before_the_delegate_runs() {
+fn full_or_read_only_directory_refuses_add_early() {
     for (options, then) in [
         ("size=4k,nr_inodes=2", "echo > DATA/full"),
         ("size=4k", "head -c 4096 /dev/zero > DATA/full"),
@@ -148,7 +148,7 @@ fn hostile_names_reach_no_file() {
 }
 
 #[test]
-fn every_input_gets_an_answer_that_is_json() {
+fn every_input_gets_a_json_answer() {
     let bed = Bed::new(&["bridge"]);
     let deep = format!("{{\"name\":\"x\",\"delegate\":{}", "{\"a\":".repeat(10_000));
     let huge = format!("{{\"name\":\"cbr0\",\"junk\":\"{}\"}}", "x".repeat(200_000));
@@ -201,7 +201,7 @@ fn every_input_gets_an_answer_that_is_json() {
 }
 
 #[test]
-fn a_program_that_is_being_written_is_waited_for() {
+fn program_being_written_is_retried() {
     let bed = Bed::new(&["bridge"]);
     // Open for writing: executing it is refused (ETXTBSY).
     let program = bed.path("bin/busy");

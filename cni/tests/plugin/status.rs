@@ -1,4 +1,4 @@
-//! What the daemon writes, the plugin understands: STATUS and ADD against the daemon's own writer.
+//! STATUS and ADD with status files of the daemon's own writer.
 
 use crate::bed::Bed;
 use run_dir::status_file::{Pods, Status, Writer};
@@ -39,7 +39,7 @@ fn status_fails_for_what_a_pod_needs_only() {
         (away, pods(&[], &["lo"]), ""),
     ];
     let mut writer = Writer::new(&bed.path("subnet.env"));
-    let said = |wanted: &str| {
+    let expect = |wanted: &str| {
         let answer = bed.call("STATUS");
         let found = if answer.code() == 0 {
             String::new()
@@ -61,14 +61,14 @@ fn status_fails_for_what_a_pod_needs_only() {
                 ..status(reason)
             })
             .unwrap();
-        said(wanted);
+        expect(wanted);
         // Pods start as long as the subnet is known.
         bed.call("ADD").ok();
         bed.call("DEL").ok();
     }
     // The network outlives the daemon.
     drop(writer);
-    said("");
+    expect("");
     let mut next = Writer::new(&bed.path("subnet.env"));
     next.put(&Status {
         pods: pods(&[], &["flannel.none"]),
@@ -76,13 +76,13 @@ fn status_fails_for_what_a_pod_needs_only() {
     })
     .unwrap();
     drop(next);
-    said("new pods would not work: there is no device flannel.none, and flanneld is not running");
+    expect("new pods would not work: there is no device flannel.none, and flanneld is not running");
     fs::write(bed.path("subnet.env"), "FLANNEL_MTU").unwrap();
     assert_eq!(bed.call("STATUS").code(), 50);
 }
 
 #[test]
-fn an_add_without_subnet_env_says_what_the_daemon_waits_for() {
+fn add_without_subnet_env_reports_the_daemons_reason() {
     let bed = Bed::new(&["bridge"]);
     fs::remove_file(bed.path("subnet.env")).unwrap();
     let mut writer = Writer::new(&bed.path("subnet.env"));
@@ -107,7 +107,7 @@ fn an_add_without_subnet_env_says_what_the_daemon_waits_for() {
 }
 
 #[test]
-fn a_status_is_whole_while_it_changes() {
+fn status_is_whole_while_it_changes() {
     let bed = Bed::new(&[]);
     let mut writer = Writer::new(&bed.path("subnet.env"));
     writer.put(&status(None)).unwrap();

@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Pod, Store, Uplink};
 
 use crate::plan::Plan;
-use console::lab::StoreKind;
-use console::screen::Screen;
+use terminal::lab::StoreKind;
+use terminal::screen::Screen;
 
 const READY: Duration = Duration::from_secs(30);
 
-/// Everything that runs. Fields are dropped in this order.
+/// The running network. Fields are dropped in this order.
 pub(crate) struct Network {
     /// One on each host, in the hosts' order.
     pub daemons: Vec<Flanneld>,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use lab::{EtcdVersion, Lab, binaries};
 
 use crate::plan::Plan;
-use console::lab::{Backend, StoreKind};
+use terminal::lab::{Backend, StoreKind};
 
 /// Fails with the remedy if a requirement is missing.
 pub(crate) fn require(plan: &Plan) -> Result<()> {

@@ -6,7 +6,7 @@ use anyhow::{Context, Error, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::key;
-use console::out;
+use terminal::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

@@ -32,7 +32,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
         .try_clone_to_owned()
         .context("keeping the terminal open")?;
     *CHANGED.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, before));
-    // What was typed before the question is no answer to it.
+    // Input from before the question is discarded.
     tcsetattr(&terminal, SetArg::TCSAFLUSH, &keys).context("changing the terminal's settings")?;
     let mut key = [0];
     let outcome = loop {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_ends_the_wait_and_the_terminal_is_as_before() {
+    fn key_press_ends_the_wait_and_restores_the_terminal() {
         let pty = openpty(None, None).unwrap();
         let settings = || tcgetattr(&pty.slave).unwrap();
         let before = settings();

@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
 use serde_json::Value;
 
 use crate::key;
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
 /// A pod answers a Service call within this time, image caches being cold.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 "#;
 
-/// What the demonstration is made of.
+/// The parts of the demonstration.
 pub(crate) struct Plan<'a> {
     /// Number of nodes.
     pub nodes: u8,
@@ -52,7 +52,7 @@ pub(crate) struct Plan<'a> {
     pub keep: bool,
 }
 
-/// Builds the cluster, shows it at work, and waits for a key when somebody looks.
+/// Builds the cluster, shows its traffic, and waits for a key on a terminal.
 pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
     for archive in &archives {

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use console::lab::{Args, Backend};
-use console::screen::Screen;
-use console::{out, rights};
+use terminal::lab::{Args, Backend};
+use terminal::screen::Screen;
+use terminal::{out, rights};
 use types::Family;
 
 use crate::build::Network;

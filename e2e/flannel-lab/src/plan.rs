@@ -1,6 +1,6 @@
-//! What to build, as pure data.
+//! The network to build, as pure data.
 
-use console::lab::{Backend, StoreKind};
+use terminal::lab::{Backend, StoreKind};
 use types::Family;
 
 /// The whole network.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_plan_is_a_configuration_that_the_daemon_accepts() {
+    fn plan_is_a_valid_network_configuration() {
         for backend in Backend::value_variants().iter().copied() {
             for families in [&[Family::V4][..], &Family::ALL] {
                 let plan = Plan {

@@ -6,8 +6,8 @@ use types::Family;
 
 use crate::build::Network;
 use crate::plan::Plan;
-use console::lab::Backend;
-use console::screen::{Screen, Style};
+use terminal::lab::Backend;
+use terminal::screen::{Screen, Style};
 
 /// Shows the leases as stored.
 pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use lab::{PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Transfer, TransferOptions, ping};
 
 use crate::build::Network;
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
 const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;

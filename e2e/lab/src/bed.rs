@@ -23,17 +23,17 @@ const SOON: Duration = Duration::from_secs(60);
 pub struct Bed {
     /// One on each host, in the hosts' order.
     pub daemons: Vec<Flanneld>,
-    /// How each was started.
+    /// The options of each daemon, to start it again.
     pub options: Vec<FlanneldOptions>,
-    /// One on each host.
+    /// One on each host, in the hosts' order.
     pub pods: Vec<Pod>,
-    /// `h1`, `h2`, …
+    /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// Where leases are kept.
+    /// The directory of [`Bed::leases`], as daemons use it.
     pub store: Store,
     /// The files of the leases.
     pub leases: PathBuf,
-    /// What connects the hosts.
+    /// The switch that connects the hosts by `enp0s8`.
     pub lan: Switch,
 }
 
@@ -53,7 +53,7 @@ impl Bed {
         Bed::on(lab, &lan, hosts, net_conf, change)
     }
 
-    /// The same on hosts that are there.
+    /// Builds it on existing hosts.
     ///
     /// # Errors
     /// When something cannot be built, or a daemon is not ready in time.

@@ -1,4 +1,4 @@
-//! Where the programs are that a lab runs.
+//! Paths of the programs that a lab runs.
 
 use std::path::PathBuf;
 

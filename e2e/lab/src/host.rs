@@ -64,7 +64,7 @@ impl Host {
         &self.inner.name
     }
 
-    /// Its namespace.
+    /// The host's network namespace.
     pub fn netns(&self) -> &Netns {
         &self.inner.netns
     }
@@ -77,7 +77,7 @@ impl Host {
         self.inner.site.folder(&self.inner.name)
     }
 
-    /// Where its daemon writes `subnet.env`: its `/run/flannel`, which goes with a reboot.
+    /// Path of `subnet.env` in its `/run/flannel`, which a reboot clears.
     ///
     /// # Errors
     /// When the host's folder cannot be made.
@@ -95,7 +95,7 @@ impl Host {
         self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Adds an interface.
+    /// Adds an interface with its addresses and gateway.
     ///
     /// # Errors
     /// When it exists already, or its addresses are refused.
@@ -183,7 +183,7 @@ impl Host {
         self.port(interface)?.set_forwarding(false)
     }
 
-    /// Ends a [`Host::cut`].
+    /// Lets packets pass again after [`Host::cut`].
     ///
     /// # Errors
     /// When there is no such interface.
@@ -199,7 +199,7 @@ impl Host {
         self.port(interface)?.set_carrier(false)
     }
 
-    /// Ends an [`Host::unplug`].
+    /// Restores the carrier after [`Host::unplug`].
     ///
     /// # Errors
     /// When there is no such interface.

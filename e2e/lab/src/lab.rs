@@ -13,15 +13,16 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::name::{self, KEPT, LabName, OWNER};
 use crate::site::{Site, sweep};
+use crate::turn;
 
-/// As the standard library's, without its panic where nobody reads: the lab still has to be removed.
+/// As the standard library's, but does not panic when stderr is closed: the lab still has to be removed.
 macro_rules! eprintln {
     ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
 }
 
-/// With this in the environment no lab is removed.
+/// Environment variable that keeps labs from being removed.
 const KEEP: &str = "FLANNEL_LAB_KEEP";
-/// How much of each log is shown when a test fails.
+/// Lines of each log that a failure shows.
 const TAIL: usize = 25;
 
 /// Hosts, switches and what runs on them; all of it is removed on drop.
@@ -40,6 +41,7 @@ impl Lab {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab makes network namespaces and interfaces: run it as root");
         }
+        turn::lab();
         // Another process may be sweeping the same remains at this moment.
         let _ = sweep::remove_stale();
         let site = Arc::new(Site {
@@ -50,7 +52,7 @@ impl Lab {
             site,
             title: title.to_owned(),
         };
-        // Before the first namespace: who finds remains must know whose they are.
+        // Before the first namespace: a sweep must know the owner of remains.
         std::fs::write(lab.folder("")?.join(OWNER), sweep::owner())?;
         std::fs::write(lab.folder("")?.join("title"), title)?;
         if lab.site.is_kept() {
@@ -69,14 +71,14 @@ impl Lab {
     /// Those of [`Lab::new`], and those of the work.
     pub fn run<T>(title: &str, work: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
         let lab = Lab::new(title)?;
-        // The cause first: whoever prints failures may cut them short.
+        // The cause first: test runners may truncate failures.
         work(&lab).map_err(|error| {
             let context = format!("lab {title}: {error:#}\nIts logs end so:\n{}", lab.logs());
             error.context(context)
         })
     }
 
-    /// What begins the names of all its namespaces.
+    /// The prefix of its namespaces' names.
     pub fn prefix(&self) -> String {
         self.site.name.prefix()
     }

@@ -38,6 +38,7 @@ mod measure;
 mod net;
 mod site;
 mod store;
+mod turn;
 mod vagrant;
 mod wait;
 
@@ -83,6 +84,7 @@ pub use store::Store;
 pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};
 pub use store::etcd_client::{EtcdClient, KeyValue};
+pub use turn::{ClusterTurn, cluster_turn};
 pub use vagrant::Vagrant;
 pub use wait::{eventually, eventually_ok, throughout};
 

@@ -1,4 +1,4 @@
-//! What hosts and processes know of the lab that they are part of: its name, its folder, and whether it stays.
+//! The part of a lab that its hosts and processes share: its name, its folder, and whether it is kept.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ pub(crate) mod cgroups;
 pub(crate) mod name;
 pub(crate) mod sweep;
 
-/// What hosts and processes know of their lab.
+/// The part of a lab that its hosts and processes share.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) name: LabName,

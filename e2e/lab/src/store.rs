@@ -1,4 +1,4 @@
-//! Where the daemons of a lab keep their leases, and how they are told.
+//! The lease stores of a lab, and the daemons' arguments for them.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const SUBNETS: &str = "subnets";
 #[derive(Debug, Clone)]
 pub struct Store {
     kind: Kind,
-    /// Below which leases are kept in etcd; no daemon is told the default.
+    /// Prefix of the keys in etcd. Daemons get no argument for the default one.
     prefix: String,
 }
 
@@ -40,7 +40,7 @@ impl Store {
         }
     }
 
-    /// Leases in etcd.
+    /// Leases in etcd, below the default prefix.
     pub fn etcd(client: &EtcdClient) -> Store {
         Store {
             kind: Kind::Etcd(client.clone()),
@@ -63,7 +63,7 @@ impl Store {
         match &self.kind {
             Kind::Dir(folder) => {
                 std::fs::create_dir_all(folder.join(SUBNETS))?;
-                // Daemons may be reading, and a rename is what an operator is told to do.
+                // Daemons may be reading, and the documentation tells operators to rename.
                 std::fs::write(folder.join(".config.new"), net_conf)?;
                 std::fs::rename(folder.join(".config.new"), folder.join(CONFIG))
                     .context("writing the network's configuration")
@@ -110,7 +110,7 @@ impl Store {
         format!("{}/{name}", self.prefix)
     }
 
-    /// What a daemon is told about it.
+    /// The daemons' arguments for this store.
     pub fn args(&self) -> Vec<String> {
         match &self.kind {
             Kind::Dir(folder) => vec![format!("--subnet-dir={}", folder.display())],

@@ -11,13 +11,13 @@ use crate::net::switch::Switch;
 /// Hosts whose default route leads, on `enp0s3`, from 10.0.2.15 to a NAT box of their own.
 #[derive(Debug, Clone)]
 pub struct Vagrant {
-    /// Where `enp0s8` leads to: the host-only network, the only one on which the hosts reach each other.
+    /// The switch of `enp0s8`: the host-only network, the only one on which the hosts reach each other.
     pub lan: Switch,
-    /// Behind the NAT boxes.
+    /// The switch behind the NAT boxes.
     pub world: Switch,
-    /// A host out there, 198.51.100.1.
+    /// A host behind the NAT boxes, 198.51.100.1.
     pub internet: Host,
-    /// `h1`, `h2`, …
+    /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
     /// The NAT box of each host, 10.0.2.2 to it and 198.51.100.101, … to the world.
     pub nat_boxes: Vec<NatBox>,

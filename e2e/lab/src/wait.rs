@@ -1,4 +1,4 @@
-//! Waiting for a condition, and watching that one holds. A test that lets time pass otherwise says why.
+//! Waits for a condition, and checks that one holds. A test that sleeps instead gives the reason in a comment.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_at_first_only_does_not_hold_throughout() {
+    fn throughout_fails_when_the_condition_ends() {
         let start = Instant::now();
         let short = |limit: u64| {
             move || {

@@ -1,4 +1,4 @@
-//! A thousand peers in one thread: everything that is sent to them comes here, through the tunnel or beside it, and is answered as a node
+//! A thousand peers in one thread: it receives all that is sent to them, over the overlay or the underlay, and replies as a node
 //! answers; each asks the node once in a cycle, as nodes do.
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ const HEADERS: usize = 8 + 14 + 20 + 8;
 /// Questions of all peers together: a quarter of a second for each of them makes a cycle.
 const QUESTION_EVERY: Duration = Duration::from_millis(250);
 
-/// What is known of a peer once it was asked.
+/// State of a peer after its first probe.
 struct Known {
     /// Its number, and that of the node.
     who: [u8; 8],
     node: [u8; 8],
     /// Its address in the overlay network, and the node's.
     overlay: (Ipv4Addr, Ipv4Addr),
-    /// Of the node's device.
+    /// Hardware address of the node's VXLAN device.
     mac: [u8; 6],
 }
 
@@ -44,10 +44,10 @@ pub(crate) fn serve(
 ) -> Result<()> {
     host.netns().run(|| -> Result<()> {
         let tunnel = UdpSocket::bind(("0.0.0.0", TUNNEL))?;
-        let beside = UdpSocket::bind(("0.0.0.0", PROBES))?;
+        let underlay = UdpSocket::bind(("0.0.0.0", PROBES))?;
         tunnel.set_read_timeout(Some(Duration::from_millis(5)))?;
-        beside.set_nonblocking(true)?;
-        setsockopt(&beside, sockopt::Ipv4PacketInfo, &true)?;
+        underlay.set_nonblocking(true)?;
+        setsockopt(&underlay, sockopt::Ipv4PacketInfo, &true)?;
         let mut peers: BTreeMap<Ipv4Addr, Known> = BTreeMap::new();
         let (mut buffer, mut due, mut turn) = (vec![0; 65_536], Instant::now(), 0);
         while !stop.load(Relaxed) {
@@ -58,14 +58,14 @@ pub(crate) fn serve(
                 answered.fetch_add(1, Relaxed);
                 peers.insert(known.overlay.0, known);
             }
-            while let Some((length, to)) = receive(&beside, &mut buffer)? {
+            while let Some((length, to)) = receive(&underlay, &mut buffer)? {
                 if let Some(answer) = buffer.get(..length).and_then(reply) {
-                    send(&beside, to, (node, PROBES), &answer)?;
+                    send(&underlay, to, (node, PROBES), &answer)?;
                     answered.fetch_add(1, Relaxed);
                 }
             }
             if Instant::now() >= due && !peers.is_empty() {
-                // What was missed is not caught up.
+                // Turns that were missed are skipped.
                 due = Instant::now() + QUESTION_EVERY;
                 turn += 1;
                 if let Some(known) = peers.values().nth(turn % peers.len()) {
@@ -95,7 +95,7 @@ fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     Some((known, reply(message)?))
 }
 
-/// The answer of a node that has heard everything just now.
+/// The reply of a node that has received all probes recently.
 fn reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.len() < ECHO || !question.starts_with(b"flpr\x01\x01") {
         return None;

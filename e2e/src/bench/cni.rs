@@ -1,4 +1,4 @@
-//! What the CNI plugin adds to a pod's start: ADD through it beside the reference plugins alone, in turns.
+//! The cost of the CNI plugin at a pod's start: ADD through it and through the reference plugins only, in turns.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const GO: &str = "GO_FLANNEL_CNI";
 /// Does nothing: what is left is the plugin's own.
 const STUB: &str = "#!/bin/sh\necho '{}'\n";
 
-/// One way to add a pod.
+/// A plugin with its configuration, to add pods.
 struct Carrier {
     name: String,
     cni: Cni,
@@ -33,7 +33,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     let stubs = lab.folder("stubs")?;
     write_script(&stubs.join("bridge"), STUB)?;
     let real = binaries::cni(CniVersion::V111)?;
-    let (whole, alone) = (
+    let (whole, delegate_only) = (
         in_turns(&host, &real, rounds)?,
         in_turns(&host, &stubs, rounds)?,
     );
@@ -51,8 +51,8 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
             .map(|(_, times)| median(times))
             .context("nothing was measured")
     };
-    let (delegates, stub) = (base(&whole)?, base(&alone)?);
-    for ((what, times), (_, own)) in whole.iter().zip(&alone).skip(1) {
+    let (delegates, stub) = (base(&whole)?, base(&delegate_only)?);
+    for ((what, times), (_, own)) in whole.iter().zip(&delegate_only).skip(1) {
         let ratio = median(times).as_secs_f64() / delegates.as_secs_f64();
         table.figures(
             &format!("the same as a ratio to the delegates alone, {what}"),

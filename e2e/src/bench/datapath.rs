@@ -21,14 +21,14 @@ const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
 /// Rates of small packets, in thousands a second, from the bottom up.
 const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
-/// So often a rate is tried before it counts as too high.
+/// Attempts before a rate counts as too high.
 const TRIES: usize = 3;
-/// What counts as no loss.
+/// Share of lost packets that counts as no loss.
 const NO_LOSS: f64 = 0.005;
 /// Not every kernel has it.
 const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
-/// One way of carrying packets, between two hosts of its own.
+/// A backend between two hosts of its own.
 struct Carrier {
     name: &'static str,
     hosts: Vec<Host>,
@@ -50,7 +50,7 @@ struct Figures {
     loaded: Vec<(f64, f64)>,
 }
 
-/// What is measured, and how often.
+/// The carriers to measure, and the rounds.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub rounds: usize,
@@ -58,9 +58,8 @@ pub(crate) struct Plan {
     pub cables: Vec<Cable>,
     /// Only carriers of these names, or whose name begins with one of these; all where there is none.
     pub only: Vec<String>,
-    /// What the daemons counted is shown at the end.
+    /// Whether the daemons' metrics are printed at the end.
     pub metrics: bool,
-    /// Streams only.
     pub streams_only: bool,
     /// Small packets at rising rates, which takes long.
     pub ladder: bool,
@@ -369,7 +368,7 @@ impl Carrier {
         let mut flow = Default::default();
         for _ in 0..=REPEATS {
             let before = std::sync::Mutex::new(Cpu::default());
-            // From when the streams are under way until they are counted.
+            // From the start of the streams until they are counted.
             flow = tcp(from, to, 1, plan.time, || {
                 *before
                     .lock()
@@ -386,7 +385,7 @@ impl Carrier {
         }
         let gigabytes = flow.bytes as f64 / 1e9;
         figures.tcp1.push(flow.gigabits());
-        // What others use of a machine is not this carrier's.
+        // Other programs' processor time does not belong to this carrier.
         figures.cpu.push((used.all - used.foreign) / gigabytes);
         figures.daemons.push(used.daemons / gigabytes);
         figures.foreign = figures.foreign.max(used.foreign / used.all);

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::Netns;
 
-/// What one transaction may hold, by etcd's default.
+/// Maximum of operations in one transaction, etcd's default.
 const BATCH: usize = 128;
 
 /// Writes keys that all hang on one lease.

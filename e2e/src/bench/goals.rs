@@ -5,10 +5,9 @@ use std::fmt::Write;
 
 use lab::Cable;
 
-/// What all others are compared with.
+/// The reference of all ratios.
 const KERNEL: &str = "vxlan (kernel)";
 
-/// What is compared.
 #[derive(Clone, Copy)]
 enum Of {
     /// The rate of one stream: the more, the better.
@@ -74,7 +73,7 @@ const GOALS: [Goal; 8] = [
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
 
-/// What was measured of a carrier, a figure a round.
+/// Results of a carrier, one figure a round.
 pub(crate) struct Series<'s> {
     pub name: &'s str,
     pub rate: &'s [f64],

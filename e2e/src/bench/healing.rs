@@ -1,4 +1,4 @@
-//! How long the kernel differs from what is wanted after somebody damaged it; audits are off.
+//! Time until the daemon repairs the kernel's state after a change from outside; audits are off.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use crate::table::Table;
 
 /// How many peers the node has.
 pub(crate) const PEERS: u32 = 1000;
-/// What is repaired five times within a minute counts as a fight, and is repaired more slowly: each life of a daemon sees fewer.
+/// Lives of the daemon, with [`ROUNDS`] repairs each: after five within a minute it assumes a conflict and repairs more slowly.
 const LIVES: usize = 3;
 const ROUNDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Everything of ours, in an order of its own; the look takes some 20 ms, which are counted.
+/// The daemon's kernel state, sorted. Reading it takes some 20 ms, which the results include.
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
     ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; } | sort | sha256sum";
 
-/// What is done, how, and the goal.
+/// Name of the damage, the command that does it, and the goal.
 const DAMAGES: [(&str, &str, &str); 9] = [
     ("the device is deleted", "ip link del flannel.1", "2000 ms"),
     (

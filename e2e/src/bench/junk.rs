@@ -33,11 +33,11 @@ pub(crate) const INITIATION: usize = 148;
 pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
-/// Initiations of strangers. The first MAC is right: that takes no more than the node's public key, and the node has to compute with a curve to see
+/// Initiations of unknown peers. The first MAC is right: that takes no more than the node's public key, and the node has to compute with a curve to see
 /// that it knows no such peer.
-fn strangers(node: PublicKey) -> Result<Vec<Vec<u8>>> {
+fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
-    let mut stranger = |number: usize| match Tunn::new(
+    let mut unknown = |number: usize| match Tunn::new(
         StaticSecret::from(rand::random::<[u8; 32]>()),
         node,
         None,
@@ -50,10 +50,10 @@ fn strangers(node: PublicKey) -> Result<Vec<Vec<u8>>> {
         TunnResult::WriteToNetwork(message) => Ok(message.to_vec()),
         other => Err(anyhow!("no initiation: {other:?}")),
     };
-    (0..MESSAGES).map(&mut stranger).collect()
+    (0..MESSAGES).map(&mut unknown).collect()
 }
 
-/// Initiations in form alone.
+/// Messages with the form of initiations and random content.
 fn noise() -> Vec<Vec<u8>> {
     let message = |_| {
         let mut bytes: Vec<u8> = (0..INITIATION).map(|_| rand::random()).collect();
@@ -105,8 +105,12 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// The same beside junk; how much of that came a second, and how much was seen by the node's engine.
-fn beside(bed: &Bed, attacker: &Host, messages: &[Vec<u8>]) -> Result<(Small, f64, f64)> {
+/// The stream during a flood of junk; junk packets a second that were sent, and that the node's engine received.
+fn stream_during_junk(
+    bed: &Bed,
+    attacker: &Host,
+    messages: &[Vec<u8>],
+) -> Result<(Small, f64, f64)> {
     let (host, daemon) = bed
         .hosts
         .first()
@@ -136,15 +140,15 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         ("random bytes", noise()),
         (
             "with the right first MAC",
-            strangers(key_of(bed.daemons.first().context("a node")?)?)?,
+            unknown_initiations(key_of(bed.daemons.first().context("a node")?)?)?,
         ),
     ];
-    let (mut alone, mut rates) = (Vec::new(), Vec::new());
+    let (mut undisturbed, mut rates) = (Vec::new(), Vec::new());
     let mut lost = kinds.each_ref().map(|_| Vec::new());
     for _ in 0..ROUNDS {
-        alone.push(stream(&bed)?.loss() * 100.0);
+        undisturbed.push(stream(&bed)?.loss() * 100.0);
         for ((kind, messages), lost) in kinds.iter().zip(&mut lost) {
-            let (passed, rate, dropped) = beside(&bed, &attacker, messages)?;
+            let (passed, rate, dropped) = stream_during_junk(&bed, &attacker, messages)?;
             ensure!(
                 dropped > 10_000.0,
                 "{kind}: no flood: the node dropped {dropped} packets"
@@ -154,7 +158,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         }
     }
     let what = format!("{RATE} packets a second of a peer of wireguard in userspace");
-    table.figures(&format!("{what}: lost"), alone, "%", "-", "-");
+    table.figures(&format!("{what}: lost"), undisturbed, "%", "-", "-");
     for ((kind, _), lost) in kinds.iter().zip(lost) {
         table.figures(
             &format!("{what}, and junk handshakes {kind}: lost"),

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use lab::{ApiServer, Families, FlanneldOptions, Lab, NodeObject, Uplink, User};
+use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, User};
 
 use crate::scale::{memory, stop, sum};
 use crate::table::Table;
 
-/// As many as Kubernetes is made for.
+/// Kubernetes supports no larger clusters.
 pub(crate) const NODES: u32 = 5000;
 const ROUNDS: u32 = 5;
 /// The node's own address.
@@ -52,6 +52,27 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
         &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?],
     )?;
     let api = ApiServer::start(&machine, Families::V4)?;
+    create_nodes(&api, nodes)?;
+    let net_conf = lab.folder("")?.join("net-conf.json");
+    std::fs::write(&net_conf, NET_CONF)?;
+    let kubeconfig = api.kubeconfig(User::Admin, None)?;
+    let options = FlanneldOptions::kube("h1", &net_conf)
+        .arg(&format!("--kubeconfig-file={}", kubeconfig.display()))
+        .arg("--audit-interval=0");
+
+    let mut starts = Starts::default();
+    for round in 0..ROUNDS {
+        if round > 0 {
+            host.netns().ip("link del flannel.1")?;
+        }
+        starts.measure(&host, &options, nodes)?;
+    }
+    starts.report(nodes, table);
+    Ok(())
+}
+
+/// Creates the Nodes of the cluster by several clients at once, and then the host's own.
+fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let create = || -> Result<()> {
@@ -69,26 +90,31 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
             .into_iter()
             .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a client panicked"))?)
     })?;
-    api.admin().create_node(
-        &NodeObject::new("h1")
-            .pod_cidr("10.127.1.0/24")
-            .internal(ADDRESS),
-    )?;
-    let net_conf = lab.folder("")?.join("net-conf.json");
-    std::fs::write(&net_conf, NET_CONF)?;
-    let kubeconfig = api.kubeconfig(User::Admin, None)?;
-    let options = FlanneldOptions::kube("h1", &net_conf)
-        .arg(&format!("--kubeconfig-file={}", kubeconfig.display()))
-        .arg("--audit-interval=0");
+    api.admin()
+        .create_node(
+            &NodeObject::new("h1")
+                .pod_cidr("10.127.1.0/24")
+                .internal(ADDRESS),
+        )
+        .map(drop)
+}
 
-    let (mut times, mut peak, mut resident, mut processor, mut calls) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        if round > 0 {
-            host.netns().ip("link del flannel.1")?;
-        }
+/// The results of each start.
+#[derive(Default)]
+struct Starts {
+    times: Vec<Duration>,
+    /// Both in MiB.
+    peak: Vec<f64>,
+    resident: Vec<f64>,
+    /// In ms.
+    processor: Vec<f64>,
+    calls: Vec<f64>,
+}
+
+impl Starts {
+    fn measure(&mut self, host: &Host, options: &FlanneldOptions, nodes: u32) -> Result<()> {
         let start = Instant::now();
-        let mut daemon = host.start_flanneld(&options)?;
+        let mut daemon = host.start_flanneld(options)?;
         let last = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + ((nodes - 1) << 8));
         while !host
             .netns()
@@ -101,50 +127,33 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        times.push(start.elapsed());
+        self.times.push(start.elapsed());
         daemon.wait_ready(DEADLINE)?;
-        // Figures are brought up to date every second.
+        // Metrics are updated every second.
         std::thread::sleep(Duration::from_millis(1500));
         let (now, highest) = memory(&daemon)?;
-        resident.push(now);
-        peak.push(highest);
-        processor.push(daemon.cpu_seconds()? * 1e3);
-        calls.push(sum(&daemon, "flannel_store_requests_total")?);
-        stop(daemon)?;
+        self.resident.push(now);
+        self.peak.push(highest);
+        self.processor.push(daemon.cpu_seconds()? * 1e3);
+        self.calls
+            .push(sum(&daemon, "flannel_store_requests_total")?);
+        stop(daemon)
     }
-    table.times(
-        &format!("{nodes} Nodes of Kubernetes to the last route in the kernel"),
-        &times,
-        "5000 ms",
-        "-",
-    );
-    table.figures(
-        &format!("{nodes} Nodes: resident memory"),
-        resident,
-        "MiB",
-        "-",
-        "-",
-    );
-    table.figures(
-        &format!("{nodes} Nodes: its peak"),
-        peak,
-        "MiB",
-        "40 MiB",
-        "-",
-    );
-    table.figures(
-        &format!("{nodes} Nodes: processor time up to then"),
-        processor,
-        "ms",
-        "-",
-        "-",
-    );
-    table.figures(
-        &format!("{nodes} Nodes: requests to the API"),
-        calls,
-        "",
-        "8",
-        "-",
-    );
-    Ok(())
+
+    fn report(self, nodes: u32, table: &mut Table) {
+        table.times(
+            &format!("{nodes} Nodes of Kubernetes to the last route in the kernel"),
+            &self.times,
+            "5000 ms",
+            "-",
+        );
+        for (what, values, unit, goal) in [
+            ("resident memory", self.resident, "MiB", "-"),
+            ("its peak", self.peak, "MiB", "40 MiB"),
+            ("processor time up to then", self.processor, "ms", "-"),
+            ("requests to the API", self.calls, "", "8"),
+        ] {
+            table.figures(&format!("{nodes} Nodes: {what}"), values, unit, goal, "-");
+        }
+    }
 }

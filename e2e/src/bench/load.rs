@@ -12,7 +12,7 @@ use nix::sys::socket::{
     MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
 
-/// What a stream, or several, moved.
+/// Result of one or several streams.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flow {
     pub bytes: u64,
@@ -100,7 +100,7 @@ pub(crate) fn tcp(
     Ok(counted)
 }
 
-/// What became of small packets at a rate.
+/// Result of small packets at a rate.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Small {
     pub sent: u64,
@@ -159,7 +159,6 @@ pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<S
     })
 }
 
-/// Sends so many packets.
 fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets: usize) {
     let payload = [IoSlice::new(&[7; 64])];
     let slices = vec![payload; packets];
@@ -267,7 +266,7 @@ pub(crate) fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f6
     Ok(times)
 }
 
-/// That part of sorted figures: 0.5 is the median.
+/// A quantile of sorted figures: 0.5 is the median.
 pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
@@ -276,11 +275,11 @@ pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
 /// Processor time, in seconds, as `/proc` counts it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
-    /// Of the whole machine.
+    /// Processor time of the whole machine.
     pub all: f64,
-    /// Of the named processes.
+    /// Processor time of the named processes.
     pub daemons: f64,
-    /// Of programs that are neither these nor this one.
+    /// Processor time of all programs but these and this one.
     pub foreign: f64,
 }
 
@@ -328,7 +327,7 @@ impl Cpu {
                     .unwrap_or(0.0)
             };
             let time = (field(11) + field(12)) * TICK;
-            // The kernel's threads work for whoever sends packets.
+            // The kernel's threads work for the senders of packets.
             let kernel = field(1) == 2.0 || pid == 2;
             if daemons.contains(&pid) {
                 cpu.daemons += time;

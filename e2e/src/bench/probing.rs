@@ -1,4 +1,4 @@
-//! What it costs to ask a thousand peers that answer, and how soon a cut is known.
+//! The cost of probes to a thousand peers that reply, and the time until a cut is known.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::table::Table;
 
 /// How many peers there are.
 pub(crate) const PEERS: u32 = 1000;
-/// With probes and without, in turns.
+/// Rounds with probes and without, in turns.
 const ROUNDS: usize = 4;
-/// After a start everything is new; then it is measured for so long.
+/// From the start of the daemon to the measurement.
 const SETTLED: Duration = Duration::from_secs(20);
 const WINDOW: Duration = Duration::from_secs(40);
 /// How often a node is cut off.
@@ -22,7 +22,7 @@ const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Processor time of all threads: the kernel counts ticks of 10 ms in /proc/PID/stat, and more exactly here.
+/// Processor time of all threads in seconds, from schedstat: /proc/PID/stat counts ticks of 10 ms only.
 pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -37,7 +37,7 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     Ok(sum)
 }
 
-/// Memory in MiB and share of a processor in percent.
+/// Memory in MiB and share of a processor in percent, at rest.
 fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     let options = if probes {
         fleet.options.clone()
@@ -61,7 +61,7 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
         let peers = text
             .lines()
             .filter(|line| line.starts_with("flannel_probe_peers{"));
-        // Not all had their turn, and on a busy machine some are slow.
+        // Some are not probed yet, and on a busy machine some are slow.
         let harmed = peers.filter(|line| {
             !["well", "slow", "unknown"]
                 .iter()
@@ -76,14 +76,13 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     Ok((resident, share))
 }
 
-/// Measures both.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     cuts(table)?;
     let fleet = Fleet::of(PEERS)?;
     let peers = fleet
         .lab
         .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    // All that is sent to a peer goes to one host, which takes it.
+    // One host receives what is sent to any peer.
     fleet
         .node
         .netns()
@@ -128,96 +127,100 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 fn cuts(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-probing")?;
     let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
-    let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
-    let counts = |node: usize, state: &str| -> Result<f64> {
-        sum(
-            bed.daemons.get(node).context("a daemon")?,
-            &format!("flannel_probe_peers{{state=\"{state}\"}}"),
-        )
-    };
-    let status = |node: usize| -> Result<Option<i32>> {
-        let (host, daemon) = bed
-            .hosts
-            .get(node)
-            .zip(bed.daemons.get(node))
-            .context("a node")?;
-        let file = format!("--subnet-file={}", daemon.subnet_file().display());
-        Ok(host
-            .netns()
-            .output(&program, &["status".to_owned(), file])?
-            .status
-            .code())
-    };
-    let until =
-        |start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>| -> Result<Duration> {
-            while !holds()? {
-                ensure!(
-                    start.elapsed() < DEADLINE,
-                    "not within {DEADLINE:?}: {what}"
-                );
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Ok(start.elapsed())
-        };
-    let all_well = || {
-        Ok((0..3)
-            .map(|node| counts(node, "well"))
-            .sum::<Result<f64>>()?
-            == 6.0)
-    };
-    let (mut others, mut itself, mut told, mut mended) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let host = bed.hosts.get(2).context("a third host")?;
-    until(Instant::now(), "all are well", &mut all_well.clone())?;
+    let (mut others, mut itself, mut status, mut recovered) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut is_well = || all_well(&bed);
+    wait(Instant::now(), "all are well", &mut is_well)?;
     for cut in 0..CUTS {
         // At any moment of a cycle.
         std::thread::sleep(Duration::from_millis(6000 + 1100 * cut as u64));
         let start = Instant::now();
         host.cut("enp0s8")?;
-        // Side by side: what is asked later is not known later.
-        let mut times: [Option<Duration>; 3] = [None; 3];
-        until(start, "all know it", &mut || {
-            let know = counts(0, "cut-off")? == 1.0 && counts(1, "cut-off")? == 1.0;
-            let holds = [
-                know,
-                know && status(0)? == Some(3) && status(1)? == Some(3),
-                counts(2, "cut-off")? == 2.0,
-            ];
-            for (time, _) in times.iter_mut().zip(holds).filter(|(_, holds)| *holds) {
-                time.get_or_insert(start.elapsed());
-            }
-            Ok(times.iter().all(Option::is_some))
-        })?;
-        for (list, time) in [&mut others, &mut told, &mut itself].into_iter().zip(times) {
+        let times = wait_cut_off(&bed, start)?;
+        for (list, time) in [&mut others, &mut status, &mut itself]
+            .into_iter()
+            .zip(times)
+        {
             list.extend(time);
         }
         let start = Instant::now();
         host.reconnect("enp0s8")?;
-        mended.push(until(start, "all are well again", &mut all_well.clone())?);
+        recovered.push(wait(start, "all are well again", &mut is_well)?);
     }
-    table.times(
-        "3 nodes, one is cut off: known to both others",
-        &others,
-        "10000 ms",
-        "never",
-    );
-    table.times(
-        "3 nodes, one is cut off: known to itself",
-        &itself,
-        "10000 ms",
-        "never",
-    );
-    table.times(
-        "3 nodes, one is cut off: `flannelctl status` of both others exits with 3",
-        &told,
-        "10000 ms",
-        "never",
-    );
-    table.times(
-        "3 nodes, the cable is back: all well to each other",
-        &mended,
-        "10000 ms",
-        "never",
-    );
+    for (what, times) in [
+        ("one is cut off: known to both others", &others),
+        ("one is cut off: known to itself", &itself),
+        (
+            "one is cut off: `flannelctl status` of both others exits with 3",
+            &status,
+        ),
+        ("the cable is back: all well to each other", &recovered),
+    ] {
+        table.times(&format!("3 nodes, {what}"), times, "10000 ms", "never");
+    }
     Ok(())
+}
+
+/// How many peers of a node have this state.
+fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
+    sum(
+        bed.daemons.get(node).context("a daemon")?,
+        &format!("flannel_probe_peers{{state=\"{state}\"}}"),
+    )
+}
+
+fn all_well(bed: &Bed) -> Result<bool> {
+    let well = (0..3)
+        .map(|node| peers_in(bed, node, "well"))
+        .sum::<Result<f64>>()?;
+    Ok(well == 6.0)
+}
+
+/// The exit code of `flannelctl status`.
+fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
+    let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
+    let (host, daemon) = bed
+        .hosts
+        .get(node)
+        .zip(bed.daemons.get(node))
+        .context("a node")?;
+    let file = format!("--subnet-file={}", daemon.subnet_file().display());
+    Ok(host
+        .netns()
+        .output(&program, &["status".to_owned(), file])?
+        .status
+        .code())
+}
+
+/// When both others know that the third node is cut off, when their `flannelctl status` shows it, and when that node itself knows.
+///
+/// All three are polled in one loop, so that none waits for another.
+fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
+    let mut times: [Option<Duration>; 3] = [None; 3];
+    wait(start, "all know it", &mut || {
+        let know = peers_in(bed, 0, "cut-off")? == 1.0 && peers_in(bed, 1, "cut-off")? == 1.0;
+        let holds = [
+            know,
+            know && status_code(bed, 0)? == Some(3) && status_code(bed, 1)? == Some(3),
+            peers_in(bed, 2, "cut-off")? == 2.0,
+        ];
+        for (time, _) in times.iter_mut().zip(holds).filter(|(_, holds)| *holds) {
+            time.get_or_insert(start.elapsed());
+        }
+        Ok(times.iter().all(Option::is_some))
+    })?;
+    Ok(times)
+}
+
+/// Polls until it holds; returns how long that took from `start`.
+fn wait(start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>) -> Result<Duration> {
+    while !holds()? {
+        ensure!(
+            start.elapsed() < DEADLINE,
+            "not within {DEADLINE:?}: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(start.elapsed())
 }

@@ -21,12 +21,13 @@ use crate::wireguard::{NET_CONF, PORT, key_of, secret, value};
 
 const PEERS: u32 = 100;
 const ROUNDS: usize = 3;
-/// A peer begins every so often, and again after so long without an answer.
-const PACE: Duration = Duration::from_millis(100);
-const RETRY: Duration = Duration::from_millis(5200);
+/// Interval between the first initiations of two peers.
+const START_INTERVAL: Duration = Duration::from_millis(100);
+/// Time without an answer after which a peer sends another initiation.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5200);
 /// Sessions are renewed from 120 s on, and end after 180 s.
 const IN_TIME: Duration = Duration::from_secs(60);
-/// The lengths of messages.
+/// Length of a handshake response in bytes.
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
@@ -43,10 +44,10 @@ fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
     }
 }
 
-/// An initiation of somebody whom the node does not know, with the proof of the socket's address. For that the node has to be under load.
+/// An initiation of an unknown peer with a valid cookie, which a node sends only under load.
 fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
-    let mut stranger = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
-    let message = vec![initiation(&mut stranger)?; VOLLEY];
+    let mut unknown = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
+    let message = vec![initiation(&mut unknown)?; VOLLEY];
     socket.set_read_timeout(Some(Duration::from_millis(1)))?;
     let (start, mut buffer) = (Instant::now(), [0; 2048]);
     while start.elapsed() < DEADLINE {
@@ -55,11 +56,11 @@ fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
             let cookie = buffer.get(..length).unwrap_or_default();
             if length == COOKIE
                 && !matches!(
-                    stranger.decapsulate(None, cookie, &mut [0; 256]),
+                    unknown.decapsulate(None, cookie, &mut [0; 256]),
                     TunnResult::Err(_)
                 )
             {
-                return initiation(&mut stranger);
+                return initiation(&mut unknown);
             }
         }
     }
@@ -91,7 +92,7 @@ struct Renewal {
 fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Duration>> {
     let start = Instant::now();
     let peer = |number: u32| {
-        let begins = start + PACE * number;
+        let begins = start + START_INTERVAL * number;
         (
             public(number),
             Renewal {
@@ -104,12 +105,13 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     };
     let mut peers: BTreeMap<Ipv4Addr, Renewal> = (0..PEERS).map(peer).collect();
     let mut buffer = vec![0; 65_536];
-    while start.elapsed() < PACE * PEERS + IN_TIME && peers.values().any(|peer| peer.done.is_none())
+    while start.elapsed() < START_INTERVAL * PEERS + IN_TIME
+        && peers.values().any(|peer| peer.done.is_none())
     {
         for (from, peer) in &mut peers {
             let now = Instant::now();
             if peer.done.is_none() && now >= peer.next && now < peer.begins + IN_TIME {
-                peer.next = now + RETRY;
+                peer.next = now + RETRY_INTERVAL;
                 send(socket, *from, (node, PORT), &initiation(&mut peer.tunn)?)?;
             }
         }
@@ -132,8 +134,8 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     Ok(peers.into_values().filter_map(|peer| peer.done).collect())
 }
 
-/// Renews all sessions beside a flood. Returns the times, and how much of the flood came a second.
-fn beside(
+/// Renews all sessions during a flood. Returns the times, and the packets a second of the flood.
+fn renew_during_flood(
     attacker: &Host,
     socket: &UdpSocket,
     node: Ipv4Addr,
@@ -160,7 +162,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let attacker = fleet
         .lab
         .host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
-    // All that is sent to a peer goes to one host, which takes it.
+    // One host receives what is sent to any peer.
     fleet
         .node
         .netns()
@@ -172,7 +174,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let socket = peers.netns().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
     setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
-    let (mut alone, mut flooded, mut shares, mut rates) =
+    let (mut undisturbed, mut flooded, mut shares, mut rates) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let times = renew(&socket, node, key)?;
@@ -181,9 +183,9 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             "without a flood {} of {PEERS} sessions were renewed",
             times.len()
         );
-        alone.extend(times);
+        undisturbed.extend(times);
         let before = sum(&daemon, DROPPED)?;
-        let (times, rate) = beside(&attacker, &socket, node, key)?;
+        let (times, rate) = renew_during_flood(&attacker, &socket, node, key)?;
         // Figures are brought up to date every second.
         std::thread::sleep(Duration::from_millis(1500));
         let dropped = sum(&daemon, DROPPED)? - before;
@@ -197,7 +199,12 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     }
     stop(daemon).context("the node")?;
     let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
-    table.times(&format!("{what}: until it is renewed"), &alone, "-", "-");
+    table.times(
+        &format!("{what}: until it is renewed"),
+        &undisturbed,
+        "-",
+        "-",
+    );
     let what = format!("{what} beside handshakes from one address, which it proved");
     table.figures(
         &format!("{what}: not renewed within {} s", IN_TIME.as_secs()),

@@ -11,7 +11,7 @@ use lab::{
 use crate::gateway;
 use crate::table::Table;
 
-/// How many peers there are.
+/// Numbers of peers to measure.
 pub(crate) const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
@@ -23,14 +23,13 @@ pub(crate) struct Fleet {
     pub node: Host,
     pub options: FlanneldOptions,
     pub lab: Lab,
-    /// What connects the hosts.
     pub lan: Switch,
     _etcd: Etcd,
     client: EtcdClient,
     store: Store,
     store_host: Host,
     lease: i64,
-    /// What the node with a number writes.
+    /// The lease's value of the node with a number.
     value: fn(u32) -> String,
 }
 
@@ -40,7 +39,7 @@ impl Fleet {
         Fleet::with(peers, NET_CONF, value)
     }
 
-    /// The same with another configuration of the network.
+    /// Writes leases with another configuration of the network.
     pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
@@ -81,7 +80,7 @@ impl Fleet {
         gateway::put(self.store_host.netns(), &entries, self.lease)
     }
 
-    /// Takes everything of ours out of the kernel, as a reboot does.
+    /// Removes all of the daemon's kernel state, as a reboot does.
     fn forget(&self) -> Result<()> {
         self.node.netns().ip("link del flannel.1").map(drop)
     }
@@ -121,17 +120,17 @@ fn subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
 
-/// What a node of ours writes.
+/// The lease's value of a node.
 fn value(number: u32) -> String {
     value_at(number, number)
 }
 
-/// Where a peer is reached.
+/// Underlay address of a peer.
 pub(crate) fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
-/// The same at another address.
+/// The lease's value of a node at another address.
 fn value_at(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
     lease(
@@ -185,17 +184,42 @@ pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
 /// Measures a fleet of so many peers.
 pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
-    let (mut cold, mut warm, mut processor) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut resident, mut peak, mut calls, mut writes, mut rewrites) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut starts = Starts::default();
     for round in 0..ROUNDS {
         if round > 0 {
             fleet.forget()?;
         }
+        starts.measure_cold(&fleet, peers)?;
+        starts.measure_warm(&fleet)?;
+    }
+    starts.report(peers, table);
+    new_leases(&fleet, peers, table)
+}
+
+/// The results of each start.
+#[derive(Default)]
+struct Starts {
+    /// To the last route in the kernel.
+    cold: Vec<Duration>,
+    /// To readiness, with everything in the kernel already.
+    warm: Vec<Duration>,
+    /// In ms.
+    processor: Vec<f64>,
+    /// Both in MiB.
+    resident: Vec<f64>,
+    peak: Vec<f64>,
+    calls: Vec<f64>,
+    writes: Vec<f64>,
+    /// Writes by a restart.
+    rewrites: Vec<f64>,
+}
+
+impl Starts {
+    fn measure_cold(&mut self, fleet: &Fleet, peers: u32) -> Result<()> {
         let start = Instant::now();
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-        // Routes are the last of what a peer needs, and this is the last of them.
-        cold.push(fleet.wait_route(peers - 1, start)?);
+        // The last route is the last object that is written.
+        self.cold.push(fleet.wait_route(peers - 1, start)?);
         let counted = fleet.routes()?;
         ensure!(
             counted == peers as usize,
@@ -209,97 +233,114 @@ pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
             neighbours.trim() == fdb.trim() && fdb.trim() == peers.to_string(),
             "{neighbours} neighbours, {fdb} FDB entries instead of {peers}"
         );
-        // Figures are brought up to date every second.
+        // Metrics are updated every second.
         std::thread::sleep(Duration::from_millis(1500));
         let (now, highest) = memory(&daemon)?;
-        resident.push(now);
-        peak.push(highest);
-        processor.push(daemon.cpu_seconds()? * 1e3);
-        calls.push(sum(&daemon, "flannel_store_requests_total")?);
-        writes.push(sum(&daemon, "flannel_kernel_writes_total")?);
-        stop(daemon)?;
+        self.resident.push(now);
+        self.peak.push(highest);
+        self.processor.push(daemon.cpu_seconds()? * 1e3);
+        self.calls
+            .push(sum(&daemon, "flannel_store_requests_total")?);
+        self.writes
+            .push(sum(&daemon, "flannel_kernel_writes_total")?);
+        stop(daemon)
+    }
 
+    fn measure_warm(&mut self, fleet: &Fleet) -> Result<()> {
         let start = Instant::now();
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
         daemon.wait_ready(DEADLINE)?;
-        warm.push(start.elapsed());
-        rewrites.push(sum(&daemon, "flannel_kernel_writes_total")?);
-        stop(daemon)?;
+        self.warm.push(start.elapsed());
+        self.rewrites
+            .push(sum(&daemon, "flannel_kernel_writes_total")?);
+        stop(daemon)
     }
-    let (goal, go) = match peers {
-        1000 => ("100 (gate 300) ms", "590 to 710 ms"),
-        5000 => ("300 (gate 800) ms", "2790 to 3210 ms"),
-        10_000 => ("600 (gate 2000) ms", "-"),
-        _ => ("-", "-"),
-    };
-    table.times(
-        &format!("{peers} leases in etcd to everything in the kernel"),
-        &cold,
-        goal,
-        go,
-    );
-    table.times(
-        &format!("{peers} peers: start to ready, all in the kernel already"),
-        &warm,
-        if peers == 10_000 { "1500 ms" } else { "-" },
-        "-",
-    );
-    let (goal, go) = match peers {
-        10 => ("6 (gate 10) MiB", "32 MiB"),
-        1000 => ("14 MiB", "37 MiB"),
-        5000 => ("-", "41 MiB"),
-        _ => ("20 (gate 40) MiB", "-"),
-    };
-    table.figures(
-        &format!("{peers} peers: resident memory"),
-        resident,
-        "MiB",
-        goal,
-        go,
-    );
-    table.figures(
-        &format!("{peers} peers: its peak"),
-        peak,
-        "MiB",
-        "-",
-        if peers == 5000 { "45 MiB" } else { "-" },
-    );
-    let go = if peers == 1000 {
-        "310 ms"
-    } else if peers == 5000 {
-        "1440 to 1550 ms"
-    } else {
-        "-"
-    };
-    table.figures(
-        &format!("{peers} peers: processor time up to then"),
-        processor,
-        "ms",
-        "-",
-        go,
-    );
-    table.figures(
-        &format!("{peers} peers: requests to etcd"),
-        calls,
-        "",
-        "20",
-        "one a lease",
-    );
-    table.figures(
-        &format!("{peers} peers: writes to the kernel"),
-        writes,
-        "",
-        &format!("{}", 3 * peers + 2),
-        "3 a lease",
-    );
-    table.figures(
-        &format!("{peers} peers: writes to the kernel by a restart"),
-        rewrites,
-        "",
-        "0",
-        "all",
-    );
-    new_leases(&fleet, peers, table)
+
+    fn report(self, peers: u32, table: &mut Table) {
+        let goals = Goals::of(peers);
+        table.times(
+            &format!("{peers} leases in etcd to everything in the kernel"),
+            &self.cold,
+            goals.cold.0,
+            goals.cold.1,
+        );
+        table.times(
+            &format!("{peers} peers: start to ready, all in the kernel already"),
+            &self.warm,
+            goals.warm,
+            "-",
+        );
+        let all_writes = (3 * peers + 2).to_string();
+        for (what, values, unit, goal, go) in [
+            (
+                "resident memory",
+                self.resident,
+                "MiB",
+                goals.resident.0,
+                goals.resident.1,
+            ),
+            ("its peak", self.peak, "MiB", "-", goals.go_peak),
+            (
+                "processor time up to then",
+                self.processor,
+                "ms",
+                "-",
+                goals.go_processor,
+            ),
+            ("requests to etcd", self.calls, "", "20", "one a lease"),
+            (
+                "writes to the kernel",
+                self.writes,
+                "",
+                all_writes.as_str(),
+                "3 a lease",
+            ),
+            (
+                "writes to the kernel by a restart",
+                self.rewrites,
+                "",
+                "0",
+                "all",
+            ),
+        ] {
+            table.figures(&format!("{peers} peers: {what}"), values, unit, goal, go);
+        }
+    }
+}
+
+/// The goals for a size, and what Go flannel needs.
+struct Goals {
+    cold: (&'static str, &'static str),
+    warm: &'static str,
+    resident: (&'static str, &'static str),
+    go_peak: &'static str,
+    go_processor: &'static str,
+}
+
+impl Goals {
+    fn of(peers: u32) -> Goals {
+        Goals {
+            cold: match peers {
+                1000 => ("100 (gate 300) ms", "590 to 710 ms"),
+                5000 => ("300 (gate 800) ms", "2790 to 3210 ms"),
+                10_000 => ("600 (gate 2000) ms", "-"),
+                _ => ("-", "-"),
+            },
+            warm: if peers == 10_000 { "1500 ms" } else { "-" },
+            resident: match peers {
+                10 => ("6 (gate 10) MiB", "32 MiB"),
+                1000 => ("14 MiB", "37 MiB"),
+                5000 => ("-", "41 MiB"),
+                _ => ("20 (gate 40) MiB", "-"),
+            },
+            go_peak: if peers == 5000 { "45 MiB" } else { "-" },
+            go_processor: match peers {
+                1000 => "310 ms",
+                5000 => "1440 to 1550 ms",
+                _ => "-",
+            },
+        }
+    }
 }
 
 /// One lease more, again and again.

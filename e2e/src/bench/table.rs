@@ -1,4 +1,4 @@
-//! The table of results, beside the goals and the figures of Go flannel.
+//! The table of results, with the goals and the figures of Go flannel.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,7 +19,7 @@ impl Table {
         self.figures(what, milliseconds, "ms", goal, go);
     }
 
-    /// The same for other units.
+    /// Adds a row of figures in another unit than ms.
     pub(crate) fn figures(
         &mut self,
         what: &str,
@@ -46,7 +46,6 @@ impl Table {
         ]);
     }
 
-    /// Whether nothing was measured.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -70,7 +69,7 @@ pub(crate) fn measured() -> String {
     format!("Measured by `make bench` on {}.\n\n", machine())
 }
 
-/// Three digits that matter.
+/// Three significant digits.
 fn rounded(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
@@ -114,7 +113,7 @@ pub(crate) fn write(section: &str, text: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Puts the picture beside it.
+/// Writes the picture next to it.
 pub(crate) fn picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))

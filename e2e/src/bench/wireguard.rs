@@ -95,7 +95,7 @@ fn serve(
     Ok(())
 }
 
-/// What a start with all the peers takes.
+/// Time and memory of a start with all the peers.
 #[derive(Default)]
 struct Figures {
     ready: Vec<Duration>,
@@ -111,7 +111,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let peers = fleet
         .lab
         .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    // All that is sent to a peer goes to one host, which takes it.
+    // One host receives what is sent to any peer.
     fleet
         .node
         .netns()

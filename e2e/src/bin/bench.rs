@@ -1,6 +1,6 @@
-//! Measures what the goals of the project are about, and shows it beside them: `make bench`.
+//! Measures what the project has goals for, and shows the results next to the goals: `make bench`.
 //!
-//! `--help` tells its arguments.
+//! `--help` lists its arguments.
 
 #[path = "../bench/answers.rs"]
 mod answers;
@@ -63,28 +63,28 @@ With GO_FLANNELD=/path/to/flanneld in the environment Go flannel is measured
 beside ours, with GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. It needs root.
 ";
 
-/// Pods added in each way; with `--quick`.
+/// Pods added by each plugin; with `--quick`.
 const CNI_ROUNDS: usize = 40;
 const CNI_QUICK: usize = 10;
 
-/// What is to be measured.
+/// The measurements that the command line orders.
 struct Order {
     markdown: bool,
     sizes: Vec<u32>,
     heal: bool,
-    /// How many pods are added in each way.
+    /// Number of pods that each plugin adds.
     cni: usize,
     /// How many Nodes of Kubernetes there are.
     nodes: u32,
     probing: bool,
     wireguard: bool,
-    /// Of WireGuard the renewals only.
+    /// Only the renewals of WireGuard.
     renewals: bool,
     packets: bool,
     plan: datapath::Plan,
 }
 
-/// Reads the command line; none when the help was asked for.
+/// Reads the command line; none for `--help`.
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
@@ -183,7 +183,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    ended(measure(order))
+    ended(measure(&order))
 }
 
 fn ended(outcome: Result<()>) -> ExitCode {
@@ -196,12 +196,12 @@ fn ended(outcome: Result<()>) -> ExitCode {
     }
 }
 
-/// In one line and without a backtrace, which would say nothing to whoever measures.
+/// In one line and without a backtrace.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(stderr(), "bench: {error:#}");
 }
 
-/// On standard output; that nobody reads it (`| head`) is no error.
+/// On standard output. A reader that goes away (`| head`) is no error.
 fn show(text: &str) -> Result<()> {
     match writeln!(stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -211,91 +211,45 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-fn measure(
-    Order {
-        markdown,
-        sizes,
-        heal,
-        cni,
-        nodes,
-        probing,
-        wireguard,
-        renewals,
-        packets,
-        plan,
-    }: Order,
-) -> Result<()> {
-    let (mut table, mut cluster) = (Table::default(), Table::default());
-    for size in sizes {
-        eprintln!("scale: {size} peers");
-        scale::measure(size, &mut table)?;
-    }
-    if nodes > 0 {
-        eprintln!("kube: {nodes} Nodes of Kubernetes");
-        kube::measure(nodes, &mut cluster)?;
-    }
-    if heal {
-        eprintln!("healing: {} peers", healing::PEERS);
-        healing::measure(&mut table)?;
-    }
-    let mut mesh = Table::default();
-    if probing {
+/// Measures what was ordered, prints the tables, and writes them into the documentation if that was ordered too.
+fn measure(order: &Order) -> Result<()> {
+    let scale = measure_scale(order)?;
+    let kube = measured(order.nodes > 0, |table| {
+        eprintln!("kube: {} Nodes of Kubernetes", order.nodes);
+        kube::measure(order.nodes, table)
+    })?;
+    let probing = measured(order.probing, |table| {
         eprintln!("probing: {} peers", probing::PEERS);
-        probing::measure(&mut mesh)?;
-    }
-    let mut secret = Table::default();
-    if wireguard && !renewals {
-        eprintln!("wireguard: {} peers", wireguard::PEERS);
-        wireguard::measure(&mut secret)?;
-        eprintln!("wireguard: junk handshakes");
-        junk::measure(&mut secret)?;
-    }
-    if wireguard {
-        eprintln!("wireguard: renewals beside a flood of handshakes");
-        renewals::measure(&mut secret)?;
-    }
-    let secret = (!secret.is_empty()).then(|| secret.markdown());
-    let mesh = (!mesh.is_empty()).then(|| mesh.markdown());
-    let cluster = (!cluster.is_empty()).then(|| cluster.markdown());
-    let scale = (!table.is_empty()).then(|| table.markdown());
-    let mut plugin = Table::default();
-    if cni > 0 {
-        eprintln!("cni: {cni} pods in each way");
-        cni::measure(cni, &mut plugin)?;
-    }
-    let plugin = (!plugin.is_empty()).then(|| plugin.markdown());
-    let packets = if packets {
-        Some(datapath::measure(&plan)?)
+        probing::measure(table)
+    })?;
+    let wireguard = measure_wireguard(order)?;
+    let cni = measured(order.cni > 0, |table| {
+        eprintln!("cni: {} pods in each way", order.cni);
+        cni::measure(order.cni, table)
+    })?;
+    let packets = if order.packets {
+        Some(datapath::measure(&order.plan)?)
     } else {
         None
     };
-    for text in scale
-        .iter()
-        .chain(&secret)
-        .chain(&mesh)
-        .chain(&cluster)
-        .chain(&plugin)
-    {
+    let tables = [
+        ("scale", scale),
+        ("wireguard", wireguard),
+        ("probing", probing),
+        ("kube", kube),
+        ("cni", cni),
+    ];
+    for text in tables.iter().filter_map(|(_, text)| text.as_ref()) {
         show(text)?;
     }
     if let Some((text, _)) = &packets {
         show(text)?;
     }
-    if markdown {
-        if let Some(text) = scale {
-            table::write("scale", &text)?;
-        }
-        if let Some(text) = secret {
-            table::write("wireguard", &text)?;
-        }
-        if let Some(text) = mesh {
-            table::write("probing", &text)?;
-        }
-        if let Some(text) = cluster {
-            table::write("kube", &text)?;
-        }
-        if let Some(text) = plugin {
-            table::write("cni", &text)?;
+    if order.markdown {
+        for (name, text) in tables {
+            if let Some(text) = text {
+                table::write(name, &text)?;
+            }
         }
         if let Some((text, picture)) = packets {
             let text = format!(
@@ -307,4 +261,43 @@ fn measure(
         }
     }
     Ok(())
+}
+
+/// The Markdown of a table, if something was measured.
+fn measured(
+    is_ordered: bool,
+    measure: impl FnOnce(&mut Table) -> Result<()>,
+) -> Result<Option<String>> {
+    let mut table = Table::default();
+    if is_ordered {
+        measure(&mut table)?;
+    }
+    Ok((!table.is_empty()).then(|| table.markdown()))
+}
+
+fn measure_scale(order: &Order) -> Result<Option<String>> {
+    measured(true, |table| {
+        for size in &order.sizes {
+            eprintln!("scale: {size} peers");
+            scale::measure(*size, table)?;
+        }
+        if order.heal {
+            eprintln!("healing: {} peers", healing::PEERS);
+            healing::measure(table)?;
+        }
+        Ok(())
+    })
+}
+
+fn measure_wireguard(order: &Order) -> Result<Option<String>> {
+    measured(order.wireguard, |table| {
+        if !order.renewals {
+            eprintln!("wireguard: {} peers", wireguard::PEERS);
+            wireguard::measure(table)?;
+            eprintln!("wireguard: junk handshakes");
+            junk::measure(table)?;
+        }
+        eprintln!("wireguard: renewals during a flood of handshakes");
+        renewals::measure(table)
+    })
 }

@@ -1,4 +1,4 @@
-//! Which leases are used: a pool that contains the nodes' own network works, and what is not used is told.
+//! Admission of leases: a pool that contains the nodes' own network works, and refused leases are reported.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,42 +37,42 @@ fn works_around_the_underlay(title: &str, backend: &str) -> Result<()> {
                 "{}",
                 daemon.log_tail(20)
             );
-            // The way to the other node is the wire still.
-            let way = host.netns().sh("ip -4 route get 192.168.56.103")?;
-            ensure!(way.contains("dev enp0s8"), "{way}");
+            // The path to the other node is still the wire.
+            let route = host.netns().sh("ip -4 route get 192.168.56.103")?;
+            ensure!(route.contains("dev enp0s8"), "{route}");
         }
         bed.require_no_errors()
     })
 }
 
 #[test]
-fn vxlan_in_a_pool_around_the_underlay() {
+fn vxlan_works_when_the_pool_contains_the_underlay() {
     works_around_the_underlay("around-vxlan", r#"{"Type":"vxlan"}"#).unwrap();
 }
 
 #[test]
-fn userspace_vxlan_in_a_pool_around_the_underlay() {
+fn userspace_vxlan_works_when_the_pool_contains_the_underlay() {
     works_around_the_underlay("around-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#)
         .unwrap();
 }
 
 #[test]
-fn host_gw_in_a_pool_around_the_underlay() {
+fn host_gw_works_when_the_pool_contains_the_underlay() {
     works_around_the_underlay("around-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
 }
 
 #[test]
-fn udp_in_a_pool_around_the_underlay() {
+fn udp_works_when_the_pool_contains_the_underlay() {
     works_around_the_underlay("around-udp", r#"{"Type":"udp"}"#).unwrap();
 }
 
-/// A lease that a hand wrote.
+/// Writes a lease manually.
 fn put(bed: &Bed, key: &str, value: &str) -> Result<()> {
     std::fs::write(bed.leases.join("subnets").join(key), value)
         .with_context(|| format!("writing {key}"))
 }
 
-/// What is refused is named by /readyz, /status and the log, and takes no healthy node down.
+/// /readyz, /status and the log name each refused lease, and healthy nodes stay ready.
 #[test]
 fn what_is_refused_is_named() {
     Lab::run("refused", |lab| {
@@ -131,27 +131,27 @@ fn what_is_refused_is_named() {
     .unwrap();
 }
 
-/// A node of another backend is told once, with both types, and marked; so is a key that is no text.
+/// A lease of another backend is reported once, with both types, and marked; so is a key that is no text.
 #[test]
 fn a_peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
-        // The nodes draw theirs beside those of the test.
+        // The nodes draw their subnets from the rest of the pool.
         let conf = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"vxlan"}}"#;
         let bed = Bed::start(lab, 2, conf, |_, options| options)?;
         put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
         put(&bed, "10.5.4.0-24", r#"{"PublicIP":"192.168.56.104","PublicIPv6":null}"#)?;
         put(&bed, "10.5.5.0-24", r#"{"PublicIPv6":"fd00:56::105","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}}"#)?;
         std::fs::write(bed.leases.join("subnets").join(OsStr::from_bytes(b"10.5.9.0-24\xff")), "{}")?;
-        let told = [
+        let reports = [
             "10.5.3.0/24 of the node at 192.168.56.103 uses backend host-gw, this network uses vxlan",
             "10.5.4.0/24 is reserved for the node at 192.168.56.104, which has not taken it yet",
             "10.5.5.0/24 is published without an address of its family",
             "10.5.9.0-24\\xff",
         ];
         for daemon in &bed.daemons {
-            let named = |text: &str| told.iter().all(|line| text.contains(line));
+            let named = |text: &str| reports.iter().all(|line| text.contains(line));
             eventually(DEADLINE, "readyz names them", || daemon.get("/readyz").is_ok_and(|(code, body)| code == 200 && named(&body)))?;
-            for line in told {
+            for line in reports {
                 eventually(DEADLINE, "it is logged", || daemon.log().matches(line).count() == 1)?;
             }
             let count = |reason: &str| daemon.metric(&format!("flannel_leases_refused{{reason=\"{reason}\"}}"));
@@ -162,12 +162,12 @@ fn a_peer_of_another_backend_is_reported() {
         let program = binaries::own("flannelctl")?;
         let place = format!("--subnet-dir={}", bed.leases.display());
         let listed = bed.hosts[0].netns().exec(&program.to_string_lossy(), &["leases", &place])?;
-        for line in told {
+        for line in reports {
             ensure!(listed.contains(line), "{line} is not in\n{listed}");
         }
         ensure!(listed.matches("not used: ").count() == 3, "{listed}");
         bed.reach()?;
-        // It comes round: a peer again, without another word.
+        // With the network's backend it is a peer again, and nothing more is logged.
         put(
             &bed,
             "10.5.4.0-24",
@@ -175,7 +175,7 @@ fn a_peer_of_another_backend_is_reported() {
         )?;
         for daemon in &bed.daemons {
             eventually(DEADLINE, "it is a peer", || daemon.metric("flannel_peers").is_ok_and(|peers| peers == 2.0))?;
-            ensure!(daemon.log().matches(told[0]).count() == 1, "{}", daemon.log_tail(20));
+            ensure!(daemon.log().matches(reports[0]).count() == 1, "{}", daemon.log_tail(20));
         }
         bed.require_no_errors()
     })

@@ -1,10 +1,10 @@
-//! `make bench` as a command: it measures Go flannel where it is named, and its mistakes read like messages.
+//! `make bench` as a command: it measures Go flannel when its path is given, and reports errors in one line.
 
 use std::process::{Command, Output};
 
 use lab::{Lab, binaries, write_script};
 
-/// Every flag of Go flannel v0.28 but the switches.
+/// The flags of Go flannel v0.28 that take a value.
 const GO_FLAGS: &str = "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface iface-regex iface-can-reach \
     subnet-file public-ip public-ipv6 subnet-lease-renew-margin healthz-ip healthz-port iptables-resync net-config-path v vmodule";
 
@@ -19,7 +19,7 @@ fn bench(args: &[&str], go: &str) -> Output {
         .unwrap()
 }
 
-fn told(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -27,7 +27,7 @@ fn told(output: &Output) -> String {
     )
 }
 
-/// A program that takes Go flannel's flags and no others, and then does what a flanneld does.
+/// A program that accepts only Go flannel's flags and then runs our flanneld.
 fn stand_in(lab: &Lab) -> String {
     let script = lab.folder("").unwrap().join("go-flanneld");
     let flags = GO_FLAGS
@@ -47,7 +47,7 @@ fn stand_in(lab: &Lab) -> String {
 }
 
 #[test]
-fn go_flannel_is_measured_where_it_is_named() {
+fn go_flannel_is_measured_when_its_path_is_given() {
     let _load = crate::one_load_at_a_time();
     let lab = Lab::new("bench-go").unwrap();
     let go = stand_in(&lab);
@@ -60,9 +60,9 @@ fn go_flannel_is_measured_where_it_is_named() {
         "--only=udp (plain)",
     ];
     let output = bench(&args, &go);
-    let told = told(&output);
-    assert!(output.status.success(), "{told}");
-    let rows: Vec<Vec<&str>> = told
+    let text = text_of(&output);
+    assert!(output.status.success(), "{text}");
+    let rows: Vec<Vec<&str>> = text
         .lines()
         .filter(|line| line.starts_with("| udp"))
         .map(|line| line.split('|').map(str::trim).collect())
@@ -70,20 +70,20 @@ fn go_flannel_is_measured_where_it_is_named() {
     assert_eq!(
         rows.iter().map(|row| row[1]).collect::<Vec<_>>(),
         ["udp (plain)", "udp (Go flannel)"],
-        "{told}"
+        "{text}"
     );
-    // The rate of one stream, and what part of Go's it is: figures, not the sign for none.
+    // The rate of one stream and its ratio to Go's must be figures, not the sign for a missing one.
     for row in rows {
         let rate: f64 = row[2].split(' ').next().unwrap().parse().unwrap();
         let part: f64 = row[5].parse().unwrap();
-        assert!(rate > 0.0 && part > 0.0, "{told}");
+        assert!(rate > 0.0 && part > 0.0, "{text}");
     }
     let calls = std::fs::read_to_string(format!("{go}.calls")).unwrap();
     assert_eq!(calls.lines().count(), 2, "both hosts ran it: {calls}");
 }
 
 #[test]
-fn mistakes_are_reported_without_a_backtrace() {
+fn usage_error_has_no_backtrace() {
     for (args, go, part) in [
         (vec!["--nonsense"], "", "unknown argument --nonsense"),
         (vec!["--rounds=x"], "", "--rounds"),
@@ -94,31 +94,33 @@ fn mistakes_are_reported_without_a_backtrace() {
         (vec!["--datapath"], "/no/such/flanneld", "GO_FLANNELD"),
     ] {
         let output = bench(&args, go);
-        let told = told(&output);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
+        let text = text_of(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
         assert!(
-            told.starts_with("bench: ") && told.contains(part),
-            "{args:?}: {told}"
+            text.starts_with("bench: ") && text.contains(part),
+            "{args:?}: {text}"
         );
         for trace in ["backtrace", "panicked", "at /", "Error:", "Caused by"] {
-            assert!(!told.contains(trace), "{args:?}: {trace}: {told}");
+            assert!(!text.contains(trace), "{args:?}: {trace}: {text}");
         }
     }
     let help = bench(&["--help"], "");
     assert!(
-        help.status.success() && told(&help).contains("--only=NAME"),
+        help.status.success() && text_of(&help).contains("--only=NAME"),
         "{}",
-        told(&help)
+        text_of(&help)
     );
     assert!(
-        told(&help).lines().all(|line| line.chars().count() <= 80),
+        text_of(&help)
+            .lines()
+            .all(|line| line.chars().count() <= 80),
         "{}",
-        told(&help)
+        text_of(&help)
     );
 }
 
 #[test]
-fn what_fails_later_has_no_backtrace_either() {
+fn failure_during_measurement_has_no_backtrace() {
     // Without flanneld nothing can be measured.
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
         .args(["--datapath", "--only=host-gw", "--rounds=1"])
@@ -126,12 +128,12 @@ fn what_fails_later_has_no_backtrace_either() {
         .env("RUST_BACKTRACE", "1")
         .output()
         .unwrap();
-    let told = told(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let text = text_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        told.contains("bench: host-gw: there is no flanneld")
-            && !told.contains("backtrace")
-            && !told.contains("panicked"),
-        "{told}"
+        text.contains("bench: host-gw: there is no flanneld")
+            && !text.contains("backtrace")
+            && !text.contains("panicked"),
+        "{text}"
     );
 }

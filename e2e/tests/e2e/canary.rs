@@ -1,20 +1,103 @@
-//! A canary in every secret: none of them sings in a log, an answer, a file for others, what flannelctl prints, or a support bundle.
+//! No secret leaves the daemon: a canary is in every secret, and no log, answer, file for others, output of flannelctl or support bundle shows it.
+//!
+//! The table is *store × secret*: one test for each store, one [`Row`] for each secret and the way in which the daemon gets it.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use lab::{
     ApiServer, Etcd, EtcdOptions, Families, Flanneld, FlanneldOptions, Host, Lab, Launch,
-    NodeObject, Store, Uplink, User, binaries, eventually,
+    NodeObject, Store, Uplink, User, binaries, eventually, eventually_ok,
 };
 
 use crate::kube::turn;
+use crate::ways::{flannelctl, texts};
 
 const SOON: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// A word that nothing else contains.
-const CANARY: &str = "c4n4ry-0d9e8f7a6b";
+pub(crate) const CANARY: &str = "c4n4ry-0d9e8f7a6b";
+const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
+const API_PATHS: [&str; 3] = ["/api/v1/node", "/api/v1/node?rows", "/api/v1/findings"];
+/// The only output that may be empty.
+const NEIGHBOUR_FILE: &str = "a file next to subnet.env";
+
+/// One row of the table: a secret, how the daemon gets it, and what the daemon makes of it.
+struct Row {
+    name: String,
+    /// Written before the daemon starts.
+    files: Vec<(PathBuf, String)>,
+    options: FlanneldOptions,
+    /// Flags of the store for flannelctl.
+    store: Vec<String>,
+    secrets: Vec<String>,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy)]
+enum Outcome {
+    Ready,
+    /// Ready, with the canary in the arguments or the environment.
+    ReadyWithCanary,
+    /// A warning, an error or an exit.
+    Complaint,
+    /// The same, and the daemon is not ready.
+    Refusal,
+    /// A warning, an error or readiness.
+    ComplaintOrReady,
+    /// The same, and then exit code 1 with this text in the log and in the exit report.
+    Exit(&'static str),
+}
+
+impl Outcome {
+    fn wait(self, daemon: &mut Flanneld) -> Result<()> {
+        match self {
+            Outcome::Ready => daemon.wait_ready(SOON).map(drop),
+            Outcome::ReadyWithCanary => {
+                daemon.wait_ready(SOON)?;
+                require_canary_given(daemon)
+            }
+            Outcome::Complaint => complaint_or_exit(daemon),
+            Outcome::Refusal => {
+                complaint_or_exit(daemon)?;
+                ensure!(!daemon.is_ready(), "it was accepted");
+                Ok(())
+            }
+            Outcome::ComplaintOrReady | Outcome::Exit(_) => {
+                eventually(SOON, "a warning, an error or readiness", || {
+                    complains(daemon) || daemon.is_ready()
+                })
+                .map(drop)
+            }
+        }
+    }
+}
+
+fn complaint_or_exit(daemon: &mut Flanneld) -> Result<()> {
+    eventually(SOON, "a warning, an error or an exit", || {
+        complains(daemon) || !daemon.is_running()
+    })
+    .map(drop)
+}
+
+fn complains(daemon: &Flanneld) -> bool {
+    let log = daemon.log();
+    log.contains("WARN") || log.contains("ERROR")
+}
+
+/// Without the secret in the daemon, silence would prove nothing.
+fn require_canary_given(daemon: &Flanneld) -> Result<()> {
+    let pid = daemon.pid();
+    let given = ["cmdline", "environ"].iter().any(|name| {
+        std::fs::read(format!("/proc/{pid}/{name}"))
+            .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(CANARY))
+    });
+    ensure!(given, "the daemon was not given the secret");
+    Ok(())
+}
 
 /// A host on which secrets are in use, with its own /etc/default.
 struct Cage {
@@ -36,6 +119,159 @@ impl Cage {
         })
     }
 
+    /// The host's /etc/default/flanneld.
+    fn default_file(&self) -> PathBuf {
+        self.folder.join("default/flanneld")
+    }
+
+    /// Checks all rows, one after the other: they share the host's subnet.env. The error names each row that failed.
+    fn check_all(&mut self, rows: &[Row]) -> Result<()> {
+        ensure!(!rows.is_empty(), "no rows");
+        let failures: Vec<String> = rows
+            .iter()
+            .filter_map(|row| {
+                let error = self.check(row).err()?;
+                Some(format!("{}: {error:#}", row.name))
+            })
+            .collect();
+        ensure!(
+            failures.is_empty(),
+            "{} of {} row(s) failed:\n{}",
+            failures.len(),
+            rows.len(),
+            failures.join("\n")
+        );
+        Ok(())
+    }
+
+    fn check(&mut self, row: &Row) -> Result<()> {
+        for (path, text) in &row.files {
+            std::fs::write(path, text)?;
+        }
+        let mut daemon = self.host.start_flanneld(&row.options)?;
+        let checked = self
+            .check_daemon(row, &mut daemon)
+            .map_err(|error| anyhow!("{error:#}\nits log ends so:\n{}", daemon.log_tail(20)));
+        // The next row's log begins empty.
+        std::fs::remove_file(daemon.log_path())?;
+        checked
+    }
+
+    fn check_daemon(&mut self, row: &Row, daemon: &mut Flanneld) -> Result<()> {
+        row.outcome.wait(daemon)?;
+        self.require_silence("running", daemon, &row.store, &row.secrets)?;
+        let status = daemon.terminate(SOON)?;
+        if let Outcome::Exit(cause) = row.outcome {
+            self.require_exit_report(daemon, status, cause)?;
+        }
+        self.require_silence("ended", daemon, &row.store, &row.secrets)
+    }
+
+    fn require_exit_report(
+        &self,
+        daemon: &Flanneld,
+        status: ExitStatus,
+        cause: &str,
+    ) -> Result<()> {
+        ensure!(
+            status.code() == Some(1) && daemon.log().contains(cause),
+            "{status}, not for {cause}"
+        );
+        let report = std::fs::read_to_string(format!("{}.ended", self.subnet_file.display()))?;
+        ensure!(report.contains(cause), "no {cause} in {report}");
+        Ok(())
+    }
+
+    /// Fails when an output contains one of the secrets. The daemon runs, or has ended; `store` are flannelctl's flags.
+    fn require_silence(
+        &mut self,
+        what: &str,
+        daemon: &Flanneld,
+        store: &[String],
+        secrets: &[String],
+    ) -> Result<()> {
+        ensure!(
+            !secrets.is_empty() && secrets.iter().all(|secret| secret.len() > 8),
+            "{what}: {secrets:?}"
+        );
+        let mut outputs = answers(daemon);
+        outputs.extend(self.flannelctl_outputs(store)?);
+        outputs.push(("bundle", self.bundle()?));
+        outputs.extend(self.neighbour_files()?);
+        for (place, text) in &outputs {
+            for secret in secrets {
+                let line = text.lines().find(|line| line.contains(secret.as_str()));
+                ensure!(
+                    line.is_none(),
+                    "{what}: {place} shows {secret}: {}",
+                    line.unwrap_or_default()
+                );
+            }
+        }
+        // An empty output would prove nothing.
+        ensure!(
+            outputs
+                .iter()
+                .all(|(place, text)| !text.is_empty() || *place == NEIGHBOUR_FILE),
+            "{what}: {outputs:?}"
+        );
+        Ok(())
+    }
+
+    fn flannelctl_outputs(&mut self, store: &[String]) -> Result<Vec<(&'static str, String)>> {
+        let program = binaries::own("flannelctl")?;
+        let program = program.display();
+        let file = format!("--subnet-file={}", self.subnet_file.display());
+        let mut outputs = Vec::new();
+        for words in [
+            "status",
+            "status -o json",
+            "peers",
+            "peers -o json",
+            "doctor --all",
+            "doctor -o json",
+        ] {
+            outputs.push((words, self.sh(&format!("'{program}' {words} '{file}'"))?));
+        }
+        let store = store
+            .iter()
+            .map(|word| format!("'{word}'"))
+            .collect::<Vec<_>>()
+            .join(" ");
+        outputs.push((
+            "leases",
+            self.sh(&format!("'{program}' leases --long {store}"))?,
+        ));
+        Ok(outputs)
+    }
+
+    /// All texts of a support bundle.
+    fn bundle(&mut self) -> Result<String> {
+        let program = binaries::own("flannelctl")?;
+        let bundle = self.folder.join(format!("b{}.tar.gz", self.scripts));
+        let made = self.sh(&format!(
+            "'{}' support-bundle '--subnet-file={}' --file '{}'",
+            program.display(),
+            self.subnet_file.display(),
+            bundle.display()
+        ))?;
+        ensure!(bundle.exists(), "{made}");
+        self.sh(&format!("tar -xzOf '{}'", bundle.display()))
+    }
+
+    fn neighbour_files(&self) -> Result<Vec<(&'static str, String)>> {
+        let folder = self.subnet_file.parent().context("a folder")?;
+        let files = std::fs::read_dir(folder)?
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        Ok(files
+            .map(|entry| {
+                let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+                (NEIGHBOUR_FILE, text)
+            })
+            .collect())
+    }
+
     /// Runs a script with the host's own /etc/default, whatever its exit code.
     fn sh(&mut self, script: &str) -> Result<String> {
         self.scripts += 1;
@@ -50,93 +286,22 @@ impl Cage {
         process.wait(SOON)?;
         Ok(process.log())
     }
-
-    /// Fails when one of the secrets is anywhere. The daemon runs, or has ended; `store` is what flannelctl is told of the store.
-    fn is_silent(
-        &mut self,
-        what: &str,
-        daemon: &Flanneld,
-        store: &[String],
-        secrets: &[String],
-    ) -> Result<()> {
-        ensure!(
-            !secrets.is_empty() && secrets.iter().all(|secret| secret.len() > 8),
-            "{what}: {secrets:?}"
-        );
-        let mut told = vec![("log", daemon.log())];
-        for path in ["/livez", "/readyz", "/metrics", "/status"] {
-            told.extend(daemon.get(path).ok().map(|(_, text)| (path, text)));
-        }
-        for path in ["/api/v1/node", "/api/v1/node?rows", "/api/v1/findings"] {
-            told.extend(daemon.api(path).ok().map(|(_, text)| (path, text)));
-        }
-        let program = binaries::own("flannelctl")?;
-        let file = format!("--subnet-file={}", self.subnet_file.display());
-        for words in [
-            "status",
-            "status -o json",
-            "peers",
-            "peers -o json",
-            "doctor --all",
-            "doctor -o json",
-        ] {
-            told.push((
-                words,
-                self.sh(&format!("'{}' {words} '{file}'", program.display()))?,
-            ));
-        }
-        let store = store
-            .iter()
-            .map(|word| format!("'{word}'"))
-            .collect::<Vec<_>>()
-            .join(" ");
-        told.push((
-            "leases",
-            self.sh(&format!("'{}' leases --long {store}", program.display()))?,
-        ));
-        let bundle = self.folder.join(format!("b{}.tar.gz", self.scripts));
-        let made = self.sh(&format!(
-            "'{}' support-bundle '{file}' --file '{}'",
-            program.display(),
-            bundle.display()
-        ))?;
-        ensure!(bundle.exists(), "{made}");
-        told.push((
-            "bundle",
-            self.sh(&format!("tar -xzOf '{}'", bundle.display()))?,
-        ));
-        let beside = self.subnet_file.parent().context("a folder")?;
-        let files = std::fs::read_dir(beside)?
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-        told.extend(files.map(|entry| {
-            (
-                "a file beside subnet.env",
-                std::fs::read_to_string(entry.path()).unwrap_or_default(),
-            )
-        }));
-        for (place, text) in &told {
-            for secret in secrets {
-                let line = text.lines().find(|line| line.contains(secret.as_str()));
-                ensure!(
-                    line.is_none(),
-                    "{what}: {place} tells {secret}: {}",
-                    line.unwrap_or_default()
-                );
-            }
-        }
-        // Something was told, or nothing could sing.
-        ensure!(
-            told.iter()
-                .all(|(place, text)| !text.is_empty() || *place == "a file beside subnet.env"),
-            "{what}: {told:?}"
-        );
-        Ok(())
-    }
 }
 
-/// The longest line of a PEM file: what nobody writes by chance.
-fn inside(pem: &Path) -> Result<String> {
+/// The log, and what the daemon answers if it runs.
+fn answers(daemon: &Flanneld) -> Vec<(&'static str, String)> {
+    let mut outputs = vec![("log", daemon.log())];
+    for path in HEALTH_PATHS {
+        outputs.extend(daemon.get(path).ok().map(|(_, text)| (path, text)));
+    }
+    for path in API_PATHS {
+        outputs.extend(daemon.api(path).ok().map(|(_, text)| (path, text)));
+    }
+    outputs
+}
+
+/// The longest line of a PEM file, which nothing contains by chance.
+fn longest_line(pem: &Path) -> Result<String> {
     let text = std::fs::read_to_string(pem)?;
     text.lines()
         .filter(|line| !line.starts_with("---"))
@@ -146,7 +311,7 @@ fn inside(pem: &Path) -> Result<String> {
 }
 
 #[test]
-fn secrets_of_etcd_are_told_nobody() -> Result<()> {
+fn etcd_secrets_are_never_shown() -> Result<()> {
     Lab::run("canary: etcd", |lab| {
         let lan = lab.switch("lan")?;
         let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
@@ -158,121 +323,95 @@ fn secrets_of_etcd_are_told_nobody() -> Result<()> {
         store.configure(VXLAN)?;
         let host = &lab.hosts(&lan, 1)?[0];
         let mut cage = Cage::new(lab, host)?;
-        let all = store.args();
-        let of = |name: &str| {
-            all.iter()
-                .find_map(|arg| {
-                    arg.strip_prefix(&format!("--etcd-{name}="))
-                        .map(str::to_owned)
-                })
-                .context("an argument")
-        };
-        let files = [of("keyfile")?, of("cafile")?, of("certfile")?];
-        let mut secrets = files
-            .iter()
-            .map(|file| inside(Path::new(file)))
-            .collect::<Result<Vec<_>>>()?;
-        secrets.push(CANARY.to_owned());
-        let plain: Vec<String> = all
-            .iter()
-            .filter(|arg| !arg.contains("-username=") && !arg.contains("-password="))
-            .cloned()
-            .collect();
-        let variables =
-            format!("FLANNELD_ETCD_USERNAME=flannel\nFLANNELD_ETCD_PASSWORD={CANARY}\n");
-        let with = |args: &[String]| {
-            args.iter()
-                .fold(FlanneldOptions::bare(), |options, arg| options.arg(arg))
-                .iface("enp0s8")
-                .arg("--v=10")
-        };
-
-        for how in ["flag", "variable", "file"] {
-            let options = match how {
-                "flag" => with(&all),
-                _ => with(&plain)
-                    .env("FLANNELD_ETCD_USERNAME", "flannel")
-                    .env("FLANNELD_ETCD_PASSWORD", CANARY),
-            };
-            std::fs::write(
-                cage.folder.join("default/flanneld"),
-                if how == "file" {
-                    variables.as_str()
-                } else {
-                    ""
-                },
-            )?;
-            let mut daemon = host.flanneld(&options).with_context(|| how.to_owned())?;
-            let pid = daemon.pid();
-            let knows = ["cmdline", "environ"].iter().any(|name| {
-                std::fs::read(format!("/proc/{pid}/{name}"))
-                    .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(CANARY))
-            });
-            ensure!(knows, "{how}: the daemon was not given the secret");
-            cage.is_silent(how, &daemon, &all, &secrets)?;
-            daemon.terminate(SOON)?;
-            cage.is_silent(&format!("{how}, ended"), &daemon, &all, &secrets)?;
-            std::fs::remove_file(daemon.log_path())?;
-        }
-
-        // Mistakes: a wrong password, one in the address, a key that is none.
-        let wrong = format!("{CANARY}-wrong");
-        let key = cage.folder.join("key.pem");
-        std::fs::write(
-            &key,
-            format!("-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n{CANARY}\n"),
-        )?;
-        let replaced = |name: &str, value: &str| -> Vec<String> {
-            all.iter()
-                .map(|arg| {
-                    if arg.starts_with(&format!("--etcd-{name}=")) {
-                        format!("--etcd-{name}={value}")
-                    } else {
-                        arg.clone()
-                    }
-                })
-                .collect()
-        };
-        let address = of("endpoints")?.replace("https://", &format!("https://flannel:{CANARY}@"));
-        for (what, args) in [
-            ("a wrong password", replaced("password", &wrong)),
-            ("a password in the address", replaced("endpoints", &address)),
-            (
-                "a key that is none",
-                replaced("keyfile", &key.display().to_string()),
-            ),
-            (
-                "an authority that is none",
-                replaced("cafile", &key.display().to_string()),
-            ),
-        ] {
-            let mut daemon = host.start_flanneld(&with(&args))?;
-            eventually(SOON, "it says what is wrong", || {
-                daemon.log().contains("WARN")
-                    || daemon.log().contains("ERROR")
-                    || !daemon.is_running()
-            })?;
-            cage.is_silent(what, &daemon, &args, &secrets)?;
-            daemon.terminate(SOON)?;
-            cage.is_silent(&format!("{what}, ended"), &daemon, &args, &secrets)?;
-            std::fs::remove_file(daemon.log_path())?;
-        }
-        Ok(())
+        let rows = etcd_rows(&cage, &store.args())?;
+        cage.check_all(&rows)
     })
 }
 
-/// A kubeconfig with a secret of each kind.
-fn kubeconfig(server: &str, ca: Option<&Path>, user: &str) -> String {
-    let ca = ca
-        .map(|ca| format!(", certificate-authority: '{}'", ca.display()))
-        .unwrap_or_default();
-    format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: '{server}'{ca}}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {user}}}]\n"
-    )
+/// The value of `--etcd-<name>`.
+fn etcd_arg(args: &[String], name: &str) -> Result<String> {
+    args.iter()
+        .find_map(|arg| {
+            arg.strip_prefix(&format!("--etcd-{name}="))
+                .map(str::to_owned)
+        })
+        .context("an argument")
+}
+
+fn with_etcd_arg(args: &[String], name: &str, value: &str) -> Vec<String> {
+    args.iter()
+        .map(|arg| {
+            if arg.starts_with(&format!("--etcd-{name}=")) {
+                format!("--etcd-{name}={value}")
+            } else {
+                arg.clone()
+            }
+        })
+        .collect()
+}
+
+fn etcd_options(args: &[String]) -> FlanneldOptions {
+    args.iter()
+        .fold(FlanneldOptions::bare(), |options, arg| options.arg(arg))
+        .iface("enp0s8")
+        .arg("--v=10")
+}
+
+/// Each place of the password, and each mistake that could show a secret.
+fn etcd_rows(cage: &Cage, all: &[String]) -> Result<Vec<Row>> {
+    let mut secrets = ["keyfile", "cafile", "certfile"]
+        .iter()
+        .map(|name| longest_line(Path::new(&etcd_arg(all, name)?)))
+        .collect::<Result<Vec<_>>>()?;
+    secrets.push(CANARY.to_owned());
+    let plain: Vec<String> = all
+        .iter()
+        .filter(|arg| !arg.contains("-username=") && !arg.contains("-password="))
+        .cloned()
+        .collect();
+    let variables = format!("FLANNELD_ETCD_USERNAME=flannel\nFLANNELD_ETCD_PASSWORD={CANARY}\n");
+    let by_variable = etcd_options(&plain)
+        .env("FLANNELD_ETCD_USERNAME", "flannel")
+        .env("FLANNELD_ETCD_PASSWORD", CANARY);
+    let row = |name: &str, options: FlanneldOptions, default_file: &str| Row {
+        name: format!("etcd, {name}"),
+        files: vec![(cage.default_file(), default_file.to_owned())],
+        options,
+        store: all.to_vec(),
+        secrets: secrets.clone(),
+        outcome: Outcome::ReadyWithCanary,
+    };
+    let mut rows = vec![
+        row("password in a flag", etcd_options(all), ""),
+        row("password in a variable", by_variable.clone(), ""),
+        row("password in a file of variables", by_variable, &variables),
+    ];
+    let key = cage.folder.join("key.pem");
+    std::fs::write(
+        &key,
+        format!("-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n{CANARY}\n"),
+    )?;
+    let key = key.display().to_string();
+    let address =
+        etcd_arg(all, "endpoints")?.replace("https://", &format!("https://flannel:{CANARY}@"));
+    for (name, flag, value) in [
+        ("wrong password", "password", format!("{CANARY}-wrong")),
+        ("password in the address", "endpoints", address),
+        ("key that is none", "keyfile", key.clone()),
+        ("authority that is none", "cafile", key),
+    ] {
+        let args = with_etcd_arg(all, flag, &value);
+        rows.push(Row {
+            store: args.clone(),
+            outcome: Outcome::Complaint,
+            ..row(name, etcd_options(&args), &variables)
+        });
+    }
+    Ok(rows)
 }
 
 #[test]
-fn secrets_of_kubernetes_are_told_nobody() -> Result<()> {
+fn kubernetes_secrets_are_never_shown() -> Result<()> {
     let _turn = turn();
     Lab::run("canary: Kubernetes", |lab| {
         let lan = lab.switch("lan")?;
@@ -288,210 +427,291 @@ fn secrets_of_kubernetes_are_told_nobody() -> Result<()> {
                 .internal(host.v4()?),
         )?;
         let mut cage = Cage::new(lab, host)?;
-        let (net_conf, config, token_file) = (
-            cage.folder.join("net-conf.json"),
-            cage.folder.join("kubeconfig"),
-            cage.folder.join("token"),
-        );
-        std::fs::write(&net_conf, VXLAN)?;
-        let options = FlanneldOptions::kube("h1", &net_conf)
-            .arg(&format!("--kubeconfig-file={}", config.display()))
-            .arg("--v=10");
-        let store = [
-            "--kube-subnet-mgr=true".to_owned(),
-            format!("--kubeconfig-file={}", config.display()),
-            format!("--net-config-path={}", net_conf.display()),
-        ];
-
-        // Accepted: the server knows this token.
-        let token = User::Flannel.token();
-        std::fs::write(&token_file, &token)?;
-        let ca = api.certificates().ca();
-        for (what, user) in [
-            ("a token", format!("{{token: '{token}'}}")),
-            (
-                "a token's file",
-                format!("{{tokenFile: '{}'}}", token_file.display()),
-            ),
-        ] {
-            std::fs::write(&config, kubeconfig(&api.url(), Some(&ca), &user))?;
-            let mut daemon = host.flanneld(&options).with_context(|| what.to_owned())?;
-            cage.is_silent(what, &daemon, &store, std::slice::from_ref(&token))?;
-            daemon.terminate(SOON)?;
-            cage.is_silent(
-                &format!("{what}, ended"),
-                &daemon,
-                &store,
-                std::slice::from_ref(&token),
-            )?;
-            std::fs::remove_file(daemon.log_path())?;
-        }
-
-        // Refused, or not understood.
-        let secret = [CANARY.to_owned()];
-        std::fs::write(&token_file, format!("{CANARY}\nsecond line"))?;
-        let key = |text: &str| {
-            format!("{{client-certificate-data: '{text}', client-key-data: '{text}'}}")
-        };
-        let data = CANARY.replace('-', "");
-        for (what, text) in [
-            (
-                "a wrong token",
-                kubeconfig(&api.url(), Some(&ca), &format!("{{token: {CANARY}}}")),
-            ),
-            (
-                "a token that is no header",
-                kubeconfig(
-                    &api.url(),
-                    Some(&ca),
-                    &format!("{{token: \"{CANARY}\\n{CANARY}\"}}"),
-                ),
-            ),
-            (
-                "a token's file with two lines",
-                kubeconfig(
-                    &api.url(),
-                    Some(&ca),
-                    &format!("{{tokenFile: '{}'}}", token_file.display()),
-                ),
-            ),
-            (
-                "a user's password",
-                kubeconfig(
-                    &api.url(),
-                    Some(&ca),
-                    &format!("{{username: u, password: {CANARY}}}"),
-                ),
-            ),
-            (
-                "a key that is no Base64",
-                kubeconfig(&api.url(), Some(&ca), &key(&format!("!{CANARY}"))),
-            ),
-            (
-                "a key that is no key",
-                kubeconfig(&api.url(), Some(&ca), &key(&data)),
-            ),
-            (
-                "a user that is a text",
-                kubeconfig(&api.url(), Some(&ca), CANARY),
-            ),
-            (
-                "a token that is a list",
-                kubeconfig(&api.url(), Some(&ca), &format!("{{token: [{CANARY}]}}")),
-            ),
-            (
-                "a token where a file is wanted",
-                kubeconfig(
-                    &api.url(),
-                    Some(&ca),
-                    &format!("{{tokenFile: /nosuch, token: {{a: {CANARY}}}}}"),
-                ),
-            ),
-            (
-                "a password in the address",
-                kubeconfig(
-                    &format!("https://u:{CANARY}@192.168.56.199:6443"),
-                    Some(&ca),
-                    "{}",
-                ),
-            ),
-            (
-                "no YAML",
-                format!("users: [{{token: {CANARY}\n\t{CANARY}: }}"),
-            ),
-        ] {
-            std::fs::write(&config, text)?;
-            let mut daemon = host.start_flanneld(&options)?;
-            eventually(SOON, "it says what is wrong", || {
-                daemon.log().contains("WARN")
-                    || daemon.log().contains("ERROR")
-                    || !daemon.is_running()
-            })?;
-            ensure!(!daemon.is_ready(), "{what}: it was accepted");
-            cage.is_silent(what, &daemon, &store, &[secret[0].clone(), data.clone()])?;
-            daemon.terminate(SOON)?;
-            cage.is_silent(
-                &format!("{what}, ended"),
-                &daemon,
-                &store,
-                &[secret[0].clone(), data.clone()],
-            )?;
-            std::fs::remove_file(daemon.log_path())?;
-        }
-        Ok(())
+        let rows = kubernetes_rows(&cage, &api.url(), &api.certificates().ca())?;
+        cage.check_all(&rows)
     })
 }
 
+/// A kubeconfig for one user.
+fn kubeconfig(server: &str, ca: &Path, user: &str) -> String {
+    let ca = ca.display();
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: '{server}', certificate-authority: '{ca}'}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {user}}}]\n"
+    )
+}
+
+/// Each kind of credential, accepted, refused and malformed.
+fn kubernetes_rows(cage: &Cage, server: &str, ca: &Path) -> Result<Vec<Row>> {
+    let (net_conf, config, token_file) = (
+        cage.folder.join("net-conf.json"),
+        cage.folder.join("kubeconfig"),
+        cage.folder.join("token"),
+    );
+    std::fs::write(&net_conf, VXLAN)?;
+    let options = FlanneldOptions::kube("h1", &net_conf)
+        .arg(&format!("--kubeconfig-file={}", config.display()))
+        .arg("--v=10");
+    let store = vec![
+        "--kube-subnet-mgr=true".to_owned(),
+        format!("--kubeconfig-file={}", config.display()),
+        format!("--net-config-path={}", net_conf.display()),
+    ];
+    let row = |name: &str, kubeconfig: String, token: String, secrets: &[String], outcome| Row {
+        name: format!("Kubernetes, {name}"),
+        files: vec![(config.clone(), kubeconfig), (token_file.clone(), token)],
+        options: options.clone(),
+        store: store.clone(),
+        secrets: secrets.to_vec(),
+        outcome,
+    };
+
+    let token = User::Flannel.token();
+    let accepted = [
+        ("token", format!("{{token: '{token}'}}")),
+        (
+            "file of a token",
+            format!("{{tokenFile: '{}'}}", token_file.display()),
+        ),
+    ];
+    let mut rows: Vec<Row> = accepted
+        .into_iter()
+        .map(|(name, user)| {
+            let kubeconfig = kubeconfig(server, ca, &user);
+            row(
+                name,
+                kubeconfig,
+                token.clone(),
+                std::slice::from_ref(&token),
+                Outcome::Ready,
+            )
+        })
+        .collect();
+    let secrets = [CANARY.to_owned(), CANARY.replace('-', "")];
+    rows.extend(
+        refused_kubeconfigs(server, ca, &token_file)
+            .into_iter()
+            .map(|(name, kubeconfig)| {
+                let token = format!("{CANARY}\nsecond line");
+                row(name, kubeconfig, token, &secrets, Outcome::Refusal)
+            }),
+    );
+    Ok(rows)
+}
+
+/// Kubeconfigs that the API server refuses, or that nobody can parse.
+fn refused_kubeconfigs(server: &str, ca: &Path, token_file: &Path) -> Vec<(&'static str, String)> {
+    let key =
+        |text: &str| format!("{{client-certificate-data: '{text}', client-key-data: '{text}'}}");
+    let users = [
+        ("wrong token", format!("{{token: {CANARY}}}")),
+        (
+            "token that is no header",
+            format!("{{token: \"{CANARY}\\n{CANARY}\"}}"),
+        ),
+        (
+            "file of a token with two lines",
+            format!("{{tokenFile: '{}'}}", token_file.display()),
+        ),
+        (
+            "password of a user",
+            format!("{{username: u, password: {CANARY}}}"),
+        ),
+        ("key that is no Base64", key(&format!("!{CANARY}"))),
+        ("key that is no key", key(&CANARY.replace('-', ""))),
+        ("user that is a text", CANARY.to_owned()),
+        ("token that is a list", format!("{{token: [{CANARY}]}}")),
+        (
+            "token where a file is expected",
+            format!("{{tokenFile: /nosuch, token: {{a: {CANARY}}}}}"),
+        ),
+    ];
+    let mut refused: Vec<_> = users
+        .into_iter()
+        .map(|(name, user)| (name, kubeconfig(server, ca, &user)))
+        .collect();
+    refused.push((
+        "password in the address",
+        kubeconfig(&format!("https://u:{CANARY}@192.168.56.199:6443"), ca, "{}"),
+    ));
+    refused.push((
+        "no YAML",
+        format!("users: [{{token: {CANARY}\n\t{CANARY}: }}"),
+    ));
+    refused
+}
+
 #[test]
-fn secrets_in_the_network_configuration_are_told_nobody() -> Result<()> {
+fn network_configuration_secrets_are_never_shown() -> Result<()> {
     Lab::run("canary: net-conf", |lab| {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
         let mut cage = Cage::new(lab, host)?;
         let folder = lab.folder("leases")?;
         let store = Store::dir(&folder);
-        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--v=10");
-        let backend = |backend: &str| format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#);
-        let psk = format!(r#"{{"Type":"wireguard","PSK":"{CANARY}"}}"#);
-        for (what, conf) in [
-            ("wireguard", backend(&psk)),
-            (
-                "a configuration in a text",
-                backend(&serde_json::Value::from(psk.clone()).to_string()),
+        // It makes the folder; each row has another configuration.
+        store.configure(VXLAN)?;
+        cage.check_all(&net_conf_rows(&store, &folder))
+    })
+}
+
+/// A preshared key in each backend's configuration, well-formed and malformed.
+fn net_conf_rows(store: &Store, folder: &Path) -> Vec<Row> {
+    let psk = format!(r#"{{"Type":"wireguard","PSK":"{CANARY}"}}"#);
+    let network = |backend: &str| format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#);
+    let row = |name: &str, net_conf: String, outcome| Row {
+        name: format!("net-conf, {name}"),
+        files: vec![(folder.join("config"), net_conf)],
+        options: FlanneldOptions::new(store).iface("enp0s8").arg("--v=10"),
+        store: store.args(),
+        secrets: vec![CANARY.to_owned()],
+        outcome,
+    };
+    let backend = |name: &str, backend: &str, outcome| row(name, network(backend), outcome);
+    let either = Outcome::ComplaintOrReady;
+    vec![
+        backend("wireguard", &psk, Outcome::Exit("could not parse psk")),
+        backend(
+            "configuration in a text",
+            &serde_json::Value::from(psk.clone()).to_string(),
+            either,
+        ),
+        backend(
+            "key of the wrong type",
+            &format!(r#"{{"Type":{{"PSK":"{CANARY}"}}}}"#),
+            either,
+        ),
+        backend("list", &format!(r#"["wireguard","{CANARY}"]"#), either),
+        backend(
+            "vxlan with a key too many",
+            &format!(r#"{{"Type":"vxlan","PSK":"{CANARY}"}}"#),
+            either,
+        ),
+        row(
+            "no JSON",
+            network(&psk).replace("\",\"PSK", "\" \"PSK"),
+            either,
+        ),
+        backend(
+            "extension",
+            &format!(
+                r#"{{"Type":"extension","PreStartupCommand":"PASSWORD={CANARY} start","SubnetAddCommand":"curl -H 'Authorization: {CANARY}'"}}"#
             ),
-            (
-                "a key of the wrong type",
-                backend(&format!(r#"{{"Type":{{"PSK":"{CANARY}"}}}}"#)),
-            ),
-            ("a list", backend(&format!(r#"["wireguard","{CANARY}"]"#))),
-            (
-                "vxlan with a key too many",
-                backend(&format!(r#"{{"Type":"vxlan","PSK":"{CANARY}"}}"#)),
-            ),
-            ("no JSON", backend(&psk).replace("\",\"PSK", "\" \"PSK")),
-            (
-                "extension",
-                backend(&format!(
-                    r#"{{"Type":"extension","PreStartupCommand":"PASSWORD={CANARY} start","SubnetAddCommand":"curl -H 'Authorization: {CANARY}'"}}"#
-                )),
-            ),
-            (
-                "ipsec",
-                backend(&format!(r#"{{"Type":"ipsec","PSK":"{CANARY}"}}"#)),
-            ),
-        ] {
-            store.configure(&conf)?;
-            let mut daemon = host.start_flanneld(&options)?;
-            let said = || {
-                daemon.log().contains("WARN") || daemon.log().contains("ERROR") || daemon.is_ready()
-            };
-            eventually(SOON, "it says something of it", said)
-                .with_context(|| format!("{what}: {}", daemon.log()))?;
-            cage.is_silent(what, &daemon, &store.args(), &[CANARY.to_owned()])?;
-            let status = daemon.terminate(SOON)?;
-            if ["wireguard", "extension", "ipsec"].contains(&what) {
-                let why = if what == "wireguard" {
-                    "could not parse psk"
-                } else {
-                    what
-                };
-                ensure!(
-                    status.code() == Some(1) && daemon.log().contains(why),
-                    "{what}: {status} {}",
-                    daemon.log()
-                );
-                let words =
-                    std::fs::read_to_string(format!("{}.ended", cage.subnet_file.display()))?;
-                ensure!(words.contains(why), "{what}: {words}");
-            }
-            cage.is_silent(
-                &format!("{what}, ended"),
-                &daemon,
-                &store.args(),
-                &[CANARY.to_owned()],
-            )?;
-            std::fs::remove_file(daemon.log_path())?;
-        }
+            Outcome::Exit("extension"),
+        ),
+        backend(
+            "ipsec",
+            &format!(r#"{{"Type":"ipsec","PSK":"{CANARY}"}}"#),
+            Outcome::Exit("ipsec"),
+        ),
+    ]
+}
+
+#[test]
+fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
+    Lab::run("canary: bundle", |lab| {
+        let lan = lab.switch("lan")?;
+        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&machine], &EtcdOptions::default().auth("flannel", CANARY))?;
+        let store = etcd.store()?;
+        store.configure(VXLAN)?;
+        let host = &lab.hosts(&lan, 1)?[0];
+        let mut cage = Cage::new(lab, host)?;
+        let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
+        require_canary_given(&daemon)?;
+        require_answers(host, &daemon)?;
+        cage.require_silence("running", &daemon, &store.args(), &[CANARY.to_owned()])?;
+
+        // Another program's secret in a file that the bundle contains.
+        std::fs::write(
+            format!("{}.ended", daemon.subnet_file().display()),
+            format!("etcdPassword:{CANARY}\n"),
+        )?;
+        let bundle = lab.folder("bundle")?;
+        unpack_bundle(host, &daemon, &bundle)?;
+        require_complete(host, &daemon, &bundle)?;
+        let files = host
+            .netns()
+            .exec("grep", &["-r", "", &bundle.display().to_string()])?;
+        let line = files.lines().find(|line| line.contains(CANARY));
+        ensure!(line.is_none(), "{}", line.unwrap_or_default());
         Ok(())
     })
+}
+
+/// A daemon or a program that fails shows no secret either, and would prove nothing.
+fn require_answers(host: &Host, daemon: &Flanneld) -> Result<()> {
+    for path in HEALTH_PATHS {
+        daemon.get(path)?;
+    }
+    eventually_ok(SOON, "the status API answers", || {
+        daemon.api("/api/v1/node")
+    })?;
+    for args in [
+        &["status"][..],
+        &["status", "-o", "json"],
+        &["peers"],
+        &["peers", "-o", "json"],
+    ] {
+        eventually_ok(SOON, "flannelctl succeeds", || {
+            let output = flannelctl(host, daemon.subnet_file(), args);
+            ensure!(output.status.success(), "{args:?}: {}", texts(&output));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Makes a bundle that only root can read, and unpacks it in the folder.
+fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
+    let file = folder.join("b.tar.gz").display().to_string();
+    let written = flannelctl(
+        host,
+        daemon.subnet_file(),
+        &["support-bundle", "--file", &file],
+    );
+    ensure!(written.status.success(), "{}", texts(&written));
+    let meta = std::fs::metadata(&file)?;
+    ensure!(
+        meta.permissions().mode() & 0o777 == 0o600 && meta.len() < 20_000_000,
+        "{meta:?}"
+    );
+    let folder = folder.display().to_string();
+    host.netns()
+        .exec(
+            "tar",
+            &["-xzf", &file, "-C", &folder, "--strip-components=1"],
+        )
+        .map(drop)
+}
+
+/// Each item of the list is in the bundle, or the reason for its absence.
+fn require_complete(host: &Host, daemon: &Flanneld, bundle: &Path) -> Result<()> {
+    let listed = texts(&flannelctl(
+        host,
+        daemon.subnet_file(),
+        &["support-bundle", "--list"],
+    ));
+    for item in listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+    {
+        let exists = [item.to_owned(), format!("{item}.missing")]
+            .iter()
+            .any(|name| bundle.join(name).exists());
+        ensure!(exists, "{item} is not in the bundle: {listed}");
+    }
+    for item in [
+        "flanneld/node.json",
+        "flanneld/subnet.env",
+        "net/links.txt",
+        "net/routes.txt",
+        "net/nftables.txt",
+    ] {
+        ensure!(
+            bundle.join(item).exists(),
+            "{item} could not be gathered: {:?}",
+            std::fs::read_to_string(bundle.join(format!("{item}.missing")))
+        );
+    }
+    Ok(())
 }

@@ -53,7 +53,7 @@ fn differences(before: &str, after: &str) -> String {
         .join("\n")
 }
 
-/// Runs `flannelctl cleanup` with the host's own `/run`: whether it succeeded, and what it said.
+/// Runs `flannelctl cleanup` with the host's own `/run`: whether it succeeded, and its output.
 fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let log = format!(
@@ -77,7 +77,7 @@ fn run_files(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// A dry run tells what a real one does and changes nothing; the real one leaves `before`; another has nothing to do.
+/// A dry run prints what a real one does and changes nothing. The real one restores `before`. Another one has nothing to do.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
     let there = dump(host);
     let files = run_files(host);
@@ -119,7 +119,7 @@ pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String 
 }
 
 #[test]
-fn a_host_is_as_it_was_before_our_daemon() {
+fn cleanup_restores_the_host_after_flanneld() {
     for (config, flags) in [
         (
             r#""Backend":{"Type":"vxlan"}"#,
@@ -230,7 +230,7 @@ fn payloads(listing: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_host_is_as_it_was_before_go_flannel() {
+fn cleanup_restores_the_host_after_go_flannel() {
     for (case, v4, v6) in [
         ("masq-dual", "10.244.90.0", "fd10:244:0:22::"),
         ("nft-dual", "10.244.39.0", "fd10:244:0:12::"),
@@ -298,7 +298,7 @@ fn a_host_is_as_it_was_before_go_flannel() {
 }
 
 #[test]
-fn doubtful_things_are_named_and_the_bridge_goes_when_asked() {
+fn cleanup_reports_unclear_objects_and_removes_cni_on_request() {
     let lab = Lab::new("doubt").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();
@@ -350,12 +350,12 @@ fn doubtful_things_are_named_and_the_bridge_goes_when_asked() {
 }
 
 #[test]
-fn what_cannot_be_removed_is_reported() {
+fn cleanup_reports_what_it_cannot_remove() {
     let lab = Lab::new("stuck").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();
     let host = &hosts[0];
-    // A folder where the file should be: unlink refuses it, whoever asks.
+    // A folder where the file should be: unlink refuses it, even for root.
     std::fs::create_dir_all(host.subnet_file().unwrap()).unwrap();
     host.netns()
         .sh("ip route add blackhole 10.244.9.0/24 proto 241")

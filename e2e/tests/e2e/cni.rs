@@ -156,20 +156,7 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
         }
         ensure!(addresses(&other)?.len() == 2, "{other}");
 
-        // A second interface of the same container comes and goes by itself.
-        let second = nodes[0].conf("delegate", &json!({"hairpinMode": true}));
-        nodes[0]
-            .cni
-            .call("ADD", Some(&pod), "net1", &second)?
-            .ok()?;
-        for _ in 0..2 {
-            nodes[0].del(&pod, "net1")?;
-        }
-        ensure!(
-            pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(),
-            "the wrong interface was removed"
-        );
-
+        second_interface(&nodes[0], &pod)?;
         checked(&nodes[0], &pod, &other, version)?;
         if cni_version == "1.1.0" {
             collected(&nodes[0], &pod)?;
@@ -208,12 +195,26 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
     })
 }
 
+/// A second interface of the same container comes and goes without the first.
+fn second_interface(node: &Node<'_>, pod: &Netns) -> Result<()> {
+    let second = node.conf("delegate", &json!({"hairpinMode": true}));
+    node.cni.call("ADD", Some(pod), "net1", &second)?.ok()?;
+    for _ in 0..2 {
+        node.del(pod, "net1")?;
+    }
+    ensure!(
+        pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(),
+        "the wrong interface was removed"
+    );
+    Ok(())
+}
+
 /// CHECK passes for what ADD made, and fails when it was changed.
 fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) -> Result<()> {
     let conf = node.conf("prevResult", result);
     node.cni.call("CHECK", Some(pod), "eth0", &conf)?.ok()?;
     if version == CniVersion::V111 {
-        // What the old bridge itself says about the same interface.
+        // What the old bridge plugin itself answers about the same interface.
         let saved = std::fs::read_to_string(node.host.folder()?.join("cni").join(pod.name()))?;
         let mut own: Value = serde_json::from_str(&saved)?;
         own["prevResult"] = result.clone();
@@ -267,9 +268,9 @@ fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// The commands that the page shows, where `/run`, `/opt` and `/var/lib` are empty but for what the page presumes.
+/// Runs the commands of docs/cni.md where `/run`, `/opt` and `/var/lib` hold only what that document presumes.
 #[test]
-fn the_pages_commands_work() {
+fn documented_cni_commands_work() {
     Lab::run("cni-page", |lab| {
         let host = lab.host("h1", &[])?;
         let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cni.md"))?;
@@ -295,11 +296,11 @@ fn the_pages_commands_work() {
 }
 
 #[test]
-fn the_reference_plugins_of_now() {
+fn current_reference_plugins_connect_pods() {
     serves(CniVersion::V191, "1.1.0").unwrap();
 }
 
 #[test]
-fn the_distributions_reference_plugins() {
+fn distribution_reference_plugins_connect_pods() {
     serves(CniVersion::V111, "1.0.0").unwrap();
 }

@@ -1,16 +1,24 @@
-//! Proves that no pod gets datagrams of the tunnel into the tunnel, and that pods may build tunnels among themselves.
+//! Proves that the tunnel drops its own datagrams when a pod sends them, and that pods may build tunnels among themselves.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Capture, Lab, eventually, holds};
-use serde_json::{Value, json};
+
+use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD};
+use crate::healing::scenarios;
 
 const SOON: Duration = Duration::from_secs(30);
 /// What is in every packet of the test, and in no other.
 const MARK: &[u8; 16] = b"\xfe\xed nested  \x00\x01\x02\x03\x04";
 const COPIES: u64 = 5;
+
+scenarios! { tunnel_datagrams_stay_out;
+    datagrams_to_a_node_are_dropped_by_udp => &UDP,
+    datagrams_to_a_node_are_dropped_by_vxlan => &VXLAN,
+    datagrams_to_a_node_are_dropped_by_wireguard => &WIREGUARD,
+}
 
 /// The tunnel of one family.
 struct Tunnel {
@@ -20,6 +28,25 @@ struct Tunnel {
 }
 
 impl Tunnel {
+    /// One for each device: udp carries both families over IPv4.
+    fn all_of(engine: &Engine) -> Vec<Tunnel> {
+        let v4 = Tunnel {
+            device: engine.device,
+            port: engine.port,
+            ipv6: false,
+        };
+        let v6 = Tunnel {
+            device: engine.v6_device,
+            port: engine.v6_port,
+            ipv6: true,
+        };
+        if v4.device == v6.device {
+            vec![v4]
+        } else {
+            vec![v4, v6]
+        }
+    }
+
     fn of(&self, both: [IpAddr; 2]) -> IpAddr {
         both[usize::from(self.ipv6)]
     }
@@ -29,7 +56,7 @@ impl Tunnel {
             "{{device=\"{}\",direction=\"sent\",reason=\"loop\"}}",
             self.device
         );
-        // No line is a zero.
+        // A counter that is zero has no line.
         bed.daemons[0]
             .metric(&format!("flannel_datapath_dropped_packets_total{labels}"))
             .unwrap_or(0.0) as u64
@@ -91,80 +118,20 @@ fn check(bed: &Bed, tunnel: &Tunnel) -> Result<()> {
     Ok(())
 }
 
-fn nothing_enters_twice(name: &str, backend: &Value, tunnels: &[Tunnel]) -> Result<()> {
-    Lab::run(name, |lab| {
-        let keys = lab.folder("keys")?;
-        let conf = json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string();
-        let bed = Bed::start(lab, 2, &conf, |number, options| {
-            options.arg("--probe-port=0").env(
-                "WIREGUARD_KEY_FILE",
-                &keys.join(number.to_string()).display().to_string(),
-            )
+fn tunnel_datagrams_stay_out(engine: &Engine) -> Result<()> {
+    Lab::run(&format!("nested {}", engine.name), |lab| {
+        let bed = Bed::start(lab, 2, &engine.dual(), |_, options| {
+            options.arg("--probe-port=0")
         })?;
-        bed.reach()?;
-        tunnels.iter().try_for_each(|tunnel| check(&bed, tunnel))?;
+        Tunnel::all_of(engine)
+            .iter()
+            .try_for_each(|tunnel| check(&bed, tunnel))?;
         let log = bed.daemons[0].log();
         ensure!(
             log.contains("it would be sent into the tunnel again"),
-            "not told:\n{log}"
+            "not logged:\n{log}"
         );
         bed.reach()?;
         bed.require_no_errors()
     })
-}
-
-/// It carries both families over IPv4.
-#[test]
-fn datagrams_to_a_node_are_dropped_by_udp() -> Result<()> {
-    nothing_enters_twice(
-        "nested udp",
-        &json!({ "Type": "udp" }),
-        &[Tunnel {
-            device: "flannel0",
-            port: 8285,
-            ipv6: false,
-        }],
-    )
-}
-
-#[test]
-fn datagrams_to_a_node_are_dropped_by_vxlan() -> Result<()> {
-    let tunnels = [
-        Tunnel {
-            device: "flannel.1",
-            port: 8472,
-            ipv6: false,
-        },
-        Tunnel {
-            device: "flannel-v6.1",
-            port: 8472,
-            ipv6: true,
-        },
-    ];
-    nothing_enters_twice(
-        "nested vxlan",
-        &json!({ "Type": "vxlan", "Mode": "userspace" }),
-        &tunnels,
-    )
-}
-
-#[test]
-fn datagrams_to_a_node_are_dropped_by_wireguard() -> Result<()> {
-    let tunnels = [
-        Tunnel {
-            device: "flannel-wg",
-            port: 51820,
-            ipv6: false,
-        },
-        Tunnel {
-            device: "flannel-wg-v6",
-            port: 51821,
-            ipv6: true,
-        },
-    ];
-    nothing_enters_twice(
-        "nested wireguard",
-        &json!({ "Type": "wireguard", "Implementation": "userspace" }),
-        &tunnels,
-    )
 }

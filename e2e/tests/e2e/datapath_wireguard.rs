@@ -1,75 +1,26 @@
-//! Proves that WireGuard of the packet engine carries packets between nodes, byte by byte, and that none leaves in the clear.
+//! Proves that WireGuard of the packet engine survives restarts, NAT and other addresses, and that no packet leaves in the clear.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lab::{
-    Bed, Capture, FileStore, Lab, PingMatrix, PingOptions, Probe, ProbeOptions, eventually_ok,
+    Bed, Capture, FileStore, Host, Lab, PingMatrix, PingOptions, Probe, ProbeOptions, eventually_ok,
 };
 use serde_json::json;
 
-use crate::datapath::all_carry;
+use crate::datapath::bed_of_modes;
+use crate::datapath::engines::WIREGUARD;
 
 const SOON: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(20);
-/// IPv6 40, UDP 8, WireGuard 32, as for the kernel's device.
-const OVERHEAD: u32 = 80;
 
-/// Hosts with a key file each, whose daemons have one variable each.
-fn bed(lab: &Lab, mode: &str, variable: &str, values: &[&str]) -> Result<Bed> {
-    let keys = lab.folder("keys")?;
-    let backend = json!({ "Type": "wireguard", "Implementation": "userspace", "Mode": mode });
-    let conf = json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string();
-    Bed::start(lab, values.len().try_into()?, &conf, |number, options| {
-        options
-            .env(
-                "WIREGUARD_KEY_FILE",
-                &keys.join(number.to_string()).display().to_string(),
-            )
-            .env(variable, values[number])
-    })
-}
-
+/// Until a restarted node has a session, packets to it are lost. It starts handshakes with every peer and does not wait for its own traffic.
+/// Meanwhile no packet leaves in the clear.
 #[test]
-fn between_all_ways_of_moving_packets() -> Result<()> {
-    for mode in ["separate", "auto"] {
-        Lab::run(&format!("wireguard ways {mode}"), |lab| {
-            all_carry(
-                &bed(
-                    lab,
-                    mode,
-                    "FLANNELD_DATAPATH",
-                    &["offload", "mmsg", "plain"],
-                )?,
-                (OVERHEAD, OVERHEAD),
-            )
-        })?;
-    }
-    Ok(())
-}
-
-#[test]
-fn several_queues_beside_one() -> Result<()> {
-    Lab::run("wireguard queues", |lab| {
-        all_carry(
-            &bed(lab, "ipv6", "FLANNELD_DATAPATH_QUEUES", &["4", "1"])?,
-            (OVERHEAD, OVERHEAD),
-        )
-    })
-}
-
-/// What a node that restarted receives is lost until it has a session. It begins by itself, with every peer, and does not wait for its own traffic.
-/// Meanwhile nothing leaves in the clear.
-#[test]
-fn a_restart_is_short_and_shows_nothing() -> Result<()> {
+fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
     Lab::run("wireguard restart", |lab| {
-        let mut bed = bed(
-            lab,
-            "separate",
-            "FLANNELD_DATAPATH",
-            &["offload", "offload"],
-        )?;
+        let mut bed = bed_of_modes(lab, &WIREGUARD, &["offload", "offload"])?;
         let pods: Vec<IpAddr> = bed
             .pods
             .iter()
@@ -100,17 +51,16 @@ fn a_restart_is_short_and_shows_nothing() -> Result<()> {
     })
 }
 
-/// A peer that only sends, and a node that answers nothing and restarts with its files kept. What the peer goes on sending in the former session nobody
-/// can open, and the peer learns of that from nothing but silence, after 9 s and more. So the node begins the new session.
+/// A peer that only sends, and a node that replies to nothing and restarts with its files kept. The node cannot decrypt packets of the former session,
+/// and the peer notices only the silence, after 9 s and more. So the node begins the new session.
 #[test]
-fn one_way_traffic_to_a_node_that_restarts_is_soon_received_again() -> Result<()> {
-    /// Ten times the goal, beside the time that the machine takes to start a program.
+fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
+    /// Ten times the goal, without the time that the machine takes to start a program.
     const LOST_AT_MOST: Duration = Duration::from_secs(3);
     Lab::run("wireguard one way", |lab| {
         let store = FileStore::start(&lab.folder("")?.join("notify"))?;
-        let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
         // Probes between the nodes would be the node's own traffic.
-        let mut bed = Bed::start(lab, 2, conf, |number, options| {
+        let mut bed = Bed::start(lab, 2, &WIREGUARD.v4(), |number, options| {
             let options = options.arg("--probe-port=0");
             if number == 0 {
                 options.file_store(&store)
@@ -146,7 +96,7 @@ fn one_way_traffic_to_a_node_that_restarts_is_soon_received_again() -> Result<()
             );
             ensure!(
                 report.lost > 0,
-                "nothing was lost: this was no restart, or the sessions outlived it, and the pages say otherwise: {report}"
+                "nothing was lost: this was no restart, or the sessions outlived it, and the documentation claims otherwise: {report}"
             );
             let own = sent(&bed)?;
             ensure!(
@@ -164,10 +114,10 @@ fn one_way_traffic_to_a_node_that_restarts_is_soon_received_again() -> Result<()
     })
 }
 
-/// A node that is known by another address than the one that its route names. A peer behind a NAT, or a strict firewall, lets in nothing but answers from
-/// the address that it sends to.
+/// A node publishes another address than the one that its route selects. A peer behind a NAT or a strict firewall accepts only replies from the
+/// published address, to which it sends.
 #[test]
-fn answers_come_from_the_address_that_was_asked() -> Result<()> {
+fn replies_leave_from_the_published_address() -> Result<()> {
     const PUBLIC: &str = "192.168.56.201";
     Lab::run("wireguard source", |lab| {
         let lan = lab.switch("lan")?;
@@ -180,8 +130,7 @@ fn answers_come_from_the_address_that_was_asked() -> Result<()> {
             &["-f", "-"],
             "table ip strict {\n chain in { type filter hook input priority -300;\n ct state established accept\n iifname enp0s8 udp dport 51820 drop; }\n}\n",
         )?;
-        let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
-        let mut bed = Bed::on(lab, &lan, hosts, conf, |number, options| {
+        let mut bed = Bed::on(lab, &lan, hosts, &WIREGUARD.v4(), |number, options| {
             let options = options.arg("--probe-port=0");
             if number == 0 {
                 options.arg(&format!("--public-ip={PUBLIC}"))
@@ -193,9 +142,9 @@ fn answers_come_from_the_address_that_was_asked() -> Result<()> {
         bed.daemons[1].terminate(STOP)?;
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
         bed.reach()?;
-        // Of what it sends, only its own attempts at a handshake leave as the route says.
+        // Only its own attempts at a handshake leave from the address that the route selects.
         let own: Ipv4Addr = bed.hosts[0].v4()?;
-        let mut answers = 0;
+        let mut replies = 0;
         for frame in capture.finish()? {
             let (source, ports) = (frame.get(26..30), frame.get(34..38));
             if ports != Some(&[0xca, 0x6c, 0xca, 0x6c]) {
@@ -203,19 +152,48 @@ fn answers_come_from_the_address_that_was_asked() -> Result<()> {
             }
             ensure!(
                 source != Some(&own.octets()) || frame.get(42) == Some(&1),
-                "an answer, or a packet, from the other address: {frame:02x?}"
+                "a reply, or a packet, from the other address: {frame:02x?}"
             );
-            answers += usize::from(source == Some(&[192, 168, 56, 201]));
+            replies += usize::from(source == Some(&[192, 168, 56, 201]));
         }
-        ensure!(answers > 0, "no answer was seen");
+        ensure!(replies > 0, "no reply was seen");
         bed.require_no_errors()
     })
 }
 
-/// A node whose NAT gives it another port again and again, and which says nothing but its keepalives. What is sent to it follows, whatever its lease says.
+/// Puts a node's WireGuard behind a NAT that gives it a port; the port of before leads nowhere any more.
+fn nat(host: &Host, port: u16) -> Result<()> {
+    let rules = format!(
+        "table ip nat9\ndelete table ip nat9\ntable ip nat9 {{\n\
+         chain out {{ type filter hook postrouting priority -300; oifname enp0s8 udp sport 51820 notrack udp sport set {port}; }}\n\
+         chain in {{ type filter hook prerouting priority -400;\n\
+         iifname enp0s8 udp dport != {port} udp dport 40000-51820 drop\n iifname enp0s8 udp dport {port} udp dport set 51820; }}\n}}\n"
+    );
+    host.netns().feed("nft", &["-f", "-"], &rules).map(drop)
+}
+
+/// The NAT of the second node gives it one port after the other. The first node `follows` each, whatever the lease names, and `stays` with it.
+pub(crate) fn ports_are_followed(
+    hosts: &[Host],
+    ports: impl IntoIterator<Item = u16>,
+    follows: impl Fn(u16) -> Result<()>,
+    stays: impl Fn(u16) -> Result<()>,
+) -> Result<()> {
+    for port in ports {
+        nat(&hosts[1], port)?;
+        follows(port)?;
+        // A repair compares everything, and leaves an endpoint that replies as it is.
+        hosts[0].netns().ip("link set flannel-wg mtu 1300")?;
+        stays(port)?;
+    }
+    Ok(())
+}
+
+/// The node behind the NAT sends nothing but its keepalives.
 #[test]
-fn a_port_that_wanders_is_followed() -> Result<()> {
+fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     const KEEPALIVE: u32 = 1;
+    const PORTS: [u16; 3] = [40001, 40002, 40003];
     Lab::run("wireguard roams", |lab| {
         let backend = json!({ "Type": "wireguard", "Implementation": "userspace", "PersistentKeepaliveInterval": KEEPALIVE });
         let conf = json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string();
@@ -227,35 +205,20 @@ fn a_port_that_wanders_is_followed() -> Result<()> {
         )?;
         probe.wait_flowing(SOON)?;
         let capture = Capture::start(bed.lan.netns())?;
-        let ports = [40001_u16, 40002, 40003];
-        for port in ports {
-            // The port of before leads nowhere any more.
-            bed.hosts[1].netns().feed(
-                "nft",
-                &["-f", "-"],
-                &format!(
-                    "table ip nat9\ndelete table ip nat9\ntable ip nat9 {{\n\
-                 chain out {{ type filter hook postrouting priority -300; oifname enp0s8 udp sport 51820 notrack udp sport set {port}; }}\n\
-                 chain in {{ type filter hook prerouting priority -400;\n\
-                 iifname enp0s8 udp dport != {port} udp dport 40000-51820 drop\n iifname enp0s8 udp dport {port} udp dport set 51820; }}\n}}\n"
-                ),
-            )?;
-            // What was under way arrives still.
+        let follows = |_| {
+            // Packets that left before the change still arrive: no event marks the last one.
             std::thread::sleep(Duration::from_millis(20));
-            probe.wait_flowing(STOP)?;
-            // A repair looks at everything, and leaves an endpoint that answers where it is.
-            bed.hosts[0].netns().ip("link set flannel-wg mtu 1300")?;
+            probe.wait_flowing(STOP).map(drop)
+        };
+        let stays = |_| {
             eventually_ok(SOON, "the device is repaired", || {
-                ensure!(
-                    bed.hosts[0]
-                        .netns()
-                        .link("flannel-wg")?
-                        .is_some_and(|link| link.mtu == 1420)
-                );
+                let link = bed.hosts[0].netns().link("flannel-wg")?;
+                ensure!(link.is_some_and(|link| link.mtu == 1420));
                 Ok(())
             })?;
-            probe.wait_flowing(SOON)?;
-        }
+            probe.wait_flowing(SOON).map(drop)
+        };
+        ports_are_followed(&bed.hosts, PORTS, follows, stays)?;
         let report = probe.finish()?;
         eprintln!("{report}");
         // Ten times what it takes: a keepalive, and its processing at both ends.
@@ -264,7 +227,7 @@ fn a_port_that_wanders_is_followed() -> Result<()> {
             "{report}"
         );
         let frames = capture.finish()?;
-        for port in ports {
+        for port in PORTS {
             let sent = frames
                 .iter()
                 .filter(|frame| {
@@ -278,18 +241,17 @@ fn a_port_that_wanders_is_followed() -> Result<()> {
     })
 }
 
-/// Both ends restart at once, with their files kept, and begin with each other: neither initiation undoes what the other one began. A handshake that is lost
-/// is repeated after 5 s.
+/// Both ends restart at once, with their files kept, and start handshakes with each other: neither initiation undoes the other's handshake. A lost
+/// handshake is repeated after 5 s.
 #[test]
-fn two_that_begin_at_once_agree() -> Result<()> {
+fn simultaneous_restarts_agree_on_a_session() -> Result<()> {
     const AGREED: Duration = Duration::from_secs(3);
     Lab::run("wireguard at once", |lab| {
         let folder = lab.folder("")?;
         let stores = (0..2)
             .map(|number| FileStore::start(&folder.join(format!("notify{number}"))))
             .collect::<Result<Vec<_>>>()?;
-        let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
-        let mut bed = Bed::start(lab, 2, conf, |number, options| {
+        let mut bed = Bed::start(lab, 2, &WIREGUARD.v4(), |number, options| {
             options.arg("--probe-port=0").file_store(&stores[number])
         })?;
         for _ in 0..6 {

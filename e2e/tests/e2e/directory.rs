@@ -1,4 +1,4 @@
-//! Leases in a directory that goes away: unmounted, moved, replaced, hung. Packets do not notice, operators are told.
+//! Leases in a directory that goes away: unmounted, moved, replaced, hung. No packet is lost, and the daemon reports it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use lab::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The store's work has ten seconds for an answer.
+/// Ten times the timeout of the store's operations, 10 s.
 const HANG_DEADLINE: Duration = Duration::from_secs(100);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Probes on one way while the store is away.
+/// Probes on one path while the store is away.
 const PROBES: u32 = 400;
 
-/// How long the store is away; long enough for a removal to be seen (10 s) and damped (5 s).
+/// Length of the outage, long enough for a removal to be seen (10 s) and damped (5 s).
 fn outage() -> Duration {
     let seconds = std::env::var("FLANNEL_TEST_OUTAGE")
         .ok()
@@ -31,9 +31,9 @@ struct Cluster {
     hosts: Vec<Host>,
     daemons: Vec<Flanneld>,
     options: FlanneldOptions,
-    /// Where the leases really are.
+    /// The folder that contains the leases.
     real: PathBuf,
-    /// Where the daemons look for them.
+    /// The folder that the daemons use.
     place: PathBuf,
     mesh: Option<Mesh>,
 }
@@ -88,7 +88,7 @@ impl Cluster {
             .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
     }
 
-    /// In the daemons' mount namespaces alone: nothing is left behind where the test runs.
+    /// In the daemons' mount namespaces only: nothing is left in the test's own.
     fn in_each(&self, script: &str) -> Result<()> {
         for daemon in &self.daemons {
             let pid = daemon.pid().to_string();
@@ -112,7 +112,7 @@ impl Cluster {
         ))
     }
 
-    /// Through the outage: alive, healthy, told and not ready.
+    /// During the outage: the daemons run, are healthy, report it and are not ready.
     fn endure(&mut self, why: &str) -> Result<()> {
         let begun = Instant::now();
         for daemon in &self.daemons {
@@ -163,14 +163,14 @@ impl Cluster {
     /// Ready again, nothing lost, nothing removed.
     fn finish(mut self) -> Result<()> {
         self.ready()?;
-        for (way, report) in self
+        for (path, report) in self
             .mesh
             .take()
             .into_iter()
             .flat_map(|mesh| mesh.finish().unwrap())
         {
             println!(
-                "{way}: {} of {} lost over {:?}",
+                "{path}: {} of {} lost over {:?}",
                 report.lost,
                 report.sent,
                 outage()
@@ -241,7 +241,7 @@ fn an_unmounted_directory_is_not_noticed_by_packets() {
 }
 
 #[test]
-fn another_directory_in_its_place_needs_a_restart() {
+fn replaced_directory_needs_a_restart() {
     Lab::run("dir-replaced", |lab| {
         let mut cluster = Cluster::start(lab, false)?;
         let aside = lab.folder("")?.join("aside");
@@ -275,13 +275,13 @@ fn another_directory_in_its_place_needs_a_restart() {
 }
 
 #[test]
-fn a_directory_without_its_configuration_is_away() {
+fn directory_without_configuration_is_treated_as_missing() {
     Lab::run("dir-config", |lab| {
         let mut cluster = Cluster::start(lab, false)?;
         let config = cluster.place.join("config");
         fs::rename(&config, cluster.place.join(".config"))?;
         cluster.endure("config")?;
-        // Nobody writes into the pipe: who opened it for reading alone would wait for ever.
+        // No process writes into the pipe, so an open for reading only would wait for ever.
         nix_mkfifo(&config)?;
         cluster.endure("config")?;
         fs::rename(cluster.place.join(".config"), &config)?;
@@ -297,7 +297,7 @@ fn nix_mkfifo(path: &Path) -> Result<()> {
 }
 
 #[test]
-fn a_directory_that_hangs_holds_up_nothing_else() {
+fn hanging_directory_blocks_nothing_else() {
     Lab::run("dir-hung", |lab| {
         let mut cluster = Cluster::start(lab, false)?;
         let threads = |daemon: &Flanneld| {
@@ -317,7 +317,7 @@ fn a_directory_that_hangs_holds_up_nothing_else() {
             )?;
         }
         cluster.endure(said("directory-hangs", "does not answer"))?;
-        // The reconciler works on.
+        // The reconciler still works.
         let route = || {
             cluster.hosts[0]
                 .netns()
@@ -337,7 +337,7 @@ fn a_directory_that_hangs_holds_up_nothing_else() {
             let now = threads(daemon);
             ensure!(now <= before + 1, "threads pile up: {now} after {before}");
         }
-        // Stopping waits for nothing.
+        // A stop does not wait for the directory.
         let status = cluster.daemons[1].terminate(DEADLINE)?;
         ensure!(status.code() == Some(0), "{status}");
         drop(hang);

@@ -1,4 +1,4 @@
-//! Proves that `flannelctl doctor` names the cause first, and that its own commands, typed as they stand, mend it.
+//! `flannelctl doctor` names the cause first, and its commands fix it when they are pasted.
 
 mod between;
 mod devices;

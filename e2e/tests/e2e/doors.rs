@@ -1,4 +1,4 @@
-//! What a local user without rights, and a pod with raw sockets, can do to the daemon: nothing.
+//! Attacks of an unprivileged local user and of a pod with raw sockets: none disturbs the daemon.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -25,15 +25,15 @@ const NOBODY: [&str; 5] = [
 const HEALTH: u16 = 8081;
 const API: u16 = 8474;
 
-/// What a try is given.
+/// The bed that each attack gets.
 struct Scene {
     bed: Bed,
 }
 
-type Try = fn(&mut Scene) -> Result<()>;
+type Attack = fn(&mut Scene) -> Result<()>;
 
-/// Each try and what it does; an error is a door that is open.
-const TRIES: [(&str, Try); 24] = [
+/// Attacks of the user `nobody`. An error means that the attack had an effect.
+const USER_ATTACKS: &[(&str, Attack)] = &[
     (
         "nobody: hold every name of the daemon's sockets, then wait for its restart",
         names_before_a_start,
@@ -70,6 +70,10 @@ const TRIES: [(&str, Try); 24] = [
         "nobody: send junk to the ports of probes and tunnel",
         junk_from_here,
     ),
+];
+
+/// Attacks of a pod.
+const POD_ATTACKS: &[(&str, Attack)] = &[
     ("pod: read /status on the node's address", status_from_a_pod),
     (
         "pod: reach 127.0.0.1 of the node by route_localnet",
@@ -94,17 +98,27 @@ const TRIES: [(&str, Try); 24] = [
 ];
 
 #[test]
-fn tries_of_nobody_and_of_a_pod_to_stop_blind_fill_or_deceive_the_daemon_fail() {
-    Lab::run("doors", |lab| {
+fn daemon_withstands_an_unprivileged_user() {
+    withstands("doors-user", USER_ATTACKS).unwrap();
+}
+
+#[test]
+fn daemon_withstands_a_pod() {
+    withstands("doors-pod", POD_ATTACKS).unwrap();
+}
+
+/// After each attack the daemon is well; the error names the attacks that had an effect.
+fn withstands(title: &str, attacks: &[(&str, Attack)]) -> Result<()> {
+    Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, V4, |_, options| {
             options.healthz_port(Some(HEALTH)).arg("--encap-bar-pods")
         })?;
         let mut scene = Scene { bed };
         scene.is_well()?;
         let mut open = Vec::new();
-        for (what, attempt) in TRIES {
+        for (what, attack) in attacks {
             let begun = Instant::now();
-            let outcome = attempt(&mut scene).and_then(|()| scene.is_well());
+            let outcome = attack(&mut scene).and_then(|()| scene.is_well());
             println!(
                 "{what}: {} ({:.1} s)",
                 outcome.as_ref().map_or_else(
@@ -115,10 +129,14 @@ fn tries_of_nobody_and_of_a_pod_to_stop_blind_fill_or_deceive_the_daemon_fail() 
             );
             open.extend(outcome.err().map(|error| format!("{what}: {error:#}")));
         }
-        ensure!(open.is_empty(), "{}", open.join("\n"));
+        ensure!(
+            open.is_empty(),
+            "{} attack(s) had an effect:\n{}",
+            open.len(),
+            open.join("\n")
+        );
         scene.bed.require_no_errors()
     })
-    .unwrap();
 }
 
 impl Scene {
@@ -126,13 +144,13 @@ impl Scene {
         self.bed.hosts[0].netns()
     }
 
-    /// Runs a shell script as nobody.
+    /// Runs a shell script as the user `nobody`.
     fn nobody(&self, script: &str) -> Result<Output> {
         self.here()
             .output("setpriv", &[&NOBODY[..], &["sh", "-c", script]].concat())
     }
 
-    /// Refused by the kernel, and nothing else.
+    /// Requires that the kernel refuses the script, and that nothing else fails.
     fn refused(&self, script: &str) -> Result<()> {
         let output = self.nobody(script)?;
         let text = format!(
@@ -148,7 +166,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Runs a Perl script as nobody until the process is dropped; waits for its word `ready`.
+    /// Runs a Perl script as the user `nobody` until the process is dropped; waits for its word `ready`.
     fn perl(&self, name: &str, script: &str) -> Result<Process> {
         let launch = Launch::new("setpriv").args(NOBODY).args([
             "perl",
@@ -248,7 +266,7 @@ fn name_of_the_probes_port(scene: &mut Scene) -> Result<()> {
         "port",
         &listening(&[format!("flannel-rs.taken/port/{PROBES}/x")]),
     )?;
-    // The lent socket makes the daemon look at once.
+    // The socket that was passed makes the daemon check at once.
     let lent = names(scene.here())?
         .into_iter()
         .find(|name| name.starts_with("flannel-rs.lent/"))
@@ -261,7 +279,7 @@ fn name_of_the_probes_port(scene: &mut Scene) -> Result<()> {
         ensure!(
             scene.bed.daemons[0]
                 .log()
-                .contains("which would have stopped probes"),
+                .contains("would have stopped probes"),
             "no line"
         );
         Ok(())
@@ -292,7 +310,7 @@ fn file(scene: &Scene, name: &str) -> String {
         .to_string()
 }
 
-/// Lets everybody into the folder of the daemon's files, as it is in /run.
+/// Makes the folder of the daemon's files accessible to all users, as /run is.
 fn opened(scene: &Scene) -> Result<String> {
     let folder = scene.bed.daemons[0]
         .subnet_file()
@@ -348,7 +366,7 @@ fn half_open(scene: &mut Scene) -> Result<()> {
     })
 }
 
-/// Bytes that the kernel keeps of answers on a port of the host.
+/// Bytes of answers in the send queues of a port of the host.
 fn kept(scene: &Scene, port: u16) -> Result<usize> {
     let table = scene.here().sh("cat /proc/net/tcp /proc/net/tcp6")?;
     let columns = table
@@ -392,7 +410,7 @@ fn unread(scene: &mut Scene) -> Result<()> {
     })
 }
 
-/// The answer on an address, as it comes.
+/// The whole answer on an address, as text.
 fn ask(netns: &Netns, address: SocketAddr, host: &str, path: &str) -> Result<String> {
     let ask = || -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
@@ -478,7 +496,7 @@ fn links(scene: &mut Scene) -> Result<()> {
 
 fn secrets(scene: &mut Scene) -> Result<()> {
     let folder = opened(scene)?;
-    // What pods' networks need is everybody's; the rest is root's.
+    // All users may read what CNI plugins need; the rest is for root only.
     let listed = scene.nobody(&format!(
         "cd '{folder}' && for f in $(ls -A); do [ -r $f ] && [ -f $f ] && echo $f; done; true"
     ))?;
@@ -646,7 +664,7 @@ fn junk_from_a_pod(scene: &mut Scene) -> Result<()> {
     send(scene, &packets)
 }
 
-/// Sends from the pod; a full queue of the pod's own is no fault.
+/// Sends from the pod; a full queue in the pod is not an error.
 fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
     for some in packets.chunks(64) {
         let _ = craft::send_raw(scene.bed.pods[0].netns(), some);
@@ -654,7 +672,7 @@ fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// A message of the probes, with the numbers of two nodes.
+/// A probe's message, with the instances of two nodes.
 fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01"[..],
@@ -671,7 +689,7 @@ fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<
     bytes
 }
 
-/// The number of a node: anybody who knows its id and its subnet can compute it.
+/// The instance of a node, which follows from its id and its subnet.
 fn number(netns: &Netns, id: &str, subnet: &str) -> Result<[u8; 8]> {
     let half = |text: &str| -> Result<[u8; 4]> {
         let sum = netns.sh(&format!("printf %s '{text}' | sha256sum"))?;
@@ -704,25 +722,23 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
     });
     let [of_0, of_1] = ids;
     let (of_0, of_1) = (of_0?, of_1?);
-    // Nothing comes through the overlay network from the peer: what is said to come from there was forged.
+    // The overlay from the peer is cut: packets that seem to come from there are forged.
     let switch = "table bridge cut { chain c { type filter hook forward priority 0; udp dport 8472 drop; }; }";
     scene.bed.lan.netns().feed("nft", &["-f", "-"], switch)?;
-    let cut = || {
-        (|| {
-            Ok::<_, anyhow::Error>([
-                peer(&scene.bed, 0, 1, false)?.0,
-                peer(&scene.bed, 1, 0, false)?.0,
-            ])
-        })()
+    let verdicts = || {
+        Ok::<_, anyhow::Error>([
+            peer(&scene.bed, 0, 1, false)?.0,
+            peer(&scene.bed, 1, 0, false)?.0,
+        ])
     };
     let both = ["overlay-cut".to_owned(), "overlay-cut".to_owned()];
-    let told = eventually_ok(DEADLINE, "the overlay is cut", || {
-        let states = cut()?;
+    let cut = eventually_ok(DEADLINE, "the overlay is cut", || {
+        let states = verdicts()?;
         ensure!(states == both, "{states:?}");
         Ok(())
     });
     let mut nonce = 0;
-    let lies = told.and_then(|()| {
+    let lies = cut.and_then(|()| {
         throughout(Duration::from_secs(20), "the verdict stays", || {
             let mut packets = Vec::new();
             for kind in [1, 2] {
@@ -744,7 +760,7 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
                 }
             }
             send(scene, &packets)?;
-            let states = cut()?;
+            let states = verdicts()?;
             ensure!(states == both, "{states:?}");
             Ok(())
         })
@@ -857,7 +873,7 @@ fn arp(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// What pod 1 hears of datagrams on a port while pod 0 sends VXLAN with such a datagram inside to a tunnel's port.
+/// Datagrams that pod 1 receives on a port while pod 0 sends them inside VXLAN to a tunnel's port.
 fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
     let [_, theirs] = addresses(scene)?;
     let target = &scene.bed.pods[to_node];

@@ -1,4 +1,4 @@
-//! How the daemon meets etcd: the right cluster, its certificates, and a signal to read them again.
+//! The daemon and etcd: the right cluster, TLS certificates, and SIGHUP to read them again.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 const DEADLINE: Duration = Duration::from_secs(30);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// The lines of a daemon's log that hold that text.
+/// Number of lines of a daemon's log that contain a text.
 fn count(daemon: &Flanneld, text: &str) -> usize {
     daemon
         .log()
@@ -32,7 +32,7 @@ fn probes(pods: &[Pod]) -> Result<Mesh> {
 }
 
 #[test]
-fn an_outage_moves_nobody_into_a_foreign_cluster() {
+fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
     Lab::run("foreign", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -67,7 +67,7 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
                 || count(daemon, "belongs to another etcd cluster") > 0,
             )?;
         }
-        // It took 0.3 s: this is ten times as long, and more tries than there are endpoints.
+        // Ten times as long as the failure took (0.3 s), and more attempts than endpoints.
         throughout(
             Duration::from_secs(8),
             "no lease is in the foreign cluster",
@@ -96,8 +96,8 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
                 daemon.log_tail(20)
             );
             // Once by the watch, and once by the lease where a renewal came meanwhile.
-            let told = count(daemon, "belongs to another etcd cluster");
-            ensure!(told <= 2, "told {told} times:\n{}", daemon.log_tail(40));
+            let reports = count(daemon, "belongs to another etcd cluster");
+            ensure!(reports <= 2, "{reports} reports:\n{}", daemon.log_tail(40));
         }
         ensure!(store.subnets()?.len() == 2 && elsewhere.subnets()?.is_empty());
         mesh.require_clean()
@@ -105,7 +105,7 @@ fn an_outage_moves_nobody_into_a_foreign_cluster() {
     .unwrap();
 }
 
-/// Puts another file in its place, as old as the one before: only who is told reads it.
+/// Replaces a file by one of the same age: only SIGHUP makes a daemon read it.
 fn replace(path: &Path, with: &Path) -> Result<()> {
     let age = std::fs::metadata(path)?.modified()?;
     let new = path.with_extension("new");
@@ -118,7 +118,7 @@ fn replace(path: &Path, with: &Path) -> Result<()> {
 }
 
 #[test]
-fn a_hangup_reads_the_tls_files_again() {
+fn sighup_reloads_tls_files() {
     Lab::run("hangup", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -141,11 +141,11 @@ fn a_hangup_reads_the_tls_files_again() {
             eventually(DEADLINE, "it is logged", || count(daemon, "SIGHUP") == 1)?;
         }
         // A client certificate of another authority, which etcd refuses.
-        let (folder, good) = (lab.folder("stranger")?, lab.folder("good")?);
-        let stranger = lab::Certificates::create(&folder, &[])?;
+        let (folder, good) = (lab.folder("foreign")?, lab.folder("good")?);
+        let foreign = lab::Certificates::create(&folder, &[])?;
         let pairs = [
-            (files.client(), stranger.client()),
-            (files.client_key(), stranger.client_key()),
+            (files.client(), foreign.client()),
+            (files.client_key(), foreign.client_key()),
         ];
         for (present, bad) in &pairs {
             std::fs::copy(present, good.join(present.file_name().unwrap()))?;
@@ -158,7 +158,7 @@ fn a_hangup_reads_the_tls_files_again() {
                 count(daemon, refused) > 0
             })?;
         }
-        // Some more tries: the watch repeats within seconds.
+        // The watch retries within seconds; this covers several attempts.
         throughout(
             Duration::from_secs(12),
             "it is not said again and again",
@@ -200,7 +200,7 @@ fn a_hangup_reads_the_tls_files_again() {
 }
 
 #[test]
-fn a_hangup_is_ignored_where_leases_are_files() {
+fn sighup_is_ignored_when_leases_are_files() {
     Lab::run("hangupdir", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 1)?;

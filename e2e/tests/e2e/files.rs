@@ -1,4 +1,4 @@
-//! What the programs write to and read from when somebody else was there first, or is there no more.
+//! Files, pipes and sockets of the programs: without a reader, replaced by links, unreadable or unwritable.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"vxlan"}}"#;
 
 #[test]
-fn a_daemon_whose_log_nobody_reads_lives_on() {
+fn daemon_survives_a_log_without_reader() {
     Lab::run("unread", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -46,7 +46,7 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
 
         let read = std::thread::spawn({
             let pipe = pipe.clone();
-            // The first lines, then this end is closed.
+            // It reads the first lines and closes the pipe.
             move || File::open(pipe).and_then(|mut pipe| pipe.read(&mut [0; 64]))
         });
         let mut unread = hosts[0].start_flanneld(&options.clone().binary(&wrapper))?;
@@ -84,7 +84,7 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
             unread.get("/healthz")
         );
 
-        // Somebody reads again, and is told what is missing. A pipe that is opened anew is the same pipe.
+        // A new reader learns what is missing. A pipe that is opened again is the same pipe.
         let mut again = File::options()
             .read(true)
             .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -92,8 +92,8 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
             .context("reading again")?;
         fs::write(leases.join("subnets/10.5.78.0-24"), "{")?;
         let mut text = Vec::new();
-        eventually(DEADLINE, "who reads again is told what is missing", || {
-            // Until there is nothing more at present.
+        eventually(DEADLINE, "a new reader learns what is missing", || {
+            // Reads until the pipe is empty.
             let _ = again.read_to_end(&mut text);
             String::from_utf8_lossy(&text).contains("log lines could not be written and are lost")
         })?;
@@ -104,7 +104,7 @@ fn a_daemon_whose_log_nobody_reads_lives_on() {
 }
 
 #[test]
-fn flannelctl_goes_on_without_a_reader() {
+fn flannelctl_succeeds_without_a_reader() {
     let folder = tempdir();
     let store = Store::dir(&folder.0);
     store.configure(NET_CONF).unwrap();
@@ -120,7 +120,7 @@ fn flannelctl_goes_on_without_a_reader() {
             flannelctl.display(),
             folder.0.display()
         );
-        // Only once the reader is gone.
+        // The reader must have ended.
         let script = format!(
             "exec 3>&1; {{ while [ -e {0}/wait ]; do :; done; {program}; echo \"status $?\" >&3; }} {redirect}",
             folder.0.display()
@@ -134,7 +134,7 @@ fn flannelctl_goes_on_without_a_reader() {
         (text(&output.stdout).trim(), text(&output.stderr).as_str()),
         ("status 0", "")
     );
-    // What somebody wants to have is missed, though.
+    // Output to a file that cannot be written is still an error.
     let output = run(">/dev/full");
     assert_eq!(text(&output.stdout).trim(), "status 1");
     assert!(
@@ -159,7 +159,7 @@ impl Drop for Temporary {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_not_repeated() {
+fn unreadable_lease_is_named_without_its_content() {
     Lab::run("links", |lab| {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
@@ -188,7 +188,7 @@ fn what_cannot_be_read_is_named_and_not_repeated() {
 }
 
 #[test]
-fn a_lock_that_is_a_link_is_refused_and_what_a_kill_left_goes() {
+fn symlinked_lock_is_refused_and_leftovers_are_removed() {
     Lab::run("lock", |lab| {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
@@ -242,8 +242,8 @@ fn a_subnet_env_that_cannot_be_written_is_reported_once() {
         let host = &lab.hosts(&lan, 1)?[0];
         let store = lab.folder("leases")?;
         Store::dir(&store).configure(NET_CONF)?;
-        // A folder in its way; it could be a full disk.
-        let file = lab.folder("way/subnet.env")?;
+        // A folder at its place makes the write fail, as a full disk does.
+        let file = lab.folder("folder/subnet.env")?;
         let launch = Launch::new(binaries::own("flanneld")?)
             .arg("--iface=enp0s8")
             .arg(format!("--subnet-dir={}", store.display()));
@@ -252,12 +252,9 @@ fn a_subnet_env_that_cannot_be_written_is_reported_once() {
             &launch.arg(format!("--subnet-file={}", file.display())),
         )?;
         let count = |words: &str| daemon.log().matches(words).count();
-        let unwritten = said(
-            "code=\"subnet-env-rename\"",
-            "pods cannot start on this node",
-        );
+        let unwritten = said("code=subnet-env-rename", "pods cannot start on this node");
         eventually(DEADLINE, "not ready, and why", || {
-            count("not ready: ") > 0 && count(unwritten) > 0
+            count("not ready reason=") > 0 && count(unwritten) > 0
         })?;
         throughout(Duration::from_secs(1), "it is said once", || {
             ensure!(count(unwritten) == 1, "{}", daemon.log());

@@ -1,4 +1,4 @@
-//! Under fire a subnet never has two owners and no packet is lost or misled: stampedes, lost leases, hostile values, outages.
+//! Stampedes, lost leases, hostile values and outages: a subnet never has two owners, and no packet is lost or delivered wrongly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Probes on every way, begun when all ways are open.
+    /// Starts probes on each path, once all paths carry packets.
     fn mesh(&self) -> Result<Mesh> {
         let options = ProbeOptions::default().interval(Duration::from_millis(10));
         Mesh::start(&self.pods, &options)?.wait_flowing(DEADLINE)?;
@@ -75,7 +75,7 @@ impl Cluster {
         Ok(mesh)
     }
 
-    /// A key below `subnets/` with any value, which does not fit into an argument.
+    /// Writes a key below `subnets/` over stdin: large values do not fit into an argument.
     fn put(&self, key: &str, value: &str) -> Result<()> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
         let key = self.store.key(&format!("subnets/{key}"));
@@ -114,7 +114,7 @@ impl Cluster {
         key_of(&self.daemons[number])
     }
 
-    /// All daemons live, are ready, never were not, and logged no error.
+    /// All daemons run, have always been ready, and logged no error.
     fn well(&mut self) -> Result<()> {
         for daemon in &mut self.daemons {
             ensure!(
@@ -123,11 +123,11 @@ impl Cluster {
                 daemon.log_tail(20)
             );
             ensure!(daemon.is_ready(), "not ready: {:?}", daemon.get("/readyz"));
-            // On a busy machine the first rules take longer than the start waits for them.
+            // On a busy machine the first rules are written later than the start waits for them.
             let log = daemon.log();
             let unready = log
                 .lines()
-                .find(|line| line.contains("not ready:") && !line.ends_with("not ready: rules"));
+                .find(|line| line.contains("not ready reason=") && !line.ends_with("reason=rules"));
             ensure!(
                 unready.is_none(),
                 "a daemon was not ready for a while:\n{}",
@@ -160,7 +160,7 @@ fn key_of(daemon: &Flanneld) -> Result<String> {
     Ok(format!("{}-{}", subnet.network(), subnet.prefix_len()))
 }
 
-/// A peer that is nothing but a lease.
+/// The lease of a peer that has no daemon.
 fn fake(number: u8) -> (String, String) {
     (
         format!("10.5.{}.0-24", 100 + number),
@@ -189,7 +189,7 @@ fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor)
     let ours = reports
         .lines()
         .filter(|line| line.contains("flannel") || line.contains("proto 241"));
-    let told: Vec<&str> = ours
+    let reports: Vec<&str> = ours
         .filter(|line| {
             begins
                 .iter()
@@ -197,8 +197,8 @@ fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor)
         })
         .collect();
     ensure!(
-        told.is_empty(),
-        "{}: changes about good peers: {told:#?}",
+        reports.is_empty(),
+        "{}: changes about good peers: {reports:#?}",
         host.name()
     );
     Ok(())
@@ -281,7 +281,7 @@ fn sixty_four_daemons_at_once_share_sixty_four_subnets() {
         const NODES: u8 = 64;
         let pool = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.64.0","Backend":{"Type":"alloc"}}"#;
         let mut cluster = Cluster::start(lab, pool, 0, 0)?;
-        // A cable is seen by the kernel up to a second late: eight at a time.
+        // The kernel notices a new cable up to a second late, so eight are made at a time.
         let number = std::sync::atomic::AtomicU8::new(1);
         let build = || -> Result<Vec<Host>> {
             let mut built = Vec::new();
@@ -344,7 +344,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
         let astray = cluster.pods[0].netns().run(|| std::net::UdpSocket::bind("0.0.0.0:7100"))??;
         astray.set_nonblocking(true)?;
         let options = ProbeOptions::default().port(7100);
-        // Before h2 has heard of the new owner its packets rightly go to the old one.
+        // Until h2 knows the new owner, its packets go to the old one.
         let first = Probe::start(&cluster.pods[1], &cluster.pods[3], &options)?;
         first.wait_flowing(DEADLINE)?;
         drop(first);
@@ -358,7 +358,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
         let errors = cluster.daemons[0].errors();
         ensure!(errors.len() == 1 && errors[0].contains(&key), "the error should name the lease: {errors:?}");
 
-        // As a supervisor does; without a free subnet the node waits for one.
+        // A supervisor restarts the daemon; it waits until a subnet is free.
         cluster.daemons[0] = cluster.hosts[0].start_flanneld(&cluster.options)?;
         eventually(DEADLINE, "h1 waits for a subnet", || {
             cluster.daemons[0].get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
@@ -439,7 +439,7 @@ fn good(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<(u8, String)>> {
 fn two_hundred_hostile_entries_in_etcd_change_nothing() {
     Lab::run("hostile", |lab| {
         let mut cluster = Cluster::start(lab, VXLAN, 3, 3)?;
-        // Peers without a daemon that would write back what is overwritten.
+        // Peers without a daemon do not restore a lease that is overwritten.
         for number in 1..=3 {
             let (key, value) = fake(number);
             cluster.put(&key, &value)?;
@@ -465,7 +465,7 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
             cluster.put(&key, &value[..value.len() - 1])?;
             entries.push((key, String::new(), Fate::Unreadable));
         }
-        // What comes last has been read last.
+        // The daemon reads entries in order, so the last one marks the end.
         let (key, last) = fake(4);
         cluster.put(&key, &last)?;
         cluster.wait_route(&fake_subnet(4))?;
@@ -526,7 +526,7 @@ fn hostile_files_in_a_directory_change_nothing() {
         let mesh = Mesh::start(&pods, &probes)?;
         let good = good(&hosts, &daemons)?;
         let mut monitor = watch(&hosts[0])?;
-        // A file's name cannot hold a slash, and one that begins with a dot is nobody's lease.
+        // A file's name cannot contain a slash, and one that begins with a dot is no lease.
         let entries: Vec<_> = hostile::entries(&good)
             .into_iter()
             .filter(|(key, ..)| !key.contains('/'))
@@ -535,7 +535,7 @@ fn hostile_files_in_a_directory_change_nothing() {
         for (key, value, _) in &entries {
             std::fs::write(folder.join("subnets").join(key), value)?;
         }
-        // Nobody's subnet: the nodes took theirs at random.
+        // A subnet that is free: the nodes took theirs at random.
         let hidden = (70..80)
             .find(|third| good.iter().all(|(good, _)| good != third))
             .context("no free subnet")?;
@@ -573,7 +573,7 @@ fn hostile_files_in_a_directory_change_nothing() {
     .unwrap();
 }
 
-/// How long etcd is away: 15 s, or the seconds of FLANNEL_TEST_OUTAGE; beyond a minute nodes have to say that they know nothing.
+/// How long etcd is stopped: 15 s, or the seconds of FLANNEL_TEST_OUTAGE. After a minute nodes are not ready.
 fn outage() -> Duration {
     let seconds = std::env::var("FLANNEL_TEST_OUTAGE")
         .ok()
@@ -590,75 +590,24 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
             cluster.wait_route(&fake_subnet(number))?;
         }
         let mesh = cluster.mesh()?;
-        let subnets = |cluster: &Cluster| -> Result<Vec<String>> {
-            let keys = (0..3).map(|number| Ok(cluster.key_of(number)?.replace('-', "/")));
-            keys.chain((1..=3).map(|number| Ok(fake_subnet(number))))
-                .collect()
-        };
-        let subnets = subnets(&cluster)?;
+        let subnets = (0..3)
+            .map(|number| Ok(cluster.key_of(number)?.replace('-', "/")))
+            .chain((1..=3).map(|number| Ok(fake_subnet(number))))
+            .collect::<Result<Vec<String>>>()?;
         let mut monitor = watch(&cluster.hosts[0])?;
-        let client = cluster.etcd.client()?;
 
-        // Compacted while nobody watches: what came meanwhile is only in a new list.
-        cluster.store_host.cut("enp0s8")?;
-        cluster.put(&fake(4).0, &fake(4).1)?;
-        client.put("/elsewhere", "x")?;
-        client.compact()?;
-        cluster.store_host.reconnect("enp0s8")?;
-        cluster.wait_route(&fake_subnet(4))?;
-
+        compact_behind_a_cut(&cluster)?;
         let snapshot = lab.folder("")?.join("snapshot");
-        client.snapshot(&snapshot)?;
-        // In the world of the snapshot this one never was.
+        cluster.etcd.client()?.snapshot(&snapshot)?;
+        // The snapshot does not contain this one.
         cluster.put(&fake(5).0, &fake(5).1)?;
         cluster.wait_route(&fake_subnet(5))?;
-
         cluster.etcd.kill(0)?;
-        throughout(outage(), "daemons live without etcd", || {
-            for daemon in &mut cluster.daemons {
-                ensure!(
-                    daemon.is_running(),
-                    "a daemon ended:\n{}",
-                    daemon.log_tail(20)
-                );
-                ensure!(
-                    daemon.get("/healthz")?.0 == 200,
-                    "unhealthy without etcd: {:?}",
-                    daemon.get("/healthz")
-                );
-            }
-            Ok(())
-        })?;
-        let known = outage() < Duration::from_secs(60);
-        if known || outage() > Duration::from_secs(75) {
-            for daemon in &cluster.daemons {
-                ensure!(
-                    daemon.is_ready() == known,
-                    "after {:?} without etcd: {:?}",
-                    outage(),
-                    daemon.get("/readyz")
-                );
-            }
-        }
+        daemons_live_without_etcd(&mut cluster)?;
         cluster.etcd.restore(&snapshot)?;
-        let keys: Vec<String> = (0..3)
-            .map(|number| cluster.key_of(number))
-            .collect::<Result<_>>()?;
-        eventually(
-            DEADLINE,
-            "the nodes' leases are in the restored store",
-            || {
-                cluster.store.subnets().is_ok_and(|stored| {
-                    keys.iter()
-                        .all(|key| stored.iter().any(|(found, _)| found == key))
-                })
-            },
-        )?;
-        for daemon in &cluster.daemons {
-            eventually(DEADLINE, "ready again", || daemon.is_ready())?;
-        }
+        wait_leases_and_readiness(&cluster)?;
 
-        // Who joins now reaches everybody.
+        // A node that joins now reaches all others.
         cluster.join(3)?;
         let newcomer = cluster.mesh()?;
         newcomer.require_clean()?;
@@ -675,6 +624,69 @@ fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
         Ok(())
     })
     .unwrap();
+}
+
+/// etcd compacts its history while no daemon can watch: only a new list contains what was written meanwhile.
+fn compact_behind_a_cut(cluster: &Cluster) -> Result<()> {
+    let client = cluster.etcd.client()?;
+    cluster.store_host.cut("enp0s8")?;
+    cluster.put(&fake(4).0, &fake(4).1)?;
+    client.put("/elsewhere", "x")?;
+    client.compact()?;
+    cluster.store_host.reconnect("enp0s8")?;
+    cluster.wait_route(&fake_subnet(4))
+}
+
+/// For the whole outage; after a minute a daemon is not ready.
+fn daemons_live_without_etcd(cluster: &mut Cluster) -> Result<()> {
+    throughout(outage(), "daemons live without etcd", || {
+        for daemon in &mut cluster.daemons {
+            ensure!(
+                daemon.is_running(),
+                "a daemon ended:\n{}",
+                daemon.log_tail(20)
+            );
+            ensure!(
+                daemon.get("/healthz")?.0 == 200,
+                "unhealthy without etcd: {:?}",
+                daemon.get("/healthz")
+            );
+        }
+        Ok(())
+    })?;
+    let known = outage() < Duration::from_secs(60);
+    if known || outage() > Duration::from_secs(75) {
+        for daemon in &cluster.daemons {
+            ensure!(
+                daemon.is_ready() == known,
+                "after {:?} without etcd: {:?}",
+                outage(),
+                daemon.get("/readyz")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the restored store contains the nodes' leases, and the daemons are ready.
+fn wait_leases_and_readiness(cluster: &Cluster) -> Result<()> {
+    let keys: Vec<String> = (0..3)
+        .map(|number| cluster.key_of(number))
+        .collect::<Result<_>>()?;
+    eventually(
+        DEADLINE,
+        "the nodes' leases are in the restored store",
+        || {
+            cluster.store.subnets().is_ok_and(|stored| {
+                keys.iter()
+                    .all(|key| stored.iter().any(|(found, _)| found == key))
+            })
+        },
+    )?;
+    for daemon in &cluster.daemons {
+        eventually(DEADLINE, "ready again", || daemon.is_ready())?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -712,7 +724,7 @@ fn a_removed_peer_goes_after_a_while_and_a_mass_removal_waits() {
             .etcd
             .client()?
             .etcdctl(&["del", "--prefix", &cluster.store.key("subnets/")])?;
-        // Longer than a single removal waits.
+        // Longer than the delay of a single removal.
         throughout(Duration::from_secs(8), "routes to peers stay", || {
             for subnet in (1..=7).map(fake_subnet) {
                 ensure!(
@@ -737,7 +749,7 @@ fn a_removed_peer_goes_after_a_while_and_a_mass_removal_waits() {
         for number in 1..=7 {
             cluster.put(&fake(number).0, &fake(number).1)?;
         }
-        // What comes last has been read last.
+        // The daemon reads entries in order, so the last one marks the end.
         cluster.put(&fake(9).0, &fake(9).1)?;
         cluster.wait_route(&fake_subnet(9))?;
         for (host, monitor) in cluster.hosts.iter().zip(&mut monitors) {

@@ -1,5 +1,6 @@
-//! What an operator does with `flannelctl leases` and `flannelctl release`, on both kinds of store.
+//! `flannelctl leases` and `flannelctl release`, on both kinds of store.
 
+use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use lab::{
 };
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#;
-/// Peers keep what vanished for 5 s, in case it comes back.
+/// Ten times the 5 s for which peers keep a lease that vanished, in case it comes back.
 const DAMPED: Duration = Duration::from_secs(50);
 
 fn flannelctl(host: &Host, place: &str, args: &[&str]) -> Output {
@@ -38,8 +39,8 @@ fn routes_to(host: &Host, subnet: &str) -> usize {
         .count()
 }
 
-/// Three nodes; the third one dies, and its lease is released.
-fn a_dead_nodes_lease_is_released(hosts: &[Host], store: &Store, place: &str) {
+/// Three nodes; the third one is killed, and its lease is released.
+fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) {
     store.configure(NETWORK).unwrap();
     let options = FlanneldOptions::new(store).iface("enp0s8");
     let mut daemons: Vec<Flanneld> = hosts
@@ -61,44 +62,9 @@ fn a_dead_nodes_lease_is_released(hosts: &[Host], store: &Store, place: &str) {
     )
     .unwrap();
 
-    let listed = out(&flannelctl(&hosts[0], place, &["leases", "--long"]));
-    for number in 1..=3 {
-        let line = listed
-            .lines()
-            .find(|line| line.contains(&format!("192.168.56.10{number}")))
-            .unwrap();
-        assert!(
-            line.contains("host-gw")
-                && line.contains(&format!("h{number}"))
-                && line.contains("last seen "),
-            "{listed}"
-        );
-    }
-    let document: serde_json::Value =
-        serde_json::from_str(&out(&flannelctl(&hosts[0], place, &["leases", "--json"]))).unwrap();
-    assert_eq!(document.as_array().unwrap().len(), 3);
-    assert!(
-        document
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|lease| lease["key"] == key && lease["node"]["name"] == "h3"),
-        "{document}"
-    );
-
+    leases_are_listed(&hosts[0], place, &key);
     daemons[2].kill().unwrap();
-    let refused = flannelctl(&hosts[0], place, &["release", &subnet, "--yes"]);
-    assert!(
-        !refused.status.success() && err(&refused).contains("last seen less than 3 minutes ago"),
-        "{}",
-        err(&refused)
-    );
-    let unasked = flannelctl(&hosts[0], place, &["release", &key, "--force"]);
-    assert!(
-        !unasked.status.success() && err(&unasked).contains("--yes"),
-        "{}",
-        err(&unasked)
-    );
+    release_is_refused(&hosts[0], place, &subnet);
     assert_eq!(store.subnets().unwrap().len(), 3);
 
     let released = flannelctl(&hosts[0], place, &["release", &key, "--force", "--yes"]);
@@ -130,13 +96,58 @@ fn a_dead_nodes_lease_is_released(hosts: &[Host], store: &Store, place: &str) {
     );
 }
 
+/// The leases of three nodes, as text and as JSON; `key` is that of the third.
+fn leases_are_listed(host: &Host, place: &str, key: &str) {
+    let listed = out(&flannelctl(host, place, &["leases", "--long"]));
+    for number in 1..=3 {
+        let line = listed
+            .lines()
+            .find(|line| line.contains(&format!("192.168.56.10{number}")))
+            .unwrap();
+        assert!(
+            line.contains("host-gw")
+                && line.contains(&format!("h{number}"))
+                && line.contains("last seen "),
+            "{listed}"
+        );
+    }
+    let document: serde_json::Value =
+        serde_json::from_str(&out(&flannelctl(host, place, &["leases", "--json"]))).unwrap();
+    assert_eq!(document.as_array().unwrap().len(), 3);
+    assert!(
+        document
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|lease| lease["key"] == key && lease["node"]["name"] == "h3"),
+        "{document}"
+    );
+}
+
+/// A lease that was just renewed needs --force, and without a terminal each release needs --yes.
+fn release_is_refused(host: &Host, place: &str, subnet: &str) {
+    let key = subnet.replace('/', "-");
+    let refused = flannelctl(host, place, &["release", subnet, "--yes"]);
+    assert!(
+        !refused.status.success() && err(&refused).contains("last seen less than 3 minutes ago"),
+        "{}",
+        err(&refused)
+    );
+    let unasked = flannelctl(host, place, &["release", &key, "--force"]);
+    assert!(
+        !unasked.status.success() && err(&unasked).contains("--yes"),
+        "{}",
+        err(&unasked)
+    );
+}
+
 #[test]
-fn a_directory_is_listed_and_released() {
+fn lease_of_a_dead_node_is_released_from_a_directory() {
     let lab = Lab::new("ctl-dir").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 3).unwrap();
     let folder = lab.folder("leases").unwrap();
-    a_dead_nodes_lease_is_released(
+    lease_of_a_dead_node_is_released(
         &hosts,
         &Store::dir(&folder),
         &format!("--subnet-dir={}", folder.display()),
@@ -144,7 +155,7 @@ fn a_directory_is_listed_and_released() {
 }
 
 #[test]
-fn etcd_is_listed_and_released() {
+fn lease_of_a_dead_node_is_released_from_etcd() {
     let lab = Lab::new("ctl-etcd").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 3).unwrap();
@@ -156,11 +167,11 @@ fn etcd_is_listed_and_released() {
         "--etcd-endpoints={}",
         etcd.client().unwrap().endpoints().join(",")
     );
-    a_dead_nodes_lease_is_released(&hosts, &etcd.store().unwrap(), &place);
+    lease_of_a_dead_node_is_released(&hosts, &etcd.store().unwrap(), &place);
 }
 
 #[test]
-fn what_cannot_be_read_is_listed_with_the_reason() {
+fn unreadable_lease_is_listed_with_the_reason() {
     let lab = Lab::new("ctl-odd").unwrap();
     let host = lab.host("h1", &[]).unwrap();
     let folder = lab.folder("leases").unwrap();
@@ -189,11 +200,11 @@ fn what_cannot_be_read_is_listed_with_the_reason() {
     );
 }
 
-/// What a terminal would obey, in everything that a writer of the store chooses freely.
+/// Control sequences of terminals, for each text that a writer of the store chooses freely.
 const HOSTILE: &str =
     "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
 
-/// Requires printable characters and ends of lines, beside the colours of our own table.
+/// Requires printable characters and ends of lines only, apart from the colours of flannelctl's own table.
 #[track_caller]
 fn require_visible(what: &str, text: &str) {
     for colour in ["\u{1b}[1m", "\u{1b}[31;1m", "\u{1b}[0m"] {
@@ -219,16 +230,22 @@ fn require_visible(what: &str, text: &str) {
 }
 
 #[test]
-fn foreign_text_is_shown_and_not_obeyed() {
+fn hostile_text_is_shown_escaped() {
     let lab = Lab::new("ctl-hostile").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
     let folder = lab.folder("leases").unwrap();
-    let (store, place) = (
-        Store::dir(&folder),
-        format!("--subnet-dir={}", folder.display()),
-    );
-    store.configure(NETWORK).unwrap();
+    let place = format!("--subnet-dir={}", folder.display());
+    write_hostile_leases(&folder);
+    daemons_show_it_escaped(&hosts, &Store::dir(&folder));
+    let listed = listing_shows_it_escaped(&hosts[0], &place);
+    terminal_shows_it_escaped(&hosts[0], &place);
+    assert!(folder.join("subnets/10.5.7.0-24").exists());
+    hostile_key_is_released_as_shown(&hosts[0], &place, &folder, &listed);
+}
+
+fn write_hostile_leases(folder: &Path) {
+    Store::dir(folder).configure(NETWORK).unwrap();
     let lease = |ip: &str, kind: &str| {
         let node =
             serde_json::json!({ "id": HOSTILE, "name": HOSTILE, "instance": HOSTILE, "rank": 1 });
@@ -245,47 +262,56 @@ fn foreign_text_is_shown_and_not_obeyed() {
         &format!("10.5.6.0-24{HOSTILE}"),
         lease("192.168.56.106", "host-gw"),
     );
+}
 
+/// In both formats of the log, and in each answer.
+fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
     for (host, format) in hosts.iter().zip(["text", "json"]) {
-        let options = FlanneldOptions::new(&store)
+        let options = FlanneldOptions::new(store)
             .iface("enp0s8")
             .arg(&format!("--log-format={format}"))
             .arg("--v=1");
         let daemon = host.flanneld(&options).unwrap();
         eventually(
             Duration::from_secs(10),
-            "the log tells of the hostile key",
+            "the log contains the hostile key",
             || daemon.log().contains("fake line"),
         )
         .unwrap();
         require_visible(format, &daemon.log());
-        for page in ["/status", "/readyz", "/healthz", "/metrics"] {
-            require_visible(page, &daemon.get(page).unwrap().1);
+        for path in ["/status", "/readyz", "/healthz", "/metrics"] {
+            require_visible(path, &daemon.get(path).unwrap().1);
         }
     }
+}
 
-    let listed = flannelctl(&hosts[0], &place, &["leases"]);
+/// As text and as JSON; returns the text.
+fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
+    let listed = flannelctl(host, place, &["leases"]);
     require_visible("leases", &format!("{}{}", out(&listed), err(&listed)));
     assert!(
         out(&listed).contains(r"n\u{1b}[2J") && out(&listed).contains(r"\u{202e}cod"),
         "{}",
         out(&listed)
     );
-    let document = out(&flannelctl(&hosts[0], &place, &["leases", "--json"]));
+    let document = out(&flannelctl(host, place, &["leases", "--json"]));
     require_visible("--json", &document);
     assert!(
         document.contains(r"\u202ecod") && document.contains(r"\u009b31m"),
         "{document}"
     );
+    out(&listed)
+}
 
-    // On a terminal there are colours, and a question; it is answered with no.
+/// On a terminal there are colours and a question, which is answered with no.
+fn terminal_shows_it_escaped(host: &Host, place: &str) {
     let program = binaries::own("flannelctl").unwrap();
     for command in [
         "leases".to_owned(),
         "release --force 10.5.7.0-24".to_owned(),
     ] {
         let command = format!("{} {command} {place}", program.display());
-        let shown = hosts[0]
+        let shown = host
             .netns()
             .feed(
                 "script",
@@ -296,22 +322,17 @@ fn foreign_text_is_shown_and_not_obeyed() {
         require_visible("terminal", &shown);
         assert!(shown.contains(r"n\u{1b}[2J"), "{shown}");
     }
-    assert!(folder.join("subnets/10.5.7.0-24").exists());
+}
 
-    let shown = out(&listed)
+/// An operator names the key as the listing shows it.
+fn hostile_key_is_released_as_shown(host: &Host, place: &str, folder: &Path, listed: &str) {
+    let shown = listed
         .lines()
-        .find_map(|line| {
-            Some(
-                line.strip_prefix("10.5.6.0-24")?
-                    .split_once("  ")?
-                    .0
-                    .to_owned(),
-            )
-        })
+        .find_map(|line| Some(line.strip_prefix("10.5.6.0-24")?.split_once("  ")?.0))
         .unwrap();
     let released = flannelctl(
-        &hosts[0],
-        &place,
+        host,
+        place,
         &[
             "release",
             "--yes",

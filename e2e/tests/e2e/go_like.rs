@@ -217,12 +217,12 @@ impl GoNode {
 }
 
 #[test]
-fn our_node_lives_beside_go_nodes_vxlan() -> Result<()> {
+fn our_node_joins_go_nodes_vxlan() -> Result<()> {
     beside("vxlan", EtcdVersion::V34)
 }
 
 #[test]
-fn our_node_lives_beside_go_nodes_host_gw() -> Result<()> {
+fn our_node_joins_go_nodes_host_gw() -> Result<()> {
     beside("host-gw", EtcdVersion::V36)
 }
 
@@ -408,7 +408,7 @@ fn taken_over(backend: &'static str, version: EtcdVersion) -> Result<()> {
 }
 
 #[test]
-fn what_a_go_node_forgot_is_removed_and_what_operators_added_stays() -> Result<()> {
+fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
     Lab::run("leftovers", |lab| {
         let bed = Bed::build(lab, "vxlan", EtcdVersion::V34)?;
         let go = [bed.go(0)?, bed.go(1)?];
@@ -464,7 +464,7 @@ fn what_a_go_node_forgot_is_removed_and_what_operators_added_stays() -> Result<(
 }
 
 #[test]
-fn after_a_reboot_our_node_has_the_go_nodes_subnet_and_macs() -> Result<()> {
+fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
     Lab::run("rebooted", |lab| {
         let bed = Bed::build(lab, "vxlan", EtcdVersion::V36)?;
         let go = [bed.go(0)?, bed.go(1)?];

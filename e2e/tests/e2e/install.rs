@@ -1,4 +1,4 @@
-//! What an operator installs: manifests, the chart and images, as servers and engines see them.
+//! What an operator installs: manifests, the chart and images, as API servers and container engines read them.
 
 use std::path::PathBuf;
 
@@ -25,8 +25,8 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// An API server of its own, with the namespaces that are named.
-fn api_server(lab: &Lab, namespaces: &[String]) -> Result<ApiServer> {
+/// Starts an API server and creates the namespaces.
+fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     let lan = lab.switch("lan")?;
     let host = lab.host(
         "api",
@@ -42,7 +42,7 @@ fn api_server(lab: &Lab, namespaces: &[String]) -> Result<ApiServer> {
     Ok(api)
 }
 
-/// The objects of manifests as the server would keep them; nothing is kept.
+/// The objects of manifests as the server would store them. It stores nothing.
 fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     let file = lab.folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
@@ -62,7 +62,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// The object of a kind and a name; in a namespace if one is given.
+/// The object of a kind and a name, in any namespace unless one is given.
 fn object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,

@@ -1,10 +1,10 @@
-//! The lab itself: what it builds works, and nothing of it stays.
+//! The lab itself: hosts, pods, stores and measurements work, and a dropped lab leaves nothing.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use lab::{
-    Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Launch, Mesh, PingMatrix,
+    Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Launch, Mesh, Netns, PingMatrix,
     PingOptions, Pod, Probe, ProbeOptions, Store, SubnetEnv, Transfer, TransferOptions, Uplink,
     eventually, ping, write_script,
 };
@@ -174,7 +174,7 @@ fn vagrant_hosts_share_an_address_and_hide_behind_their_nat_boxes() {
 }
 
 #[test]
-fn pods_reach_each_other_and_the_oracles_say_so() {
+fn measurements_are_clean_when_pods_reach_each_other() {
     let lab = Lab::new("pods").unwrap();
     let pods = routed_by_hand(&lab);
     PingMatrix::of(&pods).unwrap().require_complete().unwrap();
@@ -202,7 +202,7 @@ fn pods_reach_each_other_and_the_oracles_say_so() {
 }
 
 #[test]
-fn a_probe_counts_what_is_lost_and_for_how_long() {
+fn probe_counts_lost_packets_and_outage_time() {
     let lab = Lab::new("probe").unwrap();
     let pods = routed_by_hand(&lab);
     let probe = Probe::start(&pods[0], &pods[1], &ProbeOptions::default()).unwrap();
@@ -241,7 +241,7 @@ fn a_probe_counts_what_is_lost_and_for_how_long() {
 }
 
 #[test]
-fn a_mesh_watches_every_way() {
+fn mesh_watches_each_path() {
     let lab = Lab::new("mesh").unwrap();
     let pods = routed_by_hand(&lab);
     let clean = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
@@ -249,25 +249,25 @@ fn a_mesh_watches_every_way() {
     clean.require_clean().unwrap();
     let broken = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
     pods[1].host().cut("enp0s8").unwrap();
-    // For as long as this the way is cut.
+    // The path is cut for this time.
     std::thread::sleep(Duration::from_millis(100));
-    for (way, report) in broken.finish().unwrap() {
-        assert_eq!(report.lost > 0, way.contains("h2"), "{way}: {report}");
+    for (path, report) in broken.finish().unwrap() {
+        assert_eq!(report.lost > 0, path.contains("h2"), "{path}: {report}");
     }
 }
 
 #[test]
-fn a_packet_of_somebody_else_is_a_wrong_delivery() {
+fn foreign_packet_is_a_wrong_delivery() {
     let lab = Lab::new("wrong").unwrap();
     let pods = routed_by_hand(&lab);
     let probe = Probe::start(&pods[0], &pods[1], &ProbeOptions::default().port(7100)).unwrap();
     probe.wait_flowing(SECONDS).unwrap();
-    let stranger = pods[2]
+    let foreign = pods[2]
         .netns()
         .run(|| std::net::UdpSocket::bind("0.0.0.0:0"))
         .unwrap()
         .unwrap();
-    stranger
+    foreign
         .send_to(b"not yours", (pods[1].address().unwrap(), 7100))
         .unwrap();
     probe.wait_flowing(SECONDS).unwrap();
@@ -275,7 +275,7 @@ fn a_packet_of_somebody_else_is_a_wrong_delivery() {
 }
 
 #[test]
-fn a_process_has_the_hosts_name_and_network_and_obeys() {
+fn process_has_name_and_network_of_its_host() {
     let lab = Lab::new("process").unwrap();
     let lan = lab.switch("lan").unwrap();
     let host = lab.hosts(&lan, 1).unwrap().remove(0);
@@ -306,11 +306,28 @@ fn a_process_has_the_hosts_name_and_network_and_obeys() {
 }
 
 #[test]
-fn the_kernels_state_is_read_as_it_is() {
+fn kernel_state_is_read_completely() {
     let lab = Lab::new("observe").unwrap();
     let lan = lab.switch("lan").unwrap();
     let host = lab.hosts(&lan, 1).unwrap().remove(0);
     let netns = host.netns();
+    add_vxlan_peer(netns);
+    require_link_and_route(netns);
+    require_neighbour_and_fdb(netns);
+    assert!(
+        netns
+            .v6_routes()
+            .unwrap()
+            .iter()
+            .any(|route| route.dst == "fd00:56::/64")
+    );
+    assert!(
+        netns.link("flannel.2").unwrap().is_none() && netns.fdb("flannel.2").unwrap().is_empty()
+    );
+}
+
+/// A VXLAN device and the three objects of one peer.
+fn add_vxlan_peer(netns: &Netns) {
     netns
         .ip("link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning\naddress add 10.5.1.0/32 dev flannel.1")
         .unwrap();
@@ -332,7 +349,9 @@ fn the_kernels_state_is_read_as_it_is() {
             ],
         )
         .unwrap();
+}
 
+fn require_link_and_route(netns: &Netns) {
     let link = netns.link("flannel.1").unwrap().unwrap();
     assert_eq!(
         (link.mtu, link.linkinfo["info_kind"].as_str()),
@@ -360,6 +379,9 @@ fn the_kernels_state_is_read_as_it_is() {
         (Some("10.5.2.0"), Some("flannel.1"), "241")
     );
     assert_eq!(route.flags, ["onlink"]);
+}
+
+fn require_neighbour_and_fdb(netns: &Netns) {
     let neighbours = netns.neighbours("flannel.1").unwrap();
     let neighbour = neighbours
         .iter()
@@ -381,20 +403,10 @@ fn the_kernels_state_is_read_as_it_is() {
         (entry.dst.as_deref(), entry.state.as_str()),
         (Some("192.168.56.102"), "permanent")
     );
-    assert!(
-        netns
-            .v6_routes()
-            .unwrap()
-            .iter()
-            .any(|route| route.dst == "fd00:56::/64")
-    );
-    assert!(
-        netns.link("flannel.2").unwrap().is_none() && netns.fdb("flannel.2").unwrap().is_empty()
-    );
 }
 
 #[test]
-fn a_foreign_daemon_is_ready_when_it_has_written_its_file_anew() {
+fn foreign_daemon_is_ready_when_it_rewrites_subnet_env() {
     let lab = Lab::new("foreign").unwrap();
     let host = lab.host("h1", &[]).unwrap();
     let script = lab.folder("").unwrap().join("daemon");
@@ -405,7 +417,7 @@ fn a_foreign_daemon_is_ready_when_it_has_written_its_file_anew() {
     let mut daemon = host.flanneld(&options).unwrap();
     assert_eq!(daemon.subnet_env().unwrap().mtu, 1450);
     daemon.kill().unwrap();
-    // The clock of files must have moved on.
+    // File times have a resolution of a clock tick, up to 10 ms.
     std::thread::sleep(Duration::from_millis(50));
     write_script(&script, "#!/bin/sh\nexit 3\n").unwrap();
     let error = host.flanneld(&options).unwrap_err().to_string();
@@ -413,7 +425,7 @@ fn a_foreign_daemon_is_ready_when_it_has_written_its_file_anew() {
 }
 
 #[test]
-fn nothing_stays() {
+fn dropped_lab_leaves_nothing() {
     let lab = Lab::new("clean").unwrap();
     let lan = lab.switch("lan").unwrap();
     let host = lab.hosts(&lan, 1).unwrap().remove(0);
@@ -421,7 +433,7 @@ fn nothing_stays() {
         .spawn("sleep", &Launch::new("sleep").arg("600"))
         .unwrap();
     let (prefix, folder, pid) = (lab.prefix(), lab.folder("").unwrap(), process.pid());
-    // A forgotten process has no handle that would kill it.
+    // Without its handle the process is not killed on drop.
     std::mem::forget(process);
     drop(lab);
     let left: Vec<_> = std::fs::read_dir("/run/netns")
@@ -436,10 +448,10 @@ fn nothing_stays() {
 }
 
 #[test]
-fn a_dead_process_leaves_nothing_after_the_next_sweep() {
-    // No process has this number: it is above what the kernel can hand out.
+fn sweep_removes_labs_of_dead_processes() {
+    // This pid is above the kernel's maximum, so no process has it.
     let name = "fl-4194999-0-h1";
-    // Labs of other tests sweep too, perhaps in the midst of this.
+    // Other tests' labs also sweep, possibly at the same time.
     let _ = std::process::Command::new("ip")
         .args(["netns", "add", name])
         .output()
@@ -453,7 +465,7 @@ fn a_dead_process_leaves_nothing_after_the_next_sweep() {
 }
 
 #[test]
-fn etcd_keeps_what_is_put_through_stop_kill_and_restore() {
+fn etcd_keeps_keys_through_stop_kill_and_restore() {
     for version in [EtcdVersion::V36, EtcdVersion::V34] {
         let lab = Lab::new("etcd").unwrap();
         let lan = lab.switch("lan").unwrap();
@@ -494,7 +506,7 @@ fn etcd_keeps_what_is_put_through_stop_kill_and_restore() {
 }
 
 #[test]
-fn etcd_with_three_members_tls_and_users() {
+fn etcd_cluster_serves_users_over_tls() {
     let lab = Lab::new("etcd3").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 3).unwrap();
@@ -533,7 +545,7 @@ fn a_directory_is_a_store() {
 }
 
 #[test]
-fn pods_leave_room_for_nobody_in_a_full_subnet() {
+fn pod_is_refused_when_the_subnet_is_full() {
     let lab = Lab::new("full").unwrap();
     let host = lab.host("h1", &[]).unwrap();
     let env = SubnetEnv::parse("FLANNEL_SUBNET=10.5.1.1/30\nFLANNEL_MTU=1450\n").unwrap();

@@ -1,4 +1,4 @@
-//! `flannelctl lab` is killed, and `flannelctl lab --remove` finds all that it left; other labs stay.
+//! `flannelctl lab --remove` removes all that a killed `flannelctl lab` left, and no other lab.
 //!
 //! Each test has `/run` and `/tmp` of its own, so that no other lab of this machine is in reach of its `--remove`.
 
@@ -129,22 +129,25 @@ fn processes(demo: u32) -> Vec<String> {
 
 fn require_gone(room: &Room, demo: u32, when: &str) {
     let removed = room.remove();
-    let told = format!(
+    let output_text = format!(
         "{}{}",
         String::from_utf8_lossy(&removed.stdout),
         String::from_utf8_lossy(&removed.stderr)
     );
-    assert!(removed.status.success(), "{when}: {told}");
+    assert!(removed.status.success(), "{when}: {output_text}");
     assert_eq!(
         (room.names(demo), processes(demo)),
         (vec![], vec![]),
-        "{when}: {told}"
+        "{when}: {output_text}"
     );
-    assert!(told.contains("removed 1 lab"), "{when}: {told}");
+    assert!(
+        output_text.contains("removed 1 lab"),
+        "{when}: {output_text}"
+    );
 }
 
 #[test]
-fn what_a_killed_demonstration_left_is_removed() {
+fn remains_of_a_killed_flannel_lab_are_removed() {
     let room = Room::open();
     let has = |demo: &Demo, end: &str| {
         room.names(demo.child.id())
@@ -201,7 +204,7 @@ fn processes_without_their_namespaces_are_found() {
 }
 
 #[test]
-fn a_live_lab_stays_and_a_kept_one_goes() {
+fn live_lab_stays_and_kept_lab_is_removed() {
     let room = Room::open();
     let mut live = room.start(&["--backend", "host-gw", "--seconds", "3600"]);
     eventually(BUILT, "a demonstration runs", || {
@@ -227,7 +230,7 @@ fn a_live_lab_stays_and_a_kept_one_goes() {
         "it is kept"
     );
 
-    // A process of the same number that lived before: its lab is nobody's.
+    // An earlier process with the same pid has ended: its lab has no owner.
     let reused = format!("fl-{}-0dead", live.child.id());
     assert!(
         room.command("ip")
@@ -241,12 +244,12 @@ fn a_live_lab_stays_and_a_kept_one_goes() {
     fs::write(folder.join("owner"), "1 of another boot").unwrap();
 
     let removed = room.remove();
-    let told = format!(
+    let output_text = format!(
         "{}{}",
         String::from_utf8_lossy(&removed.stdout),
         String::from_utf8_lossy(&removed.stderr)
     );
-    assert!(told.contains("removed 2 lab"), "{told}");
+    assert!(output_text.contains("removed 2 lab"), "{output_text}");
     assert_eq!(
         (room.names(kept.id()), processes(kept.id())),
         (vec![], vec![])
@@ -257,7 +260,7 @@ fn a_live_lab_stays_and_a_kept_one_goes() {
                 .path("/run/netns")
                 .join(format!("{reused}-h1"))
                 .exists(),
-        "{told}"
+        "{output_text}"
     );
     assert_eq!(
         (
@@ -269,7 +272,7 @@ fn a_live_lab_stays_and_a_kept_one_goes() {
     );
     assert!(live.child.try_wait().unwrap().is_none());
 
-    // It ends as Ctrl-C ends it, and leaves nothing itself.
+    // SIGINT, as Ctrl-C sends it: the lab removes itself.
     kill(
         Pid::from_raw(live.child.id().try_into().unwrap()),
         Signal::SIGINT,

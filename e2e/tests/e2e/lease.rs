@@ -1,4 +1,4 @@
-//! The own lease, whatever happens to it or to the address it tells: peers know within seconds, and the log says what was done.
+//! Changes of the node's own lease and of its address: peers know within seconds, and the log names each change.
 
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ impl Cluster {
             .context("the first node has no lease")
     }
 
-    /// Whether the second node sends the first one's packets there.
+    /// Whether the second node sends packets for the first one to this address.
     fn sends_to(&self, address: &str) -> bool {
         self.hosts[1].netns().fdb("flannel.1").is_ok_and(|fdb| {
             fdb.iter()
@@ -101,7 +101,7 @@ fn address(number: u8) -> String {
     format!("192.168.56.{number}")
 }
 
-/// Gives the first host another address, in either of the ways in which that happens.
+/// Gives the first host another address, as an operator or DHCP does.
 fn readdress(host: &Host, old: &str, new: &str, new_first: bool) -> Result<()> {
     let (add, del) = (
         format!("address add {new}/24 dev {UPLINK}"),
@@ -121,12 +121,12 @@ fn a_changed_address_reaches_the_peers_at_once() {
     Lab::run("a changed address", |lab| {
         let cluster = Cluster::start(lab)?;
         let host = &cluster.hosts[0];
-        // The kernel drops an interface's other addresses with the first one unless it is told not to.
+        // Without promote_secondaries the kernel drops an interface's other addresses with the first one.
         host.netns()
             .sysctl("net/ipv4/conf/all/promote_secondaries", "1")?;
         let mut times = Vec::new();
         for change in 0..10 {
-            // The first one is the host's own, the next ones are nobody's.
+            // The first address is the host's own, the next ones are unused.
             let (old, new) = (
                 address(if change == 0 { 101 } else { 50 + change }),
                 address(51 + change),
@@ -138,11 +138,11 @@ fn a_changed_address_reaches_the_peers_at_once() {
                 &format!("change {change}: the peer sends to {new}"),
                 || cluster.sends_to(&new),
             )?;
-            let told = start.elapsed();
+            let published = start.elapsed();
             cluster.reaches(DEADLINE)?;
-            times.push((told, start.elapsed()));
+            times.push((published, start.elapsed()));
             println!(
-                "change {change}: told {told:.2?}, reached {:.2?}",
+                "change {change}: published {published:.2?}, reached {:.2?}",
                 start.elapsed()
             );
             eventually(DEADLINE, "it is in the log", || {
@@ -207,13 +207,13 @@ fn manual_changes_of_the_own_lease_are_reported() {
                 Ok(())
             })
         };
-        // Edited, with an address that is not ours: nobody means that.
+        // Edited, with an address of another host, which is a mistake.
         client.put(&key, &before.value.replace(&address(101), &address(222)))?;
         stands("the foreign address is put back, lease included", false)?;
         eventually(DEADLINE, "it is logged", || {
             cluster.logged("192.168.56.222, which is not this node's: it was put back")
         })?;
-        // Garbage is neither a deletion nor a reservation.
+        // An unreadable value is neither a deletion nor a reservation.
         client.put(&key, "{garbage")?;
         stands("garbage is put back, lease included", false)?;
         eventually(DEADLINE, "it is logged", || {
@@ -229,7 +229,7 @@ fn manual_changes_of_the_own_lease_are_reported() {
         eventually(DEADLINE, "it is logged", || {
             cluster.logged("was deleted from the store: it was put back")
         })?;
-        // The documented way to reserve.
+        // A reservation as documented.
         for _ in 0..2 {
             client.put(&key, &cluster.entry()?.value)?;
             stands("it is a reservation", true)?;
@@ -302,7 +302,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
         };
         restart(&mut cluster, DUAL)?;
         ensure!(held(&netns)?.contains("10.5.") && netns.link("flannel-v6.1")?.is_some(), "nothing to leave");
-        // What an operator has there lies outside both networks, or is not what we write.
+        // Objects of an operator: outside both networks, or of another form than the daemon's.
         netns.ip("address add 10.98.0.1/24 dev flannel.1\nroute add 10.97.0.0/16 dev flannel.1 proto static\nroute add 10.5.200.0/24 dev enp0s8 proto static")?;
         restart(&mut cluster, &VXLAN.replace("10.5.", "10.6."))?;
         eventually_ok(DEADLINE, "nothing of the old network is left", || {
@@ -322,7 +322,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
     .unwrap();
 }
 
-/// Renames the device as an operator does, whose commands may come after the daemon has renamed it back.
+/// Renames the device as an operator does. The daemon may rename it back between two of the commands.
 fn renamed(lab: &str, net_conf: &str, device: &str) {
     Lab::run(lab, |lab| {
         let mut cluster = Cluster::start(lab)?;

@@ -39,9 +39,45 @@ fn devices(host: &Host) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// One backend after the other, and then what Go flannel left: each time, its devices alone are there.
+/// Each backend, and the devices of flannel that the first node has with it.
+const BACKENDS: [(&str, &[&str]); 6] = [
+    (
+        r#"{"Type":"vxlan"}"#,
+        &["flannel-v6.1", "flannel.1", "flannel.77"],
+    ),
+    (
+        r#"{"Type":"vxlan","VNI":3,"Port":4789}"#,
+        &["flannel-v6.3", "flannel.3", "flannel.77"],
+    ),
+    (r#"{"Type":"udp"}"#, &["flannel.77", "flannel0"]),
+    (
+        r#"{"Type":"vxlan","Mode":"userspace"}"#,
+        &["flannel-v6.1", "flannel.1", "flannel.77"],
+    ),
+    (r#"{"Type":"host-gw"}"#, &["flannel.77"]),
+    ("Go flannel's", &["flannel.77"]),
+];
+
+/// Puts Go flannel's objects in the place of our routes.
+fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
+    let subnet = |daemon: &Flanneld| {
+        let subnet = daemon.subnet_env()?.subnet;
+        anyhow::Ok(
+            subnet
+                .map(|net| net.network().to_string())
+                .unwrap_or_default(),
+        )
+    };
+    host.netns().sh("ip route flush proto 241")?;
+    host.netns()
+        .sh(&of_go(&subnet(&daemons[0])?, &subnet(&daemons[1])?))?;
+    ensure!(devices(host)?.len() == 3, "{:?}", devices(host)?);
+    Ok(())
+}
+
+/// One backend after the other, and then what Go flannel left: each time, only its devices are there.
 #[test]
-fn the_devices_of_an_earlier_backend_are_removed() -> Result<()> {
+fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
     Lab::run("left behind", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -50,41 +86,12 @@ fn the_devices_of_an_earlier_backend_are_removed() -> Result<()> {
         hosts[0].netns().sh(ANOTHER_NETWORKS)?;
         let mut daemons: Vec<Flanneld> = Vec::new();
         let mut pods = Vec::new();
-        for (backend, wanted) in [
-            (
-                r#"{"Type":"vxlan"}"#,
-                &["flannel-v6.1", "flannel.1", "flannel.77"][..],
-            ),
-            (
-                r#"{"Type":"vxlan","VNI":3,"Port":4789}"#,
-                &["flannel-v6.3", "flannel.3", "flannel.77"],
-            ),
-            (r#"{"Type":"udp"}"#, &["flannel.77", "flannel0"]),
-            (
-                r#"{"Type":"vxlan","Mode":"userspace"}"#,
-                &["flannel-v6.1", "flannel.1", "flannel.77"],
-            ),
-            (r#"{"Type":"host-gw"}"#, &["flannel.77"]),
-            ("Go flannel's", &["flannel.77"]),
-        ] {
+        for (backend, wanted) in BACKENDS {
             for daemon in &mut daemons {
                 daemon.terminate(SOON)?;
             }
             if backend == "Go flannel's" {
-                let subnet = |daemon: &Flanneld| {
-                    anyhow::Ok(
-                        daemon
-                            .subnet_env()?
-                            .subnet
-                            .map(|net| net.network().to_string())
-                            .unwrap_or_default(),
-                    )
-                };
-                hosts[0].netns().sh("ip route flush proto 241")?;
-                hosts[0]
-                    .netns()
-                    .sh(&of_go(&subnet(&daemons[0])?, &subnet(&daemons[1])?))?;
-                ensure!(devices(&hosts[0])?.len() == 3, "{:?}", devices(&hosts[0])?);
+                replace_by_go_flannels(&hosts[0], &daemons)?;
             } else {
                 store.configure(&net_conf(backend))?;
             }
@@ -129,10 +136,12 @@ fn the_devices_of_an_earlier_backend_are_removed() -> Result<()> {
                 daemons[0].errors()
             );
         }
+        let log = daemons[0].log();
         ensure!(
-            daemons[0]
-                .log()
-                .contains("flannel.1 is left of an earlier backend"),
+            log.lines().any(|line| {
+                line.contains("a device is left of an earlier backend")
+                    && line.contains("device=flannel.1")
+            }),
             "{}",
             daemons[0].log_tail(20)
         );

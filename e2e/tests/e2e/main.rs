@@ -1,4 +1,4 @@
-//! The tests on hosts in network namespaces: one program, so that those that wait run beside each other and it is linked once.
+//! The tests on hosts in network namespaces: one program, so that waiting tests run in parallel and it is linked once.
 //!
 //! One suite: `cargo test -p e2e -- rules::`; one test: `cargo test -p e2e -- rules::repair::a_name`, or a part of its name.
 
@@ -63,7 +63,7 @@ mod wireguard_hostile;
 mod wireguard_keys;
 mod wireguard_secrets;
 
-/// For tests that keep the processors busy for seconds: one at a time, so that they do not take from each other what they measure.
+/// For tests that load the processors for seconds: they run one at a time, because they would disturb each other's measurements.
 fn one_load_at_a_time() -> MutexGuard<'static, ()> {
     static LOAD: Mutex<()> = Mutex::new(());
     LOAD.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Nodes probe each other: each fault has its verdict at both ends, and what is filtered is not called broken.
+//! Probes between nodes: each fault has its verdict at both ends, and filtered probes are no fault.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, throughout};
@@ -7,11 +7,11 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// Ten times what it should take.
-pub(crate) const TOLD: Duration = Duration::from_secs(100);
+pub(crate) const REPORTED: Duration = Duration::from_secs(100);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"TYPE"}}"#;
 
-/// What one node says of another one in one family: its state, and all of it.
+/// A node's verdict about a peer in one family: the state, and the whole document.
 pub(crate) fn peer(
     bed: &Bed,
     node: usize,
@@ -42,8 +42,8 @@ pub(crate) fn peer(
 }
 
 /// Waits until the states between pairs of nodes are these, in both families.
-fn told(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Result<()> {
-    eventually_ok(TOLD, what, || {
+fn wait_verdicts(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Result<()> {
+    eventually_ok(REPORTED, what, || {
         for (node, of, state) in wanted {
             for ipv6 in [false, true] {
                 let (is, all) = peer(bed, *node, *of, ipv6)?;
@@ -76,12 +76,12 @@ fn is_well(peer: &serde_json::Value) -> bool {
     peer["state"] == "well"
 }
 
-/// Well, or slow: a busy machine is no fault of what is tried out on it.
+/// Well, or slow, which a busy machine may be.
 fn is_reached(peer: &serde_json::Value) -> bool {
     peer["state"] == "well" || peer["state"] == "slow"
 }
 
-/// Rules for what the switch carries from one host to another, in both families of the underlay.
+/// Rules for frames that the switch forwards from one host to another, in both families of the underlay.
 fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<String> {
     let [v4, v6] = matches;
     Ok(format!(
@@ -108,11 +108,11 @@ fn mend_the_switch(bed: &Bed) -> Result<()> {
         .map(drop)
 }
 
-/// All faults at once, each between another pair of nodes.
+/// Makes all faults at once, each between another pair of nodes.
 fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Result<()> {
     Lab::run(&format!("mesh-{backend}"), |lab| {
         let bed = Bed::start(lab, 4, &DUAL.replace("TYPE", backend), |_, options| options)?;
-        eventually_ok(TOLD, "all peers are well, and carry everything", || {
+        eventually_ok(REPORTED, "all peers are well, and carry everything", || {
             everybody(&bed, |peer| {
                 is_well(peer) && peer["carries"] == peer["mtu"] && peer["ping_only"] == false
             })
@@ -121,7 +121,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         let tunnel = format!("udp dport {port}");
         let tunnel = [tunnel.as_str(); 2];
         let mut rules = String::new();
-        // Cut in the overlay network alone; in one direction; everywhere.
+        // Cut in the overlay only; in one direction; everywhere.
         rules += &between(h1, h2, tunnel, "drop")?;
         rules += &between(h2, h1, tunnel, "drop")?;
         rules += &between(h1, h3, tunnel, "drop")?;
@@ -134,7 +134,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         let tunnel_third = format!("udp dport {port} numgen random mod 3 == 0");
         rules += &between(h3, h4, [tunnel_third.as_str(); 2], "drop")?;
         drop_on_the_switch(&bed, &rules)?;
-        told(
+        wait_verdicts(
             &bed,
             "each fault has its verdict at both ends",
             &[
@@ -150,7 +150,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
                 (2, 1, "well"),
             ],
         )?;
-        eventually_ok(TOLD, "the usable MTU to the byte", || {
+        eventually_ok(REPORTED, "the usable MTU to the byte", || {
             for (node, of) in [(0, 3), (3, 0)] {
                 for (ipv6, carried) in [(false, carried[0]), (true, carried[1])] {
                     let (_, peer) = peer(&bed, node, of, ipv6)?;
@@ -159,12 +159,12 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
             }
             Ok(())
         })?;
-        told(
+        wait_verdicts(
             &bed,
             "one in three lost",
             &[(2, 3, "loses-some"), (3, 2, "loses-some")],
         )?;
-        // A probe's verdict is about the way to another node: this one stays ready.
+        // A verdict is about the path to another node: this one stays ready.
         for daemon in &bed.daemons {
             ensure!(
                 daemon.get("/readyz")?.0 == 200,
@@ -175,7 +175,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         let lines = bed.daemons[0]
             .log()
             .lines()
-            .filter(|line| line.contains("): overlay-cut, was well"))
+            .filter(|line| line.contains("from=well to=overlay-cut"))
             .count();
         ensure!(
             lines == 4,
@@ -185,12 +185,12 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         let cut = bed.daemons[0].metric("flannel_probe_peers{state=\"overlay-cut\"}")?;
         ensure!((cut - 4.0).abs() < 0.1, "{cut}");
         mend_the_switch(&bed)?;
-        let ways = [(0, 1), (0, 2), (0, 3), (1, 3), (1, 2)];
-        let mended: Vec<_> = ways
+        let pairs = [(0, 1), (0, 2), (0, 3), (1, 3), (1, 2)];
+        let well: Vec<_> = pairs
             .iter()
             .flat_map(|(a, b)| [(*a, *b, "well"), (*b, *a, "well")])
             .collect();
-        told(&bed, "all is well again", &mended)?;
+        wait_verdicts(&bed, "all is well again", &well)?;
         bed.require_no_errors()
     })
 }
@@ -205,12 +205,12 @@ fn each_fault_of_udp_has_its_verdict_at_both_ends() {
     each_fault_has_its_verdict("udp", 8285, [1372, 1372]).unwrap();
 }
 
-/// Firewalls that refuse or drop the probe port, or ping: nobody is broken.
+/// Firewalls that reject or drop the probe port, or ping: no peer is broken.
 #[test]
 fn filtered_probes_are_no_fault() {
     Lab::run("mesh-filtered", |lab| {
         let bed = Bed::start(lab, 3, &DUAL.replace("TYPE", "vxlan"), |_, options| options)?;
-        eventually_ok(TOLD, "all peers are well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
+        eventually_ok(REPORTED, "all peers are well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
         let firewall = |rules: &str| -> Result<()> {
             let mut text = "table inet firewall {}\ndelete table inet firewall\n".to_owned();
             write!(text, "table inet firewall {{ chain c {{ type filter hook input priority 0; policy accept; {rules}; }}; }}")?;
@@ -218,8 +218,8 @@ fn filtered_probes_are_no_fault() {
         };
         let by_ping_alone = |peer: &serde_json::Value| is_well(peer) && peer["ping_only"] == true;
         firewall("udp dport 8473 drop")?;
-        eventually_ok(TOLD, "ping alone is answered", || everybody(&bed, by_ping_alone))?;
-        // A firewall that says no says that the way there works.
+        eventually_ok(REPORTED, "ping alone is answered", || everybody(&bed, by_ping_alone))?;
+        // A firewall's rejection proves that the path works.
         let refusals = [
             "udp dport 8473 reject; icmp type echo-request drop; icmpv6 type echo-request drop",
             "udp dport 8473 reject; icmp type echo-request reject; icmpv6 type echo-request reject",
@@ -230,22 +230,22 @@ fn filtered_probes_are_no_fault() {
             nobody_is_called_broken(&bed).context(rules)?;
         }
         firewall("icmp type echo-request drop; icmpv6 type echo-request drop")?;
-        eventually_ok(TOLD, "probes are answered again", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
+        eventually_ok(REPORTED, "probes are answered again", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
         throughout(Duration::from_secs(7), "silence of ping alone is no fault", || everybody(&bed, is_reached))?;
-        let said: Vec<String> = bed
+        let findings: Vec<String> = bed
             .daemons
             .iter()
             .flat_map(|daemon| {
-                daemon.log().lines().filter(|line| line.contains("was well") && !line.contains("): slow, ")).map(str::to_owned).collect::<Vec<_>>()
+                daemon.log().lines().filter(|line| line.contains("from=well") && !line.contains("to=slow")).map(str::to_owned).collect::<Vec<_>>()
             })
             .collect();
-        ensure!(said.is_empty(), "{said:#?}");
+        ensure!(findings.is_empty(), "{findings:#?}");
         bed.require_no_errors()
     })
     .unwrap();
 }
 
-/// Neither a peer nor a finding: what is filtered is a risk at most.
+/// No peer is broken, and findings about filters are risks at most.
 fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
     let program = lab::binaries::own("flannelctl")?;
     for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
@@ -276,7 +276,7 @@ fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
 pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(crate) const PROBES: u16 = 8473;
 
-/// A question as `docs/probing.md` describes it.
+/// A probe as `docs/probing.md` describes it.
 fn question(length: u16) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01\x01"[..],
@@ -289,14 +289,14 @@ fn question(length: u16) -> Vec<u8> {
     bytes
 }
 
-/// Sends a question from a namespace, and returns the length of the answer, if one comes at once.
+/// Sends a probe from a namespace, and returns the length of the reply, if one comes at once.
 fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
         let socket = UdpSocket::bind(from)?;
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
         socket.send_to(question, (to, PROBES))?;
         let mut answer = [0; 9000];
-        // The node itself may ask at the same moment.
+        // The node may send a probe of its own at the same moment.
         while let Ok(length) = socket.recv(&mut answer) {
             if answer[..length].windows(8).any(|part| part == b"nonce678") {
                 return Ok(Some(length));
@@ -306,9 +306,9 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<
     })?
 }
 
-/// Sends a question until it is answered: on a busy machine the first answer may come too late.
+/// Sends probes until one is answered: on a busy machine the first reply may come too late.
 fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<()> {
-    eventually_ok(TOLD, "a node with a lease is answered", || {
+    eventually_ok(REPORTED, "a node with a lease is answered", || {
         let answer = asks(netns, from, to, question)?;
         ensure!(
             answer == Some(72),
@@ -319,7 +319,7 @@ fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> 
     })
 }
 
-/// As many datagrams as go at once, half of them questions.
+/// Sends datagrams as fast as possible, half of them probes.
 fn flood(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
     netns.run(|| -> Result<()> {
         let socket = UdpSocket::bind(from)?;
@@ -334,13 +334,13 @@ fn flood(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
     })?
 }
 
-/// Only nodes with a lease get answers, none longer than its question; and no flood of junk changes a verdict.
+/// Only nodes with a lease get replies, which are never longer than the probe, and junk changes no verdict.
 #[test]
-fn strangers_get_no_answer_and_junk_changes_nothing() {
+fn foreign_hosts_get_no_reply_and_junk_changes_nothing() {
     Lab::run("mesh-strangers", |lab| {
         let mut bed = Bed::start(lab, 3, V4, |_, options| options)?;
         let outsider = lab.host("outsider", &[Uplink::enp0s8(&bed.lan, 50)?])?;
-        told_v4(&bed, "well", &[(0, 1), (0, 2), (1, 0)])?;
+        wait_verdict_v4(&bed, "well", &[(0, 1), (0, 2), (1, 0)])?;
         let (_, first) = peer(&bed, 1, 0, false)?;
         let overlay: IpAddr = first["overlay"]
             .as_str()
@@ -398,7 +398,7 @@ fn strangers_get_no_answer_and_junk_changes_nothing() {
     .unwrap();
 }
 
-pub(crate) fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+pub(crate) fn require_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (is, all) = peer(bed, *node, *of, false)?;
         ensure!(
@@ -411,7 +411,7 @@ pub(crate) fn told_v4_now(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> R
     Ok(())
 }
 
-/// For what is watched over time: all these are well, or slow.
+/// Requires that all these are well or slow now, for checks over time.
 pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;
@@ -425,24 +425,24 @@ pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> 
     Ok(())
 }
 
-pub(crate) fn told_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
-    eventually_ok(TOLD, state, || told_v4_now(bed, state, pairs))
+pub(crate) fn wait_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
+    eventually_ok(REPORTED, state, || require_verdict_v4(bed, state, pairs))
 }
 
-/// Two machines with one address: the one that answers is not the one that is meant.
+/// Two machines have one address, and the wrong one replies.
 #[test]
-fn another_node_that_answers_is_named() {
+fn wrong_node_that_replies_is_named() {
     Lab::run("mesh-wrong-node", |lab| {
         let bed = Bed::start(lab, 3, V4, |_, options| options)?;
-        told_v4(&bed, "well", &[(0, 1), (0, 2)])?;
+        wait_verdict_v4(&bed, "well", &[(0, 1), (0, 2)])?;
         bed.hosts[1].cut("enp0s8")?;
         let address = bed.hosts[1].v4()?;
-        // In this order: an address goes with the first one of its network.
+        // In this order: the kernel removes secondary addresses together with the first one.
         let other = bed.hosts[2].v4()?;
         bed.hosts[2].netns().ip(&format!(
             "address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"
         ))?;
-        eventually_ok(TOLD, "another node answers", || {
+        eventually_ok(REPORTED, "another node answers", || {
             let (is, all) = peer(&bed, 0, 1, false)?;
             ensure!(is == "wrong-node" && all["answered_by"] == "h3", "{all}");
             let (is, all) = peer(&bed, 0, 2, false)?;
@@ -461,10 +461,10 @@ fn all_is_well_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);
         let bed = Bed::start(lab, 2, &conf, |_, options| options)?;
-        eventually_ok(TOLD, "all is well", || {
+        eventually_ok(REPORTED, "all is well", || {
             everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false)
         })?;
-        // What others say of their peers is not asked for while nobody looks.
+        // Rows of other nodes are requested only while a client reads them.
         let (_, text) = bed.daemons[0].api("/api/v1/node")?;
         let document: serde_json::Value = serde_json::from_str(&text)?;
         ensure!(document["mesh"]["rows"] == serde_json::json!([]), "{text}");
@@ -473,9 +473,9 @@ fn all_is_well_with(title: &str, backend: &str) -> Result<()> {
             "{text}"
         );
         bed.hosts[1].cut("enp0s8")?;
-        told(&bed, "cut off", &[(0, 1, "cut-off"), (1, 0, "cut-off")])?;
+        wait_verdicts(&bed, "cut off", &[(0, 1, "cut-off"), (1, 0, "cut-off")])?;
         bed.hosts[1].reconnect("enp0s8")?;
-        told(&bed, "mended", &[(0, 1, "well"), (1, 0, "well")])
+        wait_verdicts(&bed, "mended", &[(0, 1, "well"), (1, 0, "well")])
     })
 }
 

@@ -1,4 +1,4 @@
-//! What probes cost, counted where the packets pass: on the switch of twenty nodes.
+//! The cost of probes, counted on the switch of twenty nodes.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -12,10 +12,10 @@ use crate::mesh::V4;
 
 const NODES: u8 = 20;
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Two cycles of so few nodes: in that time each direction has its turn, whatever its places in the orders of the two.
+/// Two cycles of so few nodes: each direction is probed at least once in that time.
 const WINDOW: Duration = Duration::from_secs(11);
 
-/// Counts what is sent by whom, and who asks whom. Through the tunnel, behind the headers of UDP, VXLAN, Ethernet, IP and UDP again.
+/// Counts packets by sender, and probes by sender and target. In the tunnel they follow the headers of UDP, VXLAN, Ethernet, IP and UDP.
 const COUNTERS: &str = "table bridge probes {
     set sent { type ipv4_addr; flags dynamic; size 1000; }
     set asked { type ipv4_addr . ipv4_addr; flags dynamic; size 10000; }
@@ -28,9 +28,9 @@ const COUNTERS: &str = "table bridge probes {
     }
 }";
 
-/// Packets and bytes, by who sent them.
+/// Packets and bytes, by sender.
 type Sent = BTreeMap<Ipv4Addr, (u64, u64)>;
-/// Questions, by who asked whom.
+/// Probes, by sender and target.
 type Asked = BTreeMap<(Ipv4Addr, Ipv4Addr), u64>;
 
 fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
@@ -76,7 +76,7 @@ fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
 }
 
 #[test]
-fn twenty_nodes_ask_each_other_once_a_cycle_for_two_kilobytes_a_second() {
+fn twenty_nodes_probe_with_two_kilobytes_a_second() {
     let _alone = crate::one_load_at_a_time();
     Lab::run("mesh-wire", |lab| {
         let lan = lab.switch("lan")?;
@@ -95,7 +95,7 @@ fn twenty_nodes_ask_each_other_once_a_cycle_for_two_kilobytes_a_second() {
         })?;
         lan.netns().feed("nft", &["-f", "-"], COUNTERS)?;
         let addresses = hosts.iter().map(lab::Host::v4).collect::<Result<Vec<_>>>()?;
-        // A busy machine answers late, and is asked again: that is not rest.
+        // On a busy machine replies are late and probes are repeated, so it measures again.
         eventually_ok(DEADLINE, "nodes at rest", || {
             let (begun, (sent_before, asked_before)) = (Instant::now(), counted(&lan)?);
             std::thread::sleep(WINDOW);

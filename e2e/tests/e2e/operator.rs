@@ -1,4 +1,4 @@
-//! An operator: a shell whose kubectl and helm speak to a cluster, and the commands that the pages tell operators to type.
+//! An operator: a shell whose kubectl and helm speak to a cluster, and the commands of the documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -83,7 +83,7 @@ pub(crate) fn texts(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The blocks of shell commands on a page, without comments.
+/// The blocks of shell commands in a document, without comments.
 pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = Vec::new();
     let mut inside = false;
@@ -109,9 +109,9 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// The ways out of the trap on docs/troubleshooting.md, each from the first look to pods that reach each other: that of systemd, that of a
-/// DaemonSet with an argument, and that of one with a variable.
-pub(crate) fn ways_out_of_the_trap() -> Result<[Vec<String>; 3]> {
+/// The remedies of the NAT trap in docs/troubleshooting.md, each from the first look to pods that reach each other: for systemd, for a
+/// DaemonSet with an argument, and for one with a variable.
+pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let heading = "## All nodes have the same address";
@@ -119,10 +119,11 @@ pub(crate) fn ways_out_of_the_trap() -> Result<[Vec<String>; 3]> {
         .split_once(heading)
         .with_context(|| format!("no {heading}"))?
         .1;
-    let ways: Vec<Vec<String>> = blocks(part.split("\n## ").next().unwrap_or_default());
-    if let Some(long) = ways.iter().find(|way| way.len() > 4) {
+    let remedies: Vec<Vec<String>> = blocks(part.split("\n## ").next().unwrap_or_default());
+    if let Some(long) = remedies.iter().find(|remedy| remedy.len() > 4) {
         bail!("more than four commands: {long:?}");
     }
-    ways.try_into()
-        .map_err(|ways| anyhow::anyhow!("three ways, not {ways:#?}"))
+    remedies
+        .try_into()
+        .map_err(|remedies| anyhow::anyhow!("three remedies, not {remedies:#?}"))
 }

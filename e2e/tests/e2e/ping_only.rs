@@ -1,4 +1,4 @@
-//! What our node says of Go flannel's nodes, which answer no probes: well by ping alone, and no finding.
+//! Verdicts about Go flannel's nodes, which answer no probes: well by ping only, and no finding.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 /// Ten times what a verdict takes.
 const PROBED: Duration = Duration::from_secs(100);
-/// What the doctor waits after the start, and a round of its.
+/// The doctor's delay after the start, and one of its rounds.
 const DOCTOR: Duration = Duration::from_secs(22);
 
-/// All other nodes answer ping in both families, nothing else, and nobody makes anything of it.
+/// All other nodes answer ping only, in both families, and the doctor has no finding about them.
 pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host]) -> Result<()> {
     let program = binaries::own("flannelctl")?;
     let file = format!("--subnet-file={}", ours.subnet_file().display());
@@ -62,7 +62,7 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host
         let output = flannelctl(&["doctor", "-o", "json"])?;
         let report: Value = serde_json::from_slice(&output.stdout)?;
         let findings = report["findings"].as_array().context("no findings")?;
-        // A busy machine is no fault of Go flannel's.
+        // Findings that a busy machine causes.
         ensure!(
             findings
                 .iter()

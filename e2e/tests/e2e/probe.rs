@@ -1,4 +1,4 @@
-//! `flannelctl probe` tells where a way ends, with every backend that carries packets.
+//! `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Bed, Host, Lab, binaries, eventually_ok};
@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// Ten times what it should take.
-const TOLD: Duration = Duration::from_secs(100);
+/// Ten times what a report should take.
+const REPORTED: Duration = Duration::from_secs(100);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 const VXLAN: &str = r#"{"Type":"vxlan"}"#;
@@ -37,15 +37,14 @@ fn texts(output: &Output) -> (Option<i32>, String) {
     )
 }
 
-/// What a probe says, as JSON, and its exit code.
-fn probe(bed: &Bed, node: usize, whom: &str) -> Result<(i32, Value)> {
-    let output = run(bed, node, &[whom, "-o", "json"])?;
+/// The exit code and the report as JSON.
+fn probe(bed: &Bed, node: usize, target: &str) -> Result<(i32, Value)> {
+    let output = run(bed, node, &[target, "-o", "json"])?;
     let document = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("{whom}: {:?}", texts(&output)))?;
+        .with_context(|| format!("{target}: {:?}", texts(&output)))?;
     Ok((output.status.code().unwrap_or(-1), document))
 }
 
-/// What came of a step.
 fn outcome<'a>(document: &'a Value, name: &str) -> &'a str {
     let steps = document["steps"]
         .as_array()
@@ -58,57 +57,61 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a str {
         .unwrap_or("no step")
 }
 
-/// Waits until the way ends at a step, or does not end, and the steps have these outcomes.
+/// Waits until the path ends at a step, or at none, and the steps have these outcomes.
 fn ends(
     bed: &Bed,
-    whom: &str,
+    target: &str,
     at: Option<&str>,
     outcomes: &[(&str, &str)],
     sentence: &str,
 ) -> Result<Value> {
-    ends_and(bed, whom, at, outcomes, sentence, |_| true)
+    ends_and(bed, target, at, outcomes, sentence, |_| true)
 }
 
-/// The same, with something else in the document that a busy machine may keep out of it for a while.
+/// The same, and waits until something else holds in the document: on a busy machine it may come later.
 fn ends_and(
     bed: &Bed,
-    whom: &str,
+    target: &str,
     at: Option<&str>,
     outcomes: &[(&str, &str)],
     sentence: &str,
     holds: impl Fn(&Value) -> bool,
 ) -> Result<Value> {
-    eventually_ok(TOLD, &format!("the way to {whom} ends at {at:?}"), || {
-        let (code, document) = probe(bed, 0, whom)?;
-        ensure!(document["ends_at"].as_str() == at, "{document:#}");
-        ensure!(
-            code == if at.is_some() { 3 } else { 0 },
-            "exit code {code}: {document:#}"
-        );
-        for (name, wanted) in outcomes {
+    eventually_ok(
+        REPORTED,
+        &format!("the path to {target} ends at {at:?}"),
+        || {
+            let (code, document) = probe(bed, 0, target)?;
+            ensure!(document["ends_at"].as_str() == at, "{document:#}");
             ensure!(
-                outcome(&document, name) == *wanted,
-                "{name} is not {wanted}: {document:#}"
+                code == if at.is_some() { 3 } else { 0 },
+                "exit code {code}: {document:#}"
             );
-        }
-        ensure!(
-            document["sentence"]
-                .as_str()
-                .is_some_and(|text| text.contains(sentence)),
-            "{document:#}"
-        );
-        ensure!(
-            document["next"]
-                .as_array()
-                .is_some_and(|next| next.is_empty() == at.is_none()),
-            "{document:#}"
-        );
-        ensure!(holds(&document), "{document:#}");
-        Ok(document)
-    })
+            for (name, expected) in outcomes {
+                ensure!(
+                    outcome(&document, name) == *expected,
+                    "{name} is not {expected}: {document:#}"
+                );
+            }
+            ensure!(
+                document["sentence"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(sentence)),
+                "{document:#}"
+            );
+            ensure!(
+                document["next"]
+                    .as_array()
+                    .is_some_and(|next| next.is_empty() == at.is_none()),
+                "{document:#}"
+            );
+            ensure!(holds(&document), "{document:#}");
+            Ok(document)
+        },
+    )
 }
 
-/// Everything by which a peer and its pod can be named.
+/// Each name of a peer, and the addresses of its pod.
 fn names(bed: &Bed, node: usize) -> Result<(Vec<String>, Vec<IpAddr>)> {
     let env = bed.daemons[node].subnet_env()?;
     let subnets = [
@@ -123,26 +126,28 @@ fn names(bed: &Bed, node: usize) -> Result<(Vec<String>, Vec<IpAddr>)> {
     Ok((peers, bed.pods[node].addresses()))
 }
 
-/// All is well, by every name and in both families; a silent pod address proves nothing, and pods of this node are looked for here.
-fn all_is_well(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()> {
+/// Steps up to the tunnel, which each backend has.
+const COMMON_STEPS: [(&str, &str); 4] = [
+    ("route", "ok"),
+    ("underlay", "ok"),
+    ("rules", "ok"),
+    ("overlay", "ok"),
+];
+
+/// The path of a backend: complete by each name and in both families, and cut in the underlay.
+fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", backend), |_, options| {
             options
         })?;
         let (peers, pods) = names(&bed, 1)?;
-        let well = [
-            ("route", "ok"),
-            ("underlay", "ok"),
-            ("rules", "ok"),
-            ("overlay", "ok"),
-        ];
-        let well = [&well, tunnel].concat();
+        let steps = [&COMMON_STEPS, tunnel].concat();
         for peer in &peers {
             let document = ends(
                 &bed,
                 peer,
                 None,
-                &well,
+                &steps,
                 "All is well: packets of pods reach h2",
             )?;
             ensure!(
@@ -152,67 +157,84 @@ fn all_is_well(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()
         }
         ensure!(pods.len() == 2, "{pods:?}");
         for pod in pods {
-            let with_pod = [well.as_slice(), &[("pod", "ok")]].concat();
-            ends(
-                &bed,
-                &pod.to_string(),
-                None,
-                &with_pod,
-                &format!("packets reach the pod {pod} on h2"),
-            )?;
-            let nobody = neighbour_of(pod);
-            let silent = [well.as_slice(), &[("pod", "not-asked")]].concat();
-            ends(
-                &bed,
-                &nobody.to_string(),
-                None,
-                &silent,
-                &format!("whether {nobody} is there is not known"),
-            )?;
+            remote_pod_is_reported(&bed, pod, &steps)?;
         }
         for pod in bed.pods[0].addresses() {
-            let document = ends(
-                &bed,
-                &pod.to_string(),
-                None,
-                &[("bridge", "ok"), ("neighbour", "ok"), ("pod", "ok")],
-                "on this node",
-            )?;
-            ensure!(document["target"]["here"] == true, "{document:#}");
-            let nobody = neighbour_of(pod).to_string();
-            ends(
-                &bed,
-                &nobody,
-                Some("neighbour"),
-                &[("bridge", "ok"), ("pod", "not-asked")],
-                &format!("there is no pod {nobody}"),
-            )?;
+            local_pod_is_reported(&bed, pod)?;
         }
-        bed.hosts[1].cut("enp0s8")?;
-        let cut = [
-            ("route", "ok"),
-            ("underlay", "failed"),
-            ("overlay", "failed"),
-        ];
-        let look = format!("tcpdump -c 5 -ni enp0s8 host {}", bed.hosts[1].v4()?);
-        let is_next = |document: &Value| {
-            commands(document)
-                .iter()
-                .any(|(_, command)| *command == look)
-        };
-        ends_and(
-            &bed,
-            &peers[0],
-            Some("underlay"),
-            &cut,
-            "nothing answers, ping neither",
-            is_next,
-        )?;
+        cut_is_reported(&bed, &peers[0])?;
         bed.require_no_errors()
     })
 }
 
-/// An address in the same subnet that nobody has.
+/// A pod that answers, and an address that no pod has: its silence proves nothing.
+fn remote_pod_is_reported(bed: &Bed, pod: IpAddr, steps: &[(&str, &str)]) -> Result<()> {
+    let with_pod = [steps, &[("pod", "ok")]].concat();
+    ends(
+        bed,
+        &pod.to_string(),
+        None,
+        &with_pod,
+        &format!("packets reach the pod {pod} on h2"),
+    )?;
+    let nobody = neighbour_of(pod);
+    let silent = [steps, &[("pod", "not-asked")]].concat();
+    ends(
+        bed,
+        &nobody.to_string(),
+        None,
+        &silent,
+        &format!("whether {nobody} is there is not known"),
+    )
+    .map(drop)
+}
+
+/// The node looks for pods of its own subnet behind its bridge.
+fn local_pod_is_reported(bed: &Bed, pod: IpAddr) -> Result<()> {
+    let document = ends(
+        bed,
+        &pod.to_string(),
+        None,
+        &[("bridge", "ok"), ("neighbour", "ok"), ("pod", "ok")],
+        "on this node",
+    )?;
+    ensure!(document["target"]["here"] == true, "{document:#}");
+    let nobody = neighbour_of(pod).to_string();
+    ends(
+        bed,
+        &nobody,
+        Some("neighbour"),
+        &[("bridge", "ok"), ("pod", "not-asked")],
+        &format!("there is no pod {nobody}"),
+    )
+    .map(drop)
+}
+
+fn cut_is_reported(bed: &Bed, peer: &str) -> Result<()> {
+    bed.hosts[1].cut("enp0s8")?;
+    let cut = [
+        ("route", "ok"),
+        ("underlay", "failed"),
+        ("overlay", "failed"),
+    ];
+    let look = format!("tcpdump -c 5 -ni enp0s8 host {}", bed.hosts[1].v4()?);
+    let is_next = |document: &Value| {
+        commands(document)
+            .iter()
+            .any(|(_, command)| *command == look)
+    };
+    ends_and(
+        bed,
+        peer,
+        Some("underlay"),
+        &cut,
+        "nothing answers, ping neither",
+        is_next,
+    )
+    .map(drop)
+}
+
+/// An unused address in the same subnet.
 fn neighbour_of(pod: IpAddr) -> IpAddr {
     match pod {
         IpAddr::V4(v4) => (v4.to_bits() + 100).to_be_bytes().into(),
@@ -220,42 +242,26 @@ fn neighbour_of(pod: IpAddr) -> IpAddr {
     }
 }
 
-#[test]
-fn a_way_over_vxlan_is_told_step_by_step() {
-    all_is_well("probe-vxlan", VXLAN, &[("neighbour", "ok"), ("fdb", "ok")]).unwrap();
+/// One row for each backend: the test's name, the backend, and the outcomes of the tunnel's steps.
+macro_rules! backends {
+    ($($name:ident: $backend:expr, $tunnel:expr;)+) => {
+        $(#[test]
+        fn $name() {
+            path_is_reported(stringify!($name), $backend, &$tunnel).unwrap();
+        })+
+    };
 }
 
-#[test]
-fn a_way_over_udp_has_no_neighbour() {
-    all_is_well(
-        "probe-udp",
-        r#"{"Type":"udp"}"#,
-        &[("neighbour", "no step"), ("fdb", "no step")],
-    )
-    .unwrap();
+const NO_TUNNEL_STEPS: [(&str, &str); 2] = [("neighbour", "no step"), ("fdb", "no step")];
+
+backends! {
+    path_over_vxlan_has_neighbour_and_fdb_steps: VXLAN, [("neighbour", "ok"), ("fdb", "ok")];
+    path_over_udp_has_no_neighbour_step: r#"{"Type":"udp"}"#, NO_TUNNEL_STEPS;
+    path_over_host_gw_has_no_neighbour_step: r#"{"Type":"host-gw"}"#, NO_TUNNEL_STEPS;
+    path_over_userspace_vxlan_has_no_neighbour_step: r#"{"Type":"vxlan","Mode":"userspace"}"#, NO_TUNNEL_STEPS;
 }
 
-#[test]
-fn a_way_over_host_gw_has_no_device() {
-    all_is_well(
-        "probe-host-gw",
-        r#"{"Type":"host-gw"}"#,
-        &[("neighbour", "no step"), ("fdb", "no step")],
-    )
-    .unwrap();
-}
-
-#[test]
-fn a_way_over_vxlan_in_userspace_has_no_neighbour() {
-    all_is_well(
-        "probe-userspace",
-        r#"{"Type":"vxlan","Mode":"userspace"}"#,
-        &[("neighbour", "no step"), ("fdb", "no step")],
-    )
-    .unwrap();
-}
-
-/// A firewall on a host, in place of the one before.
+/// Replaces the firewall of a host.
 fn firewall(host: &Host, rules: &str) -> Result<()> {
     let text = format!(
         "table inet faults {{}}\ndelete table inet faults\ntable inet faults {{\n{rules}\n}}\n"
@@ -267,7 +273,7 @@ fn input(rules: &str) -> String {
     format!("chain c {{ type filter hook input priority -5; policy accept; {rules}; }}")
 }
 
-fn says(document: &Value, text: &str) -> bool {
+fn contains(document: &Value, text: &str) -> bool {
     document.to_string().contains(text)
 }
 
@@ -282,32 +288,74 @@ fn commands(document: &Value) -> Vec<(Option<&str>, &str)> {
 }
 
 #[test]
-fn each_fault_ends_the_way_where_it_is() {
+fn path_ends_at_the_step_of_each_fault() {
     Lab::run("probe-faults", |lab| {
+        let bed = FaultBed::start(lab)?;
+        bed.require_well()?;
+        bed.peer_drops_the_tunnel()?;
+        bed.host_drops_the_tunnel()?;
+        bed.peer_drops_probes()?;
+        bed.require_well()?;
+        bed.host_drops_forwarded_packets()?;
+        for (pod, subnet) in bed.pods.iter().zip(&bed.subnets) {
+            bed.routes_conflict(pod, subnet)?;
+        }
+        bed.bed.require_no_errors()
+    })
+    .unwrap();
+}
+
+/// Two hosts; faults end the path from the first one to the pods of the second one.
+struct FaultBed {
+    bed: Bed,
+    /// The second host's, IPv4 and IPv6.
+    subnets: [String; 2],
+    /// The addresses of the second host's pod, IPv4 and IPv6.
+    pods: Vec<String>,
+}
+
+impl FaultBed {
+    fn start(lab: &Lab) -> Result<FaultBed> {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", VXLAN), |_, options| {
             options
         })?;
-        let [here, there] = [&bed.hosts[0], &bed.hosts[1]];
         let env = bed.daemons[1].subnet_env()?;
         let v4 = env.subnet.context("an IPv4 subnet")?.trunc();
         let v6 = env.v6_subnet.context("an IPv6 subnet")?.trunc();
-        let subnets = [v4.to_string(), v6.to_string()];
-        let pods: Vec<String> = bed.pods[1]
+        let pods = bed.pods[1]
             .addresses()
             .iter()
             .map(ToString::to_string)
             .collect();
-        let sources = [IpAddr::from(here.v4()?), IpAddr::from(here.v6()?)];
-        let all = || {
-            subnets.iter().try_for_each(|subnet| {
-                ends(&bed, subnet, None, &[("overlay", "ok")], "All is well").map(drop)
-            })
-        };
-        all()?;
+        Ok(FaultBed {
+            bed,
+            subnets: [v4.to_string(), v6.to_string()],
+            pods,
+        })
+    }
 
-        // The peer takes nothing on the tunnel's port.
-        firewall(there, &input("udp dport 8472 drop"))?;
-        for ((subnet, pod), source) in subnets.iter().zip(&pods).zip(sources) {
+    fn host(&self) -> &Host {
+        &self.bed.hosts[0]
+    }
+
+    fn peer(&self) -> &Host {
+        &self.bed.hosts[1]
+    }
+
+    fn require_well(&self) -> Result<()> {
+        self.subnets.iter().try_for_each(|subnet| {
+            ends(&self.bed, subnet, None, &[("overlay", "ok")], "All is well").map(drop)
+        })
+    }
+
+    /// The peer drops packets to its tunnel's port.
+    fn peer_drops_the_tunnel(&self) -> Result<()> {
+        firewall(self.peer(), &input("udp dport 8472 drop"))?;
+        let sources = [
+            IpAddr::from(self.host().v4()?),
+            IpAddr::from(self.host().v6()?),
+        ];
+        for ((subnet, pod), source) in self.subnets.iter().zip(&self.pods).zip(sources) {
             let cut = [
                 ("route", "ok"),
                 ("neighbour", "ok"),
@@ -321,7 +369,7 @@ fn each_fault_ends_the_way_where_it_is() {
                 commands(document) == [(Some("h2"), "flannelctl doctor"), (Some("h2"), &look)]
             };
             ends_and(
-                &bed,
+                &self.bed,
                 subnet,
                 Some("overlay"),
                 &cut,
@@ -329,15 +377,15 @@ fn each_fault_ends_the_way_where_it_is() {
                 are_next,
             )?;
             ends(
-                &bed,
+                &self.bed,
                 pod,
                 Some("overlay"),
                 &[("pod", "not-asked")],
                 "does not arrive",
             )?;
         }
-        eventually_ok(TOLD, "what h2 heard is told", || {
-            let (code, text) = texts(&run(&bed, 0, &[&pods[0]])?);
+        eventually_ok(REPORTED, "the report contains what h2 received", || {
+            let (code, text) = texts(&run(&self.bed, 0, &[&self.pods[0]])?);
             ensure!(
                 code == Some(3)
                     && text.contains("failed    overlay")
@@ -346,239 +394,235 @@ fn each_fault_ends_the_way_where_it_is() {
             );
             Ok(())
         })?;
+        firewall(self.peer(), "")
+    }
 
-        // What the peer sends is not taken here.
-        firewall(there, "")?;
-        firewall(here, &input("udp dport 8472 drop"))?;
-        for subnet in &subnets {
+    /// This host drops the peer's packets to its tunnel's port.
+    fn host_drops_the_tunnel(&self) -> Result<()> {
+        firewall(self.host(), &input("udp dport 8472 drop"))?;
+        for subnet in &self.subnets {
             ends(
-                &bed,
+                &self.bed,
                 subnet,
                 Some("overlay"),
                 &[("underlay", "ok"), ("overlay", "failed")],
                 "on the way back from its UDP port 8472: h2 hears this node",
             )?;
         }
+        firewall(self.host(), "")
+    }
 
-        // The peer's firewall drops the probes, on every device; ping is answered.
-        firewall(here, "")?;
-        firewall(there, &input("udp dport 8473 drop"))?;
-        for subnet in &subnets {
-            ends_and(
-                &bed,
-                subnet,
-                None,
-                &[("underlay", "ok"), ("overlay", "ok")],
-                "All is well",
-                |document| says(document, "5 of 5 pings answered"),
-            )?;
-        }
-        // It says so, and drops pings.
-        firewall(
-            there,
-            &input(
+    /// The peer drops probes on each device and answers ping; then it rejects probes and drops pings.
+    fn peer_drops_probes(&self) -> Result<()> {
+        for (rules, text) in [
+            ("udp dport 8473 drop", "5 of 5 pings answered"),
+            (
                 "udp dport 8473 reject; icmp type echo-request drop; icmpv6 type echo-request drop",
+                "refuses UDP 8473",
             ),
-        )?;
-        for subnet in &subnets {
-            ends_and(
-                &bed,
-                subnet,
-                None,
-                &[("underlay", "ok"), ("overlay", "ok")],
-                "All is well",
-                |document| says(document, "refuses UDP 8473"),
-            )?;
+        ] {
+            firewall(self.peer(), &input(rules))?;
+            for subnet in &self.subnets {
+                ends_and(
+                    &self.bed,
+                    subnet,
+                    None,
+                    &[("underlay", "ok"), ("overlay", "ok")],
+                    "All is well",
+                    |document| contains(document, text),
+                )?;
+            }
         }
-        firewall(there, "")?;
-        all()?;
+        firewall(self.peer(), "")
+    }
 
-        // This node forwards nothing: probes, which are its own packets, pass.
+    /// This host forwards nothing. Probes pass, because they are packets of the host itself.
+    fn host_drops_forwarded_packets(&self) -> Result<()> {
         firewall(
-            here,
+            self.host(),
             "chain f { type filter hook forward priority 0; policy drop; }",
         )?;
-        for subnet in &subnets {
+        for subnet in &self.subnets {
             ends(
-                &bed,
+                &self.bed,
                 subnet,
                 Some("rules"),
                 &[("overlay", "ok"), ("rules", "failed")],
                 "this node's own rules",
             )?;
         }
-        firewall(here, "")?;
+        firewall(self.host(), "")
+    }
 
-        // Routes in the way: a more specific one, one that drops, and a rule to another table.
-        for (pod, subnet) in pods.iter().zip(&subnets) {
-            let ip = if pod.contains(':') { "-6 " } else { "" };
-            let bits = if pod.contains(':') { 128 } else { 32 };
-            let sh = |line: &str| here.netns().sh(&format!("ip {ip}{line}")).map(drop);
-            for (add, del, text) in [
-                (
-                    format!("route add blackhole {pod}/{bits} proto static"),
-                    format!("route del blackhole {pod}/{bits}"),
-                    "are dropped by the route blackhole",
-                ),
-                (
-                    format!("route add unreachable {pod}/{bits} proto static"),
-                    format!("route del unreachable {pod}/{bits}"),
-                    "are dropped by the route unreachable",
-                ),
-                (
-                    format!("route add {pod}/{bits} dev enp0s8 proto static"),
-                    format!("route del {pod}/{bits} dev enp0s8"),
-                    "dev enp0s8 proto static",
-                ),
-            ] {
-                sh(&add)?;
-                let sentence = format!("packets to {pod} do not take flannel's way");
-                ends_and(
-                    &bed,
-                    pod,
-                    Some("route"),
-                    &[("route", "failed"), ("overlay", "ok")],
-                    &sentence,
-                    |document| {
-                        document["steps"][0]["text"].as_str().is_some_and(|said| {
-                            said.contains(text) && said.contains("the lease wants via")
-                        })
-                    },
-                )?;
-                sh(&del)?;
-            }
-            sh("route add default dev enp0s8 table 100")?;
-            sh(&format!("rule add to {pod}/{bits} lookup 100"))?;
+    /// More specific routes, routes that drop, and a rule that leads to another table.
+    fn routes_conflict(&self, pod: &str, subnet: &str) -> Result<()> {
+        let (ip, bits) = if pod.contains(':') {
+            ("ip -6", 128)
+        } else {
+            ("ip", 32)
+        };
+        let sh = |line: &str| self.host().netns().sh(&format!("{ip} {line}")).map(drop);
+        for (add, del, text) in [
+            (
+                format!("route add blackhole {pod}/{bits} proto static"),
+                format!("route del blackhole {pod}/{bits}"),
+                "are dropped by the route blackhole",
+            ),
+            (
+                format!("route add unreachable {pod}/{bits} proto static"),
+                format!("route del unreachable {pod}/{bits}"),
+                "are dropped by the route unreachable",
+            ),
+            (
+                format!("route add {pod}/{bits} dev enp0s8 proto static"),
+                format!("route del {pod}/{bits} dev enp0s8"),
+                "dev enp0s8 proto static",
+            ),
+        ] {
+            sh(&add)?;
             ends_and(
-                &bed,
+                &self.bed,
                 pod,
                 Some("route"),
-                &[("route", "failed")],
-                "do not take flannel's way",
+                &[("route", "failed"), ("overlay", "ok")],
+                &format!("packets to {pod} do not take flannel's way"),
                 |document| {
-                    document["steps"][0]["text"]
-                        .as_str()
-                        .is_some_and(|said| said.contains("a rule leads to table 100"))
+                    first_text(document).contains(text)
+                        && first_text(document).contains("the lease wants via")
                 },
             )?;
-            sh(&format!("rule del to {pod}/{bits} lookup 100"))?;
-            ends(
-                &bed,
-                pod,
-                None,
-                &[("route", "ok"), ("pod", "ok")],
-                "All is well",
-            )?;
-            ends(&bed, subnet, None, &[("route", "ok")], "All is well")?;
+            sh(&del)?;
         }
-        bed.require_no_errors()
-    })
-    .unwrap();
+        sh("route add default dev enp0s8 table 100")?;
+        sh(&format!("rule add to {pod}/{bits} lookup 100"))?;
+        ends_and(
+            &self.bed,
+            pod,
+            Some("route"),
+            &[("route", "failed")],
+            "do not take flannel's way",
+            |document| first_text(document).contains("a rule leads to table 100"),
+        )?;
+        sh(&format!("rule del to {pod}/{bits} lookup 100"))?;
+        let well = [("route", "ok"), ("pod", "ok")];
+        ends(&self.bed, pod, None, &well, "All is well")?;
+        ends(&self.bed, subnet, None, &[("route", "ok")], "All is well").map(drop)
+    }
 }
 
-/// Who may ask, how many at a time, and what is said where nothing can be asked.
+/// The text of the first step.
+fn first_text(document: &Value) -> &str {
+    document["steps"][0]["text"].as_str().unwrap_or_default()
+}
+
+/// Who may probe, how many at a time, and the errors without a daemon that answers.
 #[test]
-fn a_probe_is_roots_and_one_at_a_time() {
-    Lab::run("probe-ways", |lab| {
+fn probe_is_limited_to_root_and_one_at_a_time() {
+    Lab::run("probe-limits", |lab| {
         let mut bed = Bed::start(lab, 3, &DUAL.replace("BACKEND", VXLAN), |_, options| {
             options
         })?;
         ends(&bed, "h2", None, &[("overlay", "ok")], "All is well")?;
-        // It sends packets: not for whoever reaches a port.
+        // A probe sends packets, so no port serves it.
         let (code, text) = bed.daemons[0].api("/api/v1/probe?peer=h2")?;
         ensure!(code == 404, "{code}: {text}");
         let (code, text) = bed.daemons[0].get("/api/v1/probe?peer=h2")?;
         ensure!(code == 404, "{code}: {text}");
+        unknown_targets_are_refused(&bed)?;
+        concurrent_probes_take_turns(&bed)?;
 
-        // Peers stand in the order of their subnets.
-        for (whom, parts) in [
-            (
-                "h9",
-                [
-                    "h9 is neither a peer nor in a peer's subnet: there are h",
-                    "h2 (",
-                ],
-            ),
-            ("10.9.9.9", ["there are h", "h2 ("]),
-            ("h1", ["h1 is this node", ""]),
-            ("x y&peer=h2", ["x y&peer=h2 is neither a peer", ""]),
-        ] {
-            eventually_ok(TOLD, &format!("{whom} is nobody"), || {
-                let (code, text) = texts(&run(&bed, 0, &[whom])?);
-                let is_said = parts.iter().all(|part| text.contains(part))
-                    && text.trim_end().lines().count() == 1;
-                ensure!(code == Some(1) && is_said, "{whom}: {code:?}: {text}");
-                Ok(())
-            })?;
-        }
-        ensure!(texts(&run(&bed, 0, &[])?).0 == Some(2), "whom?");
-
-        // At the same time: each waits for its turn, or is told to. On a busy machine questions are lost, and time is up.
-        let begun = Instant::now();
-        let outputs: Vec<Output> = std::thread::scope(|scope| {
-            let started: Vec<_> = (0..8)
-                .map(|number| {
-                    scope.spawn({
-                        let bed = &bed;
-                        move || run(bed, 0, &[["h2", "h3"][number % 2], "-o", "json"])
-                    })
-                })
-                .collect();
-            started
-                .into_iter()
-                .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a panic"))?)
-                .collect::<Result<_>>()
-        })?;
-        ensure!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
-        let excuses = [
-            "other probes are under way on this node",
-            "this node is overloaded",
-            "does not answer",
-            "busy",
-        ];
-        let mut answered = 0;
-        for output in &outputs {
-            match texts(output) {
-                (Some(0 | 3), text) if text.contains("flannel.probe/1") => answered += 1,
-                (Some(1), text) if excuses.iter().any(|excuse| text.contains(excuse)) => {}
-                (code, text) => bail!("{code:?}: {text}"),
-            }
-        }
-        ensure!(
-            answered >= 1,
-            "{:?}",
-            outputs.iter().map(texts).collect::<Vec<_>>()
-        );
-
-        // A daemon that hangs, and none.
-        let missing = |bed: &Bed, says: &str| -> Result<()> {
-            let begun = Instant::now();
-            let (code, text) = texts(&run(bed, 0, &["h2"])?);
-            ensure!(
-                code == Some(1) && text.contains(says) && text.trim_end().lines().count() == 1,
-                "{code:?}: {text}"
-            );
-            // Not as long as a probe may take: it is noticed before one is asked for.
-            ensure!(
-                begun.elapsed() < Duration::from_secs(10),
-                "{:?}",
-                begun.elapsed()
-            );
-            Ok(())
-        };
         bed.daemons[0].stop()?;
-        missing(&bed, "does not answer")?;
+        fails_at_once(&bed, "does not answer")?;
         bed.daemons[0].cont()?;
         ends(&bed, "h2", None, &[("overlay", "ok")], "All is well")?;
         bed.daemons[0].terminate(Duration::from_secs(20))?;
-        missing(&bed, "flanneld does not run here")
+        fails_at_once(&bed, "flanneld does not run here")
     })
     .unwrap();
 }
 
-/// Without questions there are pings.
+fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
+    // The list is in the order of the peers' subnets, so either peer may come first.
+    for (target, parts) in [
+        (
+            "h9",
+            [
+                "h9 is neither a peer nor in a peer's subnet: there are h",
+                "h2 (",
+            ],
+        ),
+        ("10.9.9.9", ["there are h", "h2 ("]),
+        ("h1", ["h1 is this node", ""]),
+        ("x y&peer=h2", ["x y&peer=h2 is neither a peer", ""]),
+    ] {
+        eventually_ok(REPORTED, &format!("{target} is unknown"), || {
+            let (code, text) = texts(&run(bed, 0, &[target])?);
+            let is_refused = parts.iter().all(|part| text.contains(part))
+                && text.trim_end().lines().count() == 1;
+            ensure!(code == Some(1) && is_refused, "{target}: {code:?}: {text}");
+            Ok(())
+        })?;
+    }
+    let without_target = texts(&run(bed, 0, &[])?);
+    ensure!(without_target.0 == Some(2), "{without_target:?}");
+    Ok(())
+}
+
+/// Probes at the same time wait, or are refused. On a busy machine probes are lost, and time is up.
+fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
+    let begun = Instant::now();
+    let outputs: Vec<Output> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..8)
+            .map(|number| {
+                scope.spawn(move || run(bed, 0, &[["h2", "h3"][number % 2], "-o", "json"]))
+            })
+            .collect();
+        started
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a panic"))?)
+            .collect::<Result<_>>()
+    })?;
+    ensure!(begun.elapsed() < REPORTED, "{:?}", begun.elapsed());
+    let excuses = [
+        "other probes are under way on this node",
+        "this node is overloaded",
+        "does not answer",
+        "busy",
+    ];
+    let mut answered = 0;
+    for output in &outputs {
+        match texts(output) {
+            (Some(0 | 3), text) if text.contains("flannel.probe/1") => answered += 1,
+            (Some(1), text) if excuses.iter().any(|excuse| text.contains(excuse)) => {}
+            (code, text) => bail!("{code:?}: {text}"),
+        }
+    }
+    ensure!(
+        answered >= 1,
+        "{:?}",
+        outputs.iter().map(texts).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+/// A daemon that hangs, or none, is noticed before a probe is requested: sooner than a probe may take.
+fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
+    let begun = Instant::now();
+    let (code, text) = texts(&run(bed, 0, &["h2"])?);
+    ensure!(
+        code == Some(1) && text.contains(cause) && text.trim_end().lines().count() == 1,
+        "{code:?}: {text}"
+    );
+    ensure!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    Ok(())
+}
+
 #[test]
-fn a_node_that_does_not_probe_pings() {
+fn node_without_probes_pings() {
     Lab::run("probe-off", |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", VXLAN), |_, options| {
             options.arg("--probe-port=0")
@@ -590,7 +634,7 @@ fn a_node_that_does_not_probe_pings() {
             None,
             &[("underlay", "ok"), ("overlay", "ok")],
             "All is well",
-            |document| says(document, "5 of 5 pings answered"),
+            |document| contains(document, "5 of 5 pings answered"),
         )?;
         for pod in pods {
             ends(

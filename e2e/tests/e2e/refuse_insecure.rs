@@ -31,12 +31,12 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
             fs::write(path, SECRET)?;
             Ok(fs::set_permissions(path, Permissions::from_mode(mode))?)
         };
-        let refused = |said: &[&str]| -> Result<()> {
+        let refused = |parts: &[&str]| -> Result<()> {
             let mut daemon = host.start_flanneld(&strict)?;
             let status = daemon.wait(SOON)?;
             let errors = daemon.errors().concat();
             ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
-            for part in said.iter().chain(&["--refuse-insecure was given"]) {
+            for part in parts.iter().chain(&["--refuse-insecure was given"]) {
                 ensure!(errors.contains(part), "not {part:?}: {errors}");
             }
             ensure!(!daemon.log().contains(SECRET), "{}", daemon.log());

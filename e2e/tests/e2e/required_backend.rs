@@ -29,14 +29,14 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
     let status = daemon.wait(SOON)?;
     ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
     let errors = daemon.errors().concat();
-    for said in [
+    for part in [
         "backend type vxlan is not one that this node takes (--require-backend=host-gw,ipip)",
         "to host-gw or ipip",
         place,
     ] {
         ensure!(
-            errors.contains(lab::said("backend-not-taken", said)),
-            "not {said:?}: {errors}"
+            errors.contains(lab::said("backend-not-taken", part)),
+            "not {part:?}: {errors}"
         );
     }
     ensure!(devices(host)?.is_empty(), "{:?}", devices(host)?);

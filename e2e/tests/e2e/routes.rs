@@ -242,7 +242,7 @@ fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
 }
 
 #[test]
-fn vxlan_is_as_wanted() {
+fn vxlan_node_in_sync_lists_every_object() {
     a_healthy_node_is_as_wanted(
         "vxlan",
         &["link", "address", "fdb", "neighbour", "route", "blackhole"],
@@ -250,17 +250,17 @@ fn vxlan_is_as_wanted() {
 }
 
 #[test]
-fn host_gw_is_as_wanted() {
+fn host_gw_node_in_sync_lists_every_object() {
     a_healthy_node_is_as_wanted("host-gw", &["route", "blackhole"]);
 }
 
 #[test]
-fn udp_is_as_wanted() {
+fn udp_node_in_sync_lists_every_object() {
     a_healthy_node_is_as_wanted("udp", &["link", "address", "route", "blackhole"]);
 }
 
 #[test]
-fn what_is_in_the_way_is_told_with_its_maker_until_it_is_gone() {
+fn route_conflict_is_listed_with_its_owner_until_removed() {
     Lab::run("routes-way", |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("TYPE", "vxlan"), |_, options| options)?;
         let host = &bed.hosts[0];
@@ -344,7 +344,7 @@ fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_found_out_is_said_in_one_line() {
+fn unanswerable_command_fails_with_one_line() {
     Lab::run("routes-silent", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;

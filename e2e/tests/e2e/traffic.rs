@@ -332,6 +332,35 @@ fn a_reservation_sticks_host_gw_dual_etcd_36() -> Result<()> {
     reservation("host-gw", Families::Dual, EtcdVersion::V36)
 }
 
+/// Key and value of the lease that an operator writes for the first node.
+fn reserved(families: Families) -> (&'static str, &'static str) {
+    match families {
+        Families::Dual => (
+            "10.5.77.0-24&fd00:5:0:77::-64",
+            r#"{"PublicIP":"192.168.56.101","PublicIPv6":"fd00:56::101"}"#,
+        ),
+        _ => ("10.5.77.0-24", r#"{"PublicIP":"192.168.56.101"}"#),
+    }
+}
+
+fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<()> {
+    match round {
+        "at first" => {}
+        "after a stop" => daemons
+            .iter_mut()
+            .try_for_each(|daemon| daemon.terminate(STOP).map(drop))?,
+        "after a kill" => daemons.iter_mut().try_for_each(|daemon| daemon.kill())?,
+        _ => {
+            daemons.iter_mut().try_for_each(|daemon| daemon.kill())?;
+            for host in hosts {
+                host.power_off()?;
+                host.power_on()?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The operator reserves a subnet for a node before its first start, and for another while it runs; both keep them.
 fn reservation(backend: &str, families: Families, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("reservation {backend}"), |lab| {
@@ -347,13 +376,7 @@ fn reservation(backend: &str, families: Families, version: EtcdVersion) -> Resul
                 .arg(&format!("--node-id={}", host.name()))
         };
 
-        let (before, value) = match families {
-            Families::Dual => (
-                "10.5.77.0-24&fd00:5:0:77::-64",
-                r#"{"PublicIP":"192.168.56.101","PublicIPv6":"fd00:56::101"}"#,
-            ),
-            _ => ("10.5.77.0-24", r#"{"PublicIP":"192.168.56.101"}"#),
-        };
+        let (before, value) = reserved(families);
         let before = format!("{SUBNETS}{before}");
         client.put(&before, value)?;
         let first = hosts[0].flanneld(&options(&hosts[0]))?;
@@ -386,20 +409,7 @@ fn reservation(backend: &str, families: Families, version: EtcdVersion) -> Resul
         let mut daemons = vec![first, second];
         let subnets_before = daemons.iter().map(subnets).collect::<Result<Vec<_>>>()?;
         for round in ["at first", "after a stop", "after a kill", "after a reboot"] {
-            match round {
-                "at first" => {}
-                "after a stop" => daemons
-                    .iter_mut()
-                    .try_for_each(|daemon| daemon.terminate(STOP).map(drop))?,
-                "after a kill" => daemons.iter_mut().try_for_each(|daemon| daemon.kill())?,
-                _ => {
-                    daemons.iter_mut().try_for_each(|daemon| daemon.kill())?;
-                    for host in &hosts {
-                        host.power_off()?;
-                        host.power_on()?;
-                    }
-                }
-            }
+            end_daemons(round, &hosts, &mut daemons)?;
             if round != "at first" {
                 quiet(&daemons)?;
                 daemons = hosts

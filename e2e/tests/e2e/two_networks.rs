@@ -1,15 +1,17 @@
-//! Proves that two daemons for two networks live on one host: each keeps its own rules in the chains they share, and neither is refused
-//! anything but what cannot be shared.
+//! Two daemons for two networks on one host: each keeps its own rules in the chains that they share, and only objects that cannot be
+//! shared are refused.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Launch, PingOptions, Pod, Probe, ProbeOptions, Programs,
-    Store, Xtables,
+    Flanneld, FlanneldOptions, Host, Lab, Launch, PingMatrix, PingOptions, Pod, Probe,
+    ProbeOptions, Programs, Store, Xtables,
 };
-use lab::{binaries, eventually, ping};
+use lab::{binaries, eventually, eventually_ok, ping};
+use serde_json::{Value, json};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -91,15 +93,15 @@ impl Network {
     }
 }
 
-/// The rules of the chains that both have, whoever applies them.
+/// The rules of the chains that both networks use, in nftables and in both variants of iptables.
 fn rules(host: &Host) -> String {
     host.netns()
         .sh("nft -s list ruleset ip; iptables-legacy-save | grep -v '^#' | sed 's/ \\[.*//'")
         .unwrap()
 }
 
-/// Each daemon of the first host is restarted, by the signal and by kill, and then both at once: nothing is lost in either network, and
-/// nobody writes anything.
+/// Each daemon of the first host is restarted, by SIGTERM and by SIGKILL, and then both at once: neither network loses packets, and no
+/// daemon writes rules.
 fn restarts(nftables: bool, xtables: Xtables) {
     Lab::run("two-nets", |lab| {
         let lan = lab.switch("lan")?;
@@ -110,7 +112,7 @@ fn restarts(nftables: bool, xtables: Xtables) {
         for host in hosts {
             host.netns().exec(iptables, &["-P", "FORWARD", "DROP"])?;
             if nftables {
-                // What flannel accepts in nftables overrules no iptables: this is the operator's part.
+                // A packet that nftables accepts still passes iptables, whose rules are the operator's.
                 host.netns().sh("iptables -A FORWARD -s 10.50.0.0/15 -j ACCEPT; iptables -A FORWARD -d 10.50.0.0/15 -j ACCEPT")?;
             }
         }
@@ -139,7 +141,7 @@ fn restarts(nftables: bool, xtables: Xtables) {
                 ensure!(network.daemons[0].metric("flannel_rule_writes_total")? == 0.0, "{round}: {}", network.daemons[0].log_tail(20));
             }
         }
-        // Three looks later, and at least 200 packets each.
+        // At least three resyncs and 200 packets of each probe.
         eventually(DEADLINE, "time passes", || networks[1].daemons[0].metric("flannel_uptime_seconds").unwrap() >= 4.0)?;
         ensure!(rules(&hosts[0]) == before, "{before}\n{}", rules(&hosts[0]));
         for daemon in networks.iter().flat_map(|network| &network.daemons) {
@@ -170,15 +172,10 @@ fn two_networks_lose_nothing_with_nftables() {
     restarts(true, Xtables::Nft);
 }
 
-/// A second daemon is refused what cannot be shared, with the owner's pid and network, and nothing of the first is touched.
-#[test]
-fn what_cannot_be_shared_is_refused_with_the_owners_name() {
-    let lab = Lab::new("two-nets").unwrap();
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 1).unwrap();
-    let host = &hosts[0];
+/// Configurations of two networks, and the object that they cannot share.
+fn conflicts() -> Vec<(String, String, &'static str)> {
     let vxlan = |vni: u32, more: &str| format!(r#""Backend":{{"Type":"vxlan","VNI":{vni}{more}}}"#);
-    for (first, second, what) in [
+    vec![
         (
             vxlan(1, ""),
             vxlan(1, ""),
@@ -209,7 +206,17 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
             r#""Backend":{"Type":"udp","Port":8286}"#.to_owned(),
             "the device flannel0",
         ),
-    ] {
+    ]
+}
+
+/// The second daemon is refused what cannot be shared, with the owner's pid and network, and the first one is undisturbed.
+#[test]
+fn what_cannot_be_shared_is_refused_with_the_owners_name() {
+    let lab = Lab::new("two-nets").unwrap();
+    let lan = lab.switch("lan").unwrap();
+    let hosts = lab.hosts(&lan, 1).unwrap();
+    let host = &hosts[0];
+    for (first, second, what) in conflicts() {
         let one = host.flanneld(&options(&lab, 50, &first, &[])).unwrap();
         let mut two = host
             .start_flanneld(&options(&lab, 51, &second, &[]))
@@ -217,18 +224,18 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
         let status = two.wait(DEADLINE).unwrap();
         let log = two.log();
         assert_eq!(status.code(), Some(1), "{first} {second}: {log}");
-        let told = format!(
+        let refusal = format!(
             "another flanneld on this host already uses {what} (pid {}, flanneld, network 10.50.0.0/16)",
             one.pid()
         );
-        assert!(log.contains(&told), "{told}\n{log}");
+        assert!(log.contains(&refusal), "{refusal}\n{log}");
         assert!(
             one.is_ready() && one.errors().is_empty(),
             "{:?}",
             one.errors()
         );
     }
-    // The same network twice, whatever carries it.
+    // The same network cannot be served twice, even by another backend.
     let one = host
         .flanneld(&options(&lab, 50, r#""Backend":{"Type":"host-gw"}"#, &[]))
         .unwrap();
@@ -252,12 +259,12 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
         "{}",
         two.log()
     );
-    // What can be shared is.
+    // Another network with another VNI is not refused.
     host.flanneld(&options(&lab, 51, r#""Backend":{"Type":"vxlan"}"#, &[]))
         .unwrap();
 }
 
-/// The tunnel of a second network wants the port of the first one's probes: packets of pods go before probes, and the doctor names whose.
+/// The tunnel of a second network needs the port of the first one's probes: the tunnel takes precedence, and the doctor names its owner.
 #[test]
 fn probes_leave_their_port_to_a_tunnel() {
     Lab::run("two-nets-probes", |lab| {
@@ -274,12 +281,11 @@ fn probes_leave_their_port_to_a_tunnel() {
             .iter()
             .map(|host| host.flanneld(&first))
             .collect::<Result<Vec<_>>>()?;
-        let peers = |daemon: &Flanneld, state: &str| {
-            daemon.metric(&format!("flannel_probe_peers{{state=\"{state}\"}}"))
-        };
         let all_well = || {
-            ones.iter()
-                .all(|one| peers(one, "well").is_ok_and(|well| well == 1.0))
+            ones.iter().all(|one| {
+                one.metric("flannel_probe_peers{state=\"well\"}")
+                    .is_ok_and(|well| well == 1.0)
+            })
         };
         eventually(DEADLINE, "the first network probes", all_well)?;
         let twos = hosts
@@ -291,99 +297,130 @@ fn probes_leave_their_port_to_a_tunnel() {
             let env = two.subnet_env()?;
             pods.push(host.pod("p51", &env)?);
         }
-        lab::eventually_ok(DEADLINE, "the second network's packets pass", || {
-            lab::PingMatrix::of(&pods)?.require_complete()
+        eventually_ok(DEADLINE, "the second network's packets pass", || {
+            PingMatrix::of(&pods)?.require_complete()
         })?;
         for (one, two) in ones.iter().zip(&twos) {
-            lab::eventually_ok(DEADLINE, "the doctor says whose the port is", || {
-                let (_, text) = one.api("/api/v1/node")?;
-                let document: serde_json::Value = serde_json::from_str(&text)?;
-                let findings = document["findings"].as_array().into_iter().flatten();
-                let seen: Vec<_> = findings
-                    .filter(|finding| finding["check"] == "port-taken")
-                    .map(|finding| &finding["evidence"][0]["text"])
-                    .collect();
-                let owner = format!("(pid {}, flanneld, network 10.51.0.0/16)", two.pid());
-                let problems = document["mesh"]["problems"].to_string();
-                ensure!(
-                    problems.contains(&owner) && problems.contains("--probe-port"),
-                    "{problems}"
-                );
-                let named = |text: &&serde_json::Value| {
-                    text.as_str()
-                        .is_some_and(|text| text.contains(&owner[1..owner.len() - 1]))
-                };
-                ensure!(seen.len() == 1 && seen.iter().all(named), "{seen:?}");
-                Ok(())
+            eventually_ok(DEADLINE, "the doctor names the owner of the port", || {
+                doctor_names_owner_of_port(one, two)
             })?;
-            // By ping they are asked all the same.
+            // Peers are still probed by ping.
             ensure!(one.is_ready() && two.is_ready());
         }
         eventually(DEADLINE, "ping goes on", all_well)?;
-        // The tunnel goes, with its device: the port is the probes' again.
+        // Without the tunnel and its device the port is free again.
         drop(twos);
         for host in &hosts {
             host.netns().ip("link delete flannel.51")?;
         }
-        lab::eventually_ok(DEADLINE, "the first network probes again", || {
-            for one in &ones {
-                let (_, text) = one.api("/api/v1/node")?;
-                let document: serde_json::Value = serde_json::from_str(&text)?;
-                ensure!(
-                    document["mesh"]["problems"] == serde_json::json!([]),
-                    "{}",
-                    document["mesh"]["problems"]
-                );
-                let peer = &document["mesh"]["peers"][0];
-                ensure!(
-                    peer["state"] == "well" && peer["ping_only"] == false,
-                    "{peer}"
-                );
-            }
-            Ok(())
+        eventually_ok(DEADLINE, "the first network probes again", || {
+            ones.iter().try_for_each(probes_by_udp)
         })
     })
     .unwrap();
 }
 
-/// Two networks share a port: the guard of either lets the nodes of both in, those that come later too, and nobody else.
+fn node_document(daemon: &Flanneld) -> Result<Value> {
+    Ok(serde_json::from_str(&daemon.api("/api/v1/node")?.1)?)
+}
+
+fn doctor_names_owner_of_port(one: &Flanneld, two: &Flanneld) -> Result<()> {
+    let document = node_document(one)?;
+    let findings = document["findings"].as_array().into_iter().flatten();
+    let seen: Vec<_> = findings
+        .filter(|finding| finding["check"] == "port-taken")
+        .map(|finding| &finding["evidence"][0]["text"])
+        .collect();
+    let owner = format!("(pid {}, flanneld, network 10.51.0.0/16)", two.pid());
+    let problems = document["mesh"]["problems"].to_string();
+    ensure!(
+        problems.contains(&owner) && problems.contains("--probe-port"),
+        "{problems}"
+    );
+    let named = |text: &&Value| {
+        text.as_str()
+            .is_some_and(|text| text.contains(&owner[1..owner.len() - 1]))
+    };
+    ensure!(seen.len() == 1 && seen.iter().all(named), "{seen:?}");
+    Ok(())
+}
+
+fn probes_by_udp(daemon: &Flanneld) -> Result<()> {
+    let document = node_document(daemon)?;
+    ensure!(
+        document["mesh"]["problems"] == json!([]),
+        "{}",
+        document["mesh"]["problems"]
+    );
+    let peer = &document["mesh"]["peers"][0];
+    ensure!(
+        peer["state"] == "well" && peer["ping_only"] == false,
+        "{peer}"
+    );
+    Ok(())
+}
+
+/// A network of VXLAN whose VNI is its number.
+fn vxlan_config(nftables: bool, vni: u8) -> String {
+    format!(r#""EnableNFTables":{nftables},"Backend":{{"Type":"vxlan","VNI":{vni}}}"#)
+}
+
 #[test]
-fn a_guard_knows_the_peers_of_all_networks_on_its_port() {
-    for nftables in [false, true] {
-        let lab = Lab::new("two-nets").unwrap();
-        let lan = lab.switch("lan").unwrap();
-        let hosts = lab.hosts(&lan, 4).unwrap();
-        let guard = ["--encap-peers=drop", "--iptables-resync=1"];
-        let config = |vni: u8| {
-            format!(r#""EnableNFTables":{nftables},"Backend":{{"Type":"vxlan","VNI":{vni}}}"#)
-        };
-        // The first network has nodes 1 and 2, the second 1 and 3; both guard node 1, then the first alone does.
+fn iptables_guard_admits_peers_of_all_networks_on_its_port() {
+    guard_admits_peers_of_all_networks(false).unwrap();
+}
+
+#[test]
+fn nftables_guard_admits_peers_of_all_networks_on_its_port() {
+    guard_admits_peers_of_all_networks(true).unwrap();
+}
+
+/// The first network has nodes 1 and 2, the second one nodes 1 and 3; both share a port on node 1. Node 4 is in neither network.
+struct GuardBed {
+    hosts: Vec<Host>,
+    /// The daemons of node 1.
+    first: Flanneld,
+    second: Flanneld,
+    /// A pod on another node and a pod on node 1, for each network.
+    pairs: [(Pod, Pod); 2],
+    _others: [Flanneld; 2],
+}
+
+const GUARD: [&str; 2] = ["--encap-peers=drop", "--iptables-resync=1"];
+
+impl GuardBed {
+    fn start(lab: &Lab, nftables: bool) -> Result<GuardBed> {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 4)?;
         let (a, b) = (
-            options(&lab, 50, &config(50), &guard),
-            options(&lab, 51, &config(51), &guard),
+            options(lab, 50, &vxlan_config(nftables, 50), &GUARD),
+            options(lab, 51, &vxlan_config(nftables, 51), &GUARD),
         );
-        let (a1, a2) = (
-            hosts[0].flanneld(&a).unwrap(),
-            hosts[1].flanneld(&a).unwrap(),
-        );
-        let b1 = hosts[0].flanneld(&b).unwrap();
-        let pods = [
-            hosts[0].pod("a1", &a1.subnet_env().unwrap()).unwrap(),
-            hosts[1].pod("a2", &a2.subnet_env().unwrap()).unwrap(),
-        ];
-        let b1_env = b1.subnet_env().unwrap();
-        let b1_pod = hosts[0].pod("b1", &b1_env).unwrap();
-        hosts[0]
-            .netns()
-            .sh(&format!(
-                "ip address replace {} dev cni0",
-                b1_env.subnet.unwrap()
-            ))
-            .unwrap();
-        // Node 3 comes now.
-        let b3 = hosts[2].flanneld(&b).unwrap();
-        let b3_pod = hosts[2].pod("b3", &b3.subnet_env().unwrap()).unwrap();
-        let reaches = |from: &Pod, to: &Pod| {
+        let (a1, a2) = (hosts[0].flanneld(&a)?, hosts[1].flanneld(&a)?);
+        let b1 = hosts[0].flanneld(&b)?;
+        let a1_pod = hosts[0].pod("a1", &a1.subnet_env()?)?;
+        let a2_pod = hosts[1].pod("a2", &a2.subnet_env()?)?;
+        let b1_env = b1.subnet_env()?;
+        let b1_pod = hosts[0].pod("b1", &b1_env)?;
+        hosts[0].netns().sh(&format!(
+            "ip address replace {} dev cni0",
+            b1_env.subnet.unwrap()
+        ))?;
+        // Node 3 joins when the guards exist.
+        let b3 = hosts[2].flanneld(&b)?;
+        let b3_pod = hosts[2].pod("b3", &b3.subnet_env()?)?;
+        Ok(GuardBed {
+            hosts,
+            first: a1,
+            second: b1,
+            pairs: [(a2_pod, a1_pod), (b3_pod, b1_pod)],
+            _others: [a2, b3],
+        })
+    }
+
+    /// Whether packets of both networks reach node 1.
+    fn admits_both(&self) -> bool {
+        self.pairs.iter().all(|(from, to)| {
             ping(
                 from.netns(),
                 to.address().unwrap(),
@@ -391,151 +428,195 @@ fn a_guard_knows_the_peers_of_all_networks_on_its_port() {
             )
             .unwrap()
             .is_some()
-        };
-        let both = || reaches(&pods[1], &pods[0]) && reaches(&b3_pod, &b1_pod);
-        eventually(DEADLINE, "nodes of both networks are let in", both).unwrap();
-        let strangers =
-            |daemon: &Flanneld| daemon.metric("flannel_encap_stranger_packets").unwrap();
-        let counted = || (strangers(&a1), strangers(&b1));
-        let mut before = counted();
-        // What came from node 3 before its lease was known counts no more once the rules were written anew: then it begins again.
+        })
+    }
+
+    /// How many packets of other machines each guard has counted.
+    fn counted(&self) -> (f64, f64) {
+        let count = |daemon: &Flanneld| daemon.metric("flannel_encap_stranger_packets").unwrap();
+        (count(&self.first), count(&self.second))
+    }
+
+    /// Waits until the guards admit each packet of both networks, and returns their counters.
+    ///
+    /// A counter contains packets of node 3 from before its lease was known, until the rules are written anew.
+    fn wait_settled(&self, nftables: bool) -> Result<(f64, f64)> {
+        let mut before = self.counted();
         eventually(DEADLINE, "the rules stay as they are", || {
             for _ in 0..20 {
-                assert!(both(), "nftables {nftables}: {}", rules(&hosts[0]));
+                assert!(
+                    self.admits_both(),
+                    "nftables {nftables}: {}",
+                    rules(&self.hosts[0])
+                );
             }
-            let (was, now) = (before, counted());
+            let (was, now) = (before, self.counted());
             before = now;
             assert!(
                 now.0 <= was.0 && now.1 <= was.1,
-                "a node of the networks counts as a stranger: {now:?}, and {was:?} before"
+                "a guard counts packets of a peer: {now:?}, and {was:?} before"
             );
             now == was
-        })
-        .unwrap();
-        // A machine that is no node of either is not, by neither guard.
-        let knock = || -> std::io::Result<usize> {
-            let socket = std::net::UdpSocket::bind("192.168.56.104:0")?;
-            socket.send_to(b"who is there?", "192.168.56.101:8472")
-        };
-        eventually(DEADLINE, "a stranger is counted", || {
-            hosts[3].netns().run(knock).unwrap().unwrap();
-            strangers(&a1) + strangers(&b1) > before.0 + before.1
-        })
-        .unwrap();
-        // One goes on without a guard: the other's stays, and lets both in.
-        drop(b1);
-        let open = options(&lab, 51, &config(51), &guard[1..]);
-        let b1 = hosts[0].flanneld(&open).unwrap();
-        let chains = || {
-            let listing = rules(&hosts[0]);
-            let names = listing
-                .split_whitespace()
-                .filter(|word| word.starts_with("encap-in") || word.starts_with("FLANNEL-ENCAP"));
-            names
-                .map(str::to_owned)
-                .collect::<std::collections::BTreeSet<_>>()
-        };
-        let left = if nftables {
-            "encap-in"
-        } else {
-            "FLANNEL-ENCAP"
-        };
-        eventually(DEADLINE, "one guard is left", || chains().iter().eq([left])).unwrap();
-        eventually(DEADLINE, "nodes of both networks are let in", both).unwrap();
-        assert!(b1.errors().is_empty() && a1.errors().is_empty());
+        })?;
+        Ok(before)
+    }
+
+    /// The chains of guards on node 1.
+    fn chains(&self) -> BTreeSet<String> {
+        rules(&self.hosts[0])
+            .split_whitespace()
+            .filter(|word| word.starts_with("encap-in") || word.starts_with("FLANNEL-ENCAP"))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
-/// One network is removed from a host on which the other's daemon goes on: it loses nothing, and nothing of the first is left.
+/// The guards of two networks on one port admit the nodes of both, also those that join later, and nobody else.
+fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
+    let lab = Lab::new("two-nets")?;
+    let mut bed = GuardBed::start(&lab, nftables)?;
+    eventually(DEADLINE, "nodes of both networks are admitted", || {
+        bed.admits_both()
+    })?;
+    let before = bed.wait_settled(nftables)?;
+    let knock = || -> std::io::Result<usize> {
+        let socket = std::net::UdpSocket::bind("192.168.56.104:0")?;
+        socket.send_to(b"who is there?", "192.168.56.101:8472")
+    };
+    eventually(DEADLINE, "a packet of another machine is counted", || {
+        bed.hosts[3].netns().run(knock).unwrap().unwrap();
+        let now = bed.counted();
+        now.0 + now.1 > before.0 + before.1
+    })?;
+    // The second network continues without a guard: the first one's still admits both.
+    bed.second.kill()?;
+    let open = options(&lab, 51, &vxlan_config(nftables, 51), &GUARD[1..]);
+    bed.second = bed.hosts[0].flanneld(&open)?;
+    let left = if nftables {
+        "encap-in"
+    } else {
+        "FLANNEL-ENCAP"
+    };
+    eventually(DEADLINE, "one guard is left", || {
+        bed.chains().iter().eq([left])
+    })?;
+    eventually(DEADLINE, "nodes of both networks are admitted", || {
+        bed.admits_both()
+    })?;
+    ensure!(
+        bed.second.errors().is_empty() && bed.first.errors().is_empty(),
+        "{:?} {:?}",
+        bed.first.errors(),
+        bed.second.errors()
+    );
+    Ok(())
+}
+
 #[test]
-fn cleanup_leaves_the_other_network_alone() {
-    for nftables in [false, true] {
-        let lab = Lab::new("two-nets").unwrap();
-        let lan = lab.switch("lan").unwrap();
-        let hosts = lab.hosts(&lan, 2).unwrap();
-        let host = &hosts[0];
+fn cleanup_leaves_the_other_network_alone_with_iptables() {
+    cleanup_leaves_the_other_network_alone(false).unwrap();
+}
+
+#[test]
+fn cleanup_leaves_the_other_network_alone_with_nftables() {
+    cleanup_leaves_the_other_network_alone(true).unwrap();
+}
+
+/// Networks 50 and 51 on two hosts; on the first host, network 51 is removed.
+struct CleanupBed {
+    host: Host,
+    one: Flanneld,
+    two: Flanneld,
+    _far: (Flanneld, Flanneld),
+}
+
+impl CleanupBed {
+    fn start(lab: &Lab, nftables: bool) -> Result<CleanupBed> {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
         let flags = [
             "--ip-masq",
             "--iptables-resync=1",
             "--encap-peers=count",
             "--ip-blackhole-route",
         ];
-        let config = |vni: u8| {
-            format!(r#""EnableNFTables":{nftables},"Backend":{{"Type":"vxlan","VNI":{vni}}}"#)
-        };
         let (a, b) = (
-            options(&lab, 50, &config(50), &flags),
-            options(&lab, 51, &config(51), &flags),
+            options(lab, 50, &vxlan_config(nftables, 50), &flags),
+            options(lab, 51, &vxlan_config(nftables, 51), &flags),
         );
-        let far = (
-            hosts[1].flanneld(&a).unwrap(),
-            hosts[1].flanneld(&b).unwrap(),
-        );
-        let one = host.flanneld(&a).unwrap();
-        let state = || {
-            rules(host)
-                + &host
-                    .netns()
-                    .sh("ip route show; ip -d link show type vxlan; ip route show type blackhole")
-                    .unwrap()
-        };
-        let has = |number: u8| state().contains(&format!("10.{number}."));
-        eventually(DEADLINE, "its routes are there", || {
+        let far = (hosts[1].flanneld(&a)?, hosts[1].flanneld(&b)?);
+        let host = hosts[0].clone();
+        let one = host.flanneld(&a)?;
+        eventually(DEADLINE, "the routes of network 50", || {
             host.netns()
                 .sh("ip route show proto 241 | grep -q via")
                 .is_ok()
+        })?;
+        let two = host.flanneld(&b)?;
+        Ok(CleanupBed {
+            host,
+            one,
+            two,
+            _far: far,
         })
-        .unwrap();
-        let mut two = host.flanneld(&b).unwrap();
-        let cleanup = |args: &[&str]| {
-            let file = format!(
-                "--subnet-file={}",
-                host.subnet_file()
-                    .unwrap()
-                    .with_file_name("net51.env")
-                    .display()
-            );
-            let launch = Launch::new(binaries::own("flannelctl").unwrap())
-                .arg("cleanup")
-                .arg(file)
-                .args(args);
-            let mut process = host.spawn("cleanup", &launch).unwrap();
-            (process.wait(DEADLINE).unwrap().success(), process.log())
-        };
-        let (fine, said) = cleanup(&[]);
-        assert!(
-            !fine && said.contains(&format!("flanneld runs here (pid {}", two.pid())),
-            "{said}"
-        );
-        assert!(two.terminate(DEADLINE).unwrap().success());
-        assert!(has(50) && has(51));
-        let (fine, said) = cleanup(&[]);
-        assert!(
-            fine && said.contains(&format!(
-                "flanneld serves 10.50.0.0/16 on this host (pid {}",
-                one.pid()
-            )),
-            "{said}"
-        );
-        assert!(
-            said.contains("removed device flannel.51") && !said.contains("flannel.50"),
-            "{said}"
-        );
-        assert!(has(50) && !has(51), "{}\n{said}", state());
-        eventually(DEADLINE, "time passes", || {
-            one.metric("flannel_uptime_seconds").unwrap() >= 3.0
-        })
-        .unwrap();
-        assert_eq!(
-            one.metric("flannel_kernel_repairs_total").unwrap(),
-            0.0,
-            "{said}"
-        );
-        // On a busy machine the daemon and the cleanup may both see the other's rules that nobody serves, and write one after the other.
-        assert!(
-            one.metric("flannel_rule_repairs_total").unwrap() <= 1.0,
-            "{said}"
-        );
-        drop(far);
     }
+
+    fn state(&self) -> Result<String> {
+        let routes = self
+            .host
+            .netns()
+            .sh("ip route show; ip -d link show type vxlan; ip route show type blackhole")?;
+        Ok(rules(&self.host) + &routes)
+    }
+
+    fn has(&self, number: u8) -> Result<bool> {
+        Ok(self.state()?.contains(&format!("10.{number}.")))
+    }
+
+    /// `flannelctl cleanup` of network 51: whether it succeeded, and the output of all runs.
+    fn cleanup(&self) -> Result<(bool, String)> {
+        let file = self.host.subnet_file()?.with_file_name("net51.env");
+        let launch = Launch::new(binaries::own("flannelctl")?)
+            .arg("cleanup")
+            .arg(format!("--subnet-file={}", file.display()));
+        let mut process = self.host.spawn("cleanup", &launch)?;
+        Ok((process.wait(DEADLINE)?.success(), process.log()))
+    }
+}
+
+/// Cleanup is refused while the network's daemon runs; afterwards it leaves nothing of it, and the other network loses nothing.
+fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
+    let lab = Lab::new("two-nets")?;
+    let mut bed = CleanupBed::start(&lab, nftables)?;
+    let (succeeded, output) = bed.cleanup()?;
+    ensure!(
+        !succeeded && output.contains(&format!("flanneld runs here (pid {}", bed.two.pid())),
+        "{output}"
+    );
+    ensure!(bed.two.terminate(DEADLINE)?.success());
+    ensure!(bed.has(50)? && bed.has(51)?, "{}", bed.state()?);
+    let (succeeded, output) = bed.cleanup()?;
+    let serves = format!(
+        "flanneld serves 10.50.0.0/16 on this host (pid {}",
+        bed.one.pid()
+    );
+    ensure!(succeeded && output.contains(&serves), "{output}");
+    ensure!(
+        output.contains("removed device flannel.51") && !output.contains("flannel.50"),
+        "{output}"
+    );
+    ensure!(bed.has(50)? && !bed.has(51)?, "{}\n{output}", bed.state()?);
+    eventually(DEADLINE, "time for repairs", || {
+        bed.one.metric("flannel_uptime_seconds").unwrap() >= 3.0
+    })?;
+    ensure!(
+        bed.one.metric("flannel_kernel_repairs_total")? == 0.0,
+        "{output}"
+    );
+    // On a busy machine the daemon and the cleanup may both see rules that nobody serves, and write one after the other.
+    ensure!(
+        bed.one.metric("flannel_rule_repairs_total")? <= 1.0,
+        "{output}"
+    );
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Readiness follows the underlay, both ways and by event: gone, down, without carrier, without its address, and back again.
+//! Readiness follows the underlay by event, down and up again: gone, down, without carrier, without its address, and back again.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lab::{Bed, Flanneld, Host, Lab, Uplink, eventually, said};
 /// Less than the 30 s after which the daemon looks without an event.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A host alone, and its daemon.
+/// One host and its daemon.
 struct Node {
     bed: Bed,
 }
@@ -22,7 +22,7 @@ impl Node {
         &self.bed.hosts[0]
     }
 
-    /// Something happens; then /readyz says so, until the rest happens. The log reports both.
+    /// After `lose` /readyz is 503, until `restore`. The log reports both.
     fn loses(
         &self,
         what: &str,
@@ -30,7 +30,7 @@ impl Node {
         text: &str,
         restore: impl FnOnce(&Host) -> Result<()>,
     ) -> Result<()> {
-        let told = |daemon: &Flanneld| {
+        let reports = |daemon: &Flanneld| {
             daemon
                 .log()
                 .lines()
@@ -39,7 +39,7 @@ impl Node {
                 })
                 .count()
         };
-        let before = told(self.daemon());
+        let before = reports(self.daemon());
         lose(self.host())?;
         let readyz = || self.daemon().get("/readyz").unwrap_or_default();
         let unready = || matches!(readyz(), (503, body) if body.lines().any(|line| line.starts_with("underlay: ") && line.contains(text)));
@@ -49,9 +49,9 @@ impl Node {
             unready,
         )?;
         ensure!(
-            told(self.daemon()) == before + 1,
-            "{what}: told {} times:\n{}",
-            told(self.daemon()) - before,
+            reports(self.daemon()) == before + 1,
+            "{what}: reported {} times:\n{}",
+            reports(self.daemon()) - before,
             self.daemon().log_tail(20)
         );
         restore(self.host())?;
@@ -104,7 +104,7 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         )?;
 
         // What is there still, or at once again, is no reason.
-        let alarms = node.daemon().log().matches("not ready:").count();
+        let alarms = node.daemon().log().matches("not ready reason=").count();
         node.ip(
             "address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8",
         )?;
@@ -113,7 +113,7 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         })?;
         node.ip("link set enp0s8 down\nlink set enp0s8 name wan0\nlink set wan0 up")?;
         eventually(DEADLINE, "the new name is followed", || {
-            node.daemon().log().contains("is now wan0")
+            node.daemon().log().contains("to=\"wan0 (index ")
         })?;
         ensure!(
             node.daemon().is_ready(),
@@ -127,7 +127,7 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
             ip("link set wan0 up"),
         )?;
         ensure!(
-            node.daemon().log().matches("not ready:").count() <= alarms + 1,
+            node.daemon().log().matches("not ready reason=").count() <= alarms + 1,
             "{}",
             node.daemon().log_tail(30)
         );
@@ -135,7 +135,7 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         eventually(DEADLINE, "the old name is followed", || {
             node.daemon()
                 .log()
-                .contains("192.168.56.111, MTU 1500) is now enp0s8")
+                .contains("192.168.56.111, MTU 1500)\" to=\"enp0s8 (index ")
         })?;
 
         node.loses(

@@ -1,4 +1,4 @@
-//! Proves that nobody falls into the Vagrant trap unwarned: every host is 10.0.2.15 on the default route's interface, and only `enp0s8` joins them.
+//! The NAT trap of Vagrant: every host is 10.0.2.15 on the interface of the default route, and only `enp0s8` joins them.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ struct Bed {
 /// Where etcd runs; both are common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum EtcdOn {
-    /// A machine of its own, 192.168.56.199.
-    Its,
+    /// A host of its own, 192.168.56.199.
+    OwnHost,
     /// The first of the hosts, 192.168.56.101.
     First,
 }
@@ -30,7 +30,7 @@ impl Bed {
     fn build(lab: &Lab, etcd_on: EtcdOn) -> Result<Bed> {
         let vagrant = lab.vagrant(2)?;
         let machine = match etcd_on {
-            EtcdOn::Its => lab.host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?,
+            EtcdOn::OwnHost => lab.host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?,
             EtcdOn::First => vagrant.hosts[0].clone(),
         };
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
@@ -55,7 +55,7 @@ impl Bed {
             let public = format!(r#""PublicIP":"{}""#, host.v4_of("enp0s8")?);
             ensure!(
                 subnets.iter().any(|(_, value)| value.contains(&public)),
-                "nobody announces {public}: {subnets:?}"
+                "no node announces {public}: {subnets:?}"
             );
         }
         let pods = self
@@ -75,13 +75,12 @@ impl Bed {
 }
 
 #[test]
-fn without_iface_the_first_node_is_warned_and_the_second_is_refused_and_both_are_told_the_way_out()
--> Result<()> {
-    trap(EtcdOn::Its)
+fn nat_trap_with_separate_etcd_warns_first_and_refuses_second() -> Result<()> {
+    trap(EtcdOn::OwnHost)
 }
 
 #[test]
-fn the_same_with_etcd_on_the_first_node() -> Result<()> {
+fn nat_trap_with_etcd_on_a_node_warns_first_and_refuses_second() -> Result<()> {
     trap(EtcdOn::First)
 }
 
@@ -99,72 +98,19 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
         let options = FlanneldOptions::new(&bed.store()?);
 
         let mut trapped = first.flanneld(&options)?;
-        let log = trapped.log();
-        // The doctor's findings come beside it, when it made its first round.
-        let warnings: Vec<&str> = log
-            .lines()
-            .filter(|line| {
-                line.contains(" WARN ") && !line.contains("this node, a risk: nat-interface")
-            })
-            .collect();
-        ensure!(warnings.len() == 1, "one warning was expected:\n{log}");
-        for word in [
-            "enp0s3 (10.0.2.15",
-            "enp0s8 (192.168.56.101",
-            store,
-            "--iface=enp0s8",
-        ] {
-            ensure!(
-                warnings[0].contains(word),
-                "the warning does not name {word}: {}",
-                warnings[0]
-            );
-        }
-        ensure!(
-            bed.store()?.subnets()?[0]
-                .1
-                .contains(r#""PublicIP":"10.0.2.15""#),
-            "{:?}",
-            bed.store()?.subnets()?
-        );
+        require_warning(&bed, &trapped.log(), store)?;
 
         let mut refused = second.start_flanneld(&options)?;
         let status = refused.wait(SOON)?;
         ensure!(status.code() == Some(1), "{status}\n{}", refused.log());
-        let log = refused.log();
-        let (_, error) = log
-            .split_once(" ERROR ")
-            .with_context(|| format!("no error:\n{log}"))?;
-        for word in [
-            "10.0.2.15",
-            "node h1",
-            "enp0s3",
-            "enp0s8",
-            "192.168.56.102",
-            "--iface=enp0s8",
-            "h2",
-        ] {
-            ensure!(
-                error.contains(word),
-                "the error does not name {word}: {error}"
-            );
-        }
-        ensure!(
-            !second.subnet_file()?.exists() && second.netns().link("flannel.1")?.is_none(),
-            "a refused node leaves something behind"
-        );
-        ensure!(
-            bed.store()?.subnets()?.len() == 1,
-            "{:?}",
-            bed.store()?.subnets()?
-        );
+        require_refusal(&bed, &refused.log(), second)?;
         ensure!(
             trapped.is_running() && trapped.errors().is_empty(),
             "the first node goes on: {:?}",
             trapped.errors()
         );
 
-        // Doing what both were told is enough: nothing has to be cleaned up.
+        // The option is enough on both: nothing has to be cleaned up.
         let subnet = trapped.subnet_env()?;
         trapped.terminate(STOP)?;
         let named = options.iface("enp0s8");
@@ -181,10 +127,71 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
     })
 }
 
+/// The first node is warned once, with the interfaces, the store and the option, and announces the NAT's address.
+fn require_warning(bed: &Bed, log: &str, store: &str) -> Result<()> {
+    // The doctor logs its own findings after its first round.
+    let warnings: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(" WARN ") && !line.contains(" check=nat-interface "))
+        .collect();
+    ensure!(warnings.len() == 1, "one warning was expected:\n{log}");
+    for word in [
+        "enp0s3 (10.0.2.15",
+        "enp0s8 (192.168.56.101",
+        store,
+        "--iface=enp0s8",
+    ] {
+        ensure!(
+            warnings[0].contains(word),
+            "the warning does not name {word}: {}",
+            warnings[0]
+        );
+    }
+    ensure!(
+        bed.store()?.subnets()?[0]
+            .1
+            .contains(r#""PublicIP":"10.0.2.15""#),
+        "{:?}",
+        bed.store()?.subnets()?
+    );
+    Ok(())
+}
+
+/// The error of the second node names the clash and the option, and the node leaves nothing behind.
+fn require_refusal(bed: &Bed, log: &str, second: &Host) -> Result<()> {
+    let (_, error) = log
+        .split_once(" ERROR ")
+        .with_context(|| format!("no error:\n{log}"))?;
+    for word in [
+        "10.0.2.15",
+        "node h1",
+        "enp0s3",
+        "enp0s8",
+        "192.168.56.102",
+        "--iface=enp0s8",
+        "h2",
+    ] {
+        ensure!(
+            error.contains(word),
+            "the error does not name {word}: {error}"
+        );
+    }
+    ensure!(
+        !second.subnet_file()?.exists() && second.netns().link("flannel.1")?.is_none(),
+        "a refused node leaves something behind"
+    );
+    ensure!(
+        bed.store()?.subnets()?.len() == 1,
+        "{:?}",
+        bed.store()?.subnets()?
+    );
+    Ok(())
+}
+
 #[test]
-fn beside_a_go_node_in_the_trap_ours_is_refused_without_iface_and_joins_with_it() -> Result<()> {
+fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
     Lab::run("trap of a Go node", |lab| {
-        let bed = Bed::build(lab, EtcdOn::Its)?;
+        let bed = Bed::build(lab, EtcdOn::OwnHost)?;
         let second = &bed.hosts()[1];
         // Go flannel on the first host, without `--iface`: its value has no NodeID, and would pass for the second host's own.
         let (client, key) = (bed.etcd.client()?, bed.store()?.key("subnets/10.5.33.0-24"));
@@ -232,73 +239,61 @@ fn beside_a_go_node_in_the_trap_ours_is_refused_without_iface_and_joins_with_it(
     })
 }
 
-#[test]
-fn by_name() -> Result<()> {
-    joins("by name", |_| Ok("--iface=enp0s8".to_owned()))
+/// Rows: a way to name the interface. Each is tried in every scenario.
+macro_rules! joins {
+    ($($name:ident: $argument:expr;)*) => {$(
+        mod $name {
+            #[test]
+            fn joins_the_nodes() -> anyhow::Result<()> {
+                super::joins(stringify!($name), $argument, super::EtcdOn::OwnHost, false)
+            }
+
+            #[test]
+            fn joins_the_nodes_after_the_trap() -> anyhow::Result<()> {
+                super::joins(stringify!($name), $argument, super::EtcdOn::OwnHost, true)
+            }
+
+            #[test]
+            fn joins_the_nodes_after_the_trap_with_etcd_on_a_node() -> anyhow::Result<()> {
+                super::joins(stringify!($name), $argument, super::EtcdOn::First, true)
+            }
+        }
+    )*};
 }
 
-#[test]
-fn by_address() -> Result<()> {
-    joins("by address", |host| {
-        Ok(format!("--iface={}", host.v4_of("enp0s8")?))
+joins! {
+    iface_by_name: |_| Ok("--iface=enp0s8".to_owned());
+    iface_by_address: |host| Ok(format!("--iface={}", host.v4_of("enp0s8")?));
+    iface_regex: |_| Ok(r"--iface-regex=^192\.168\.56\.".to_owned());
+    iface_can_reach: |_| Ok("--iface-can-reach=192.168.56.199".to_owned());
+    iface_cidr: |_| Ok("--iface-cidr=192.168.56.0/24".to_owned());
+    iface_auto: |_| Ok("--iface=auto".to_owned());
+}
+
+/// Both hosts start with an argument that names the interface, are joined by it, and log no warning.
+fn joins(
+    name: &str,
+    argument: impl Fn(&Host) -> Result<String>,
+    etcd_on: EtcdOn,
+    after_the_trap: bool,
+) -> Result<()> {
+    let title = format!("{name}, etcd on {etcd_on:?}, after the trap: {after_the_trap}");
+    Lab::run(&title, |lab| {
+        let bed = Bed::build(lab, etcd_on)?;
+        if after_the_trap {
+            fall_into_the_trap(&bed)?;
+        }
+        let start =
+            |host: &Host| host.flanneld(&FlanneldOptions::new(&bed.store()?).arg(&argument(host)?));
+        let daemons = bed.hosts().iter().map(start).collect::<Result<Vec<_>>>()?;
+        for daemon in &daemons {
+            ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());
+        }
+        bed.require_joined(&daemons)
     })
 }
 
-#[test]
-fn by_regex() -> Result<()> {
-    joins("by regex", |_| {
-        Ok(r"--iface-regex=^192\.168\.56\.".to_owned())
-    })
-}
-
-#[test]
-fn by_what_it_reaches() -> Result<()> {
-    joins("by what it reaches", |_| {
-        Ok("--iface-can-reach=192.168.56.199".to_owned())
-    })
-}
-
-#[test]
-fn by_network() -> Result<()> {
-    joins("by network", |_| {
-        Ok("--iface-cidr=192.168.56.0/24".to_owned())
-    })
-}
-
-#[test]
-fn automatically() -> Result<()> {
-    joins("automatically", |_| Ok("--iface=auto".to_owned()))
-}
-
-/// Both hosts start with an argument that names the interface, and are joined by it; nobody is warned.
-fn joins(title: &str, argument: impl Fn(&Host) -> Result<String>) -> Result<()> {
-    for (etcd_on, after_the_trap) in [
-        (EtcdOn::Its, false),
-        (EtcdOn::Its, true),
-        (EtcdOn::First, true),
-    ] {
-        Lab::run(
-            &format!("{title}, etcd on {etcd_on:?}, after the trap: {after_the_trap}"),
-            |lab| {
-                let bed = Bed::build(lab, etcd_on)?;
-                if after_the_trap {
-                    fall_into_the_trap(&bed)?;
-                }
-                let start = |host: &Host| {
-                    host.flanneld(&FlanneldOptions::new(&bed.store()?).arg(&argument(host)?))
-                };
-                let daemons = bed.hosts().iter().map(start).collect::<Result<Vec<_>>>()?;
-                for daemon in &daemons {
-                    ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());
-                }
-                bed.require_joined(&daemons)
-            },
-        )?;
-    }
-    Ok(())
-}
-
-/// What people do first: start flannel everywhere without a thought. All that it leaves stays, but the logs.
+/// Starts flanneld on both hosts without `--iface`. All that it leaves stays, but the logs.
 fn fall_into_the_trap(bed: &Bed) -> Result<()> {
     let [first, second] = bed.hosts() else {
         anyhow::bail!("two hosts")

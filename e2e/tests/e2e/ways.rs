@@ -1,8 +1,7 @@
-//! The ways in under fire, and from where they cannot be reached; what flannelctl says with and without a daemon.
+//! The daemon's listeners: under floods of connections, and from where they are reachable; flannelctl with and without a daemon.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -18,17 +17,17 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::canary::CANARY;
+
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Connections on each way in.
+/// Connections to each listener.
 const CONNECTIONS: usize = 10_000;
-/// What a daemon is given, and far more than it may take.
+/// The daemon's limit of open files, far above what it may use.
 const FILES: usize = 1024;
-/// In the password, which is nobody's business.
-const CANARY: &str = "c4n4ry-9f8e7d";
 
-/// How long the fire lasts: seconds, a minute in `make soak`.
-fn fire() -> Duration {
+/// How long the flood lasts: seconds, a minute in `make soak`.
+fn flood_time() -> Duration {
     Duration::from_secs(
         std::env::var("FLANNEL_TEST_FIRE")
             .ok()
@@ -37,17 +36,17 @@ fn fire() -> Duration {
     )
 }
 
-fn flannelctl(host: &Host, daemon: &Path, args: &[&str]) -> Output {
+pub(crate) fn flannelctl(host: &Host, subnet_file: &Path, args: &[&str]) -> Output {
     let program = binaries::own("flannelctl").unwrap();
     let mut all = args.to_vec();
-    let file = format!("--subnet-file={}", daemon.display());
+    let file = format!("--subnet-file={}", subnet_file.display());
     all.push(&file);
     host.netns()
         .output(&program.to_string_lossy(), &all)
         .unwrap()
 }
 
-fn texts(output: &Output) -> String {
+pub(crate) fn texts(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -79,15 +78,15 @@ impl FloodTarget {
     }
 }
 
-/// Opens connections until there are enough, keeps them all, and then goes on: silent ones, half heads, slow heads, and answers that nobody reads.
-fn flood(netns: &Netns, way: &FloodTarget, opened: &AtomicUsize, stop: &AtomicBool) {
+/// Opens connections until there are enough, keeps them all, and then replaces the oldest: silent ones, half heads, slow heads, and unread answers.
+fn flood(netns: &Netns, target: &FloodTarget, opened: &AtomicUsize, stop: &AtomicBool) {
     let attack = || {
-        // A table of files of its own: one process may not have enough for three floods.
+        // A file table of its own: one process may not be allowed enough files for three floods.
         unshare(CloneFlags::CLONE_FILES).unwrap();
         let mut kept: Vec<Option<Box<dyn Write + Send>>> = Vec::new();
         let mut number = 0;
         while !stop.load(Relaxed) {
-            if let Ok(mut stream) = way.connect() {
+            if let Ok(mut stream) = target.connect() {
                 let _ = match number % 4 {
                     0 => Ok(()),
                     1 => stream.write_all(b"GET /livez HTTP/1.1\r\nHost: local"),
@@ -205,7 +204,7 @@ fn no_client_starves_the_daemon() {
         );
         limit_files(std::process::id(), most)?;
         limit_files(daemon.pid(), FILES)?;
-        let ways = [
+        let targets = [
             FloodTarget::Tcp("127.0.0.1:8471".parse()?),
             FloodTarget::Tcp("127.0.0.1:8474".parse()?),
             FloodTarget::Unix(socket(daemon)),
@@ -213,10 +212,10 @@ fn no_client_starves_the_daemon() {
         let opened: [AtomicUsize; 3] = Default::default();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| -> Result<()> {
-            for (way, opened) in ways.iter().zip(&opened) {
-                scope.spawn(|| flood(host.netns(), way, opened, &stop));
+            for (target, opened) in targets.iter().zip(&opened) {
+                scope.spawn(|| flood(host.netns(), target, opened, &stop));
             }
-            let outcome = under_fire(&cluster, &opened);
+            let outcome = serves_during_flood(&cluster, &opened);
             stop.store(true, Relaxed);
             outcome
         })?;
@@ -232,7 +231,7 @@ fn no_client_starves_the_daemon() {
     .unwrap();
 }
 
-fn under_fire(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
+fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
     let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
     eventually(DEADLINE, "the flood has begun", || {
         opened.iter().all(|opened| opened.load(Relaxed) > 500)
@@ -243,13 +242,13 @@ fn under_fire(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
     )?;
     probes.wait_flowing(DEADLINE)?;
     let (begun, mut answers, mut most) = (Instant::now(), 0, 0);
-    while begun.elapsed() < fire()
+    while begun.elapsed() < flood_time()
         || opened
             .iter()
             .any(|opened| opened.load(Relaxed) < CONNECTIONS)
     {
         ensure!(
-            begun.elapsed() < fire() + DEADLINE,
+            begun.elapsed() < flood_time() + DEADLINE,
             "the flood is too slow: {opened:?}"
         );
         let (code, text) = eventually_ok(DEADLINE, "/livez answers", || daemon.get("/livez"))?;
@@ -270,7 +269,7 @@ fn under_fire(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
     ensure!(most < 400, "{most} open files");
     println!("{opened:?} connections, {answers} answers, at most {most} files");
 
-    // The store is reached with new connections, too.
+    // The daemon also opens new connections to the store.
     let key = own_key(cluster)?;
     let client = cluster.etcd.client()?;
     daemon.signal(Signal::SIGHUP)?;
@@ -283,7 +282,7 @@ fn under_fire(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
         daemon.subnet_file().exists()
     })?;
     probes.require_clean()?;
-    // This one takes packets along.
+    // This loses packets, so the probes ended before it.
     host.netns().sh("ip link del flannel.1")?;
     eventually_ok(DEADLINE, "the device is back", || {
         PingMatrix::of(&cluster.pods)?.require_complete()
@@ -305,171 +304,116 @@ fn ask(netns: &Netns, address: &str, host: &str, path: &str) -> std::io::Result<
 }
 
 #[test]
-fn the_api_is_this_hosts_alone_and_tells_no_secret() {
+fn status_api_answers_its_own_host_only() {
     Lab::run("ways-reach", |lab| {
         let cluster = cluster(lab)?;
-        let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
-        let here = host.netns();
-        let node = |name: &str| ask(here, "127.0.0.1:8474", name, "/api/v1/node");
-        let answer = eventually_ok(DEADLINE, "the status API's port answers", || {
-            Ok(node("localhost")?)
-        })?;
-        ensure!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-        for (name, code) in [
-            ("127.0.0.1:8474", 200),
-            ("h1", 200),
-            ("evil.example", 421),
-            ("h2", 421),
-        ] {
-            let answer = node(name)?;
-            ensure!(
-                answer.starts_with(&format!("HTTP/1.1 {code} ")),
-                "{name}: {answer}"
-            );
-            ensure!(
-                answer.contains("192.168.56.102") == (code == 200),
-                "{name}: {answer}"
-            );
-        }
-        // Neither a pod nor another host gets there.
-        let own = host.v4()?;
-        let gateway = daemon.subnet_env()?.subnet.context("no subnet")?.addr();
-        let outside = [
-            cluster.pods[0].netns(),
-            cluster.pods[1].netns(),
-            cluster.hosts[1].netns(),
-        ];
-        for netns in outside {
-            for address in [format!("{own}:8474"), format!("{gateway}:8474")] {
-                ensure!(
-                    ask(netns, &address, "localhost", "/api/v1/node").is_err(),
-                    "{} reaches {address}",
-                    netns.name()
-                );
-            }
-        }
-        for pod in &cluster.pods {
-            ensure!(ask(pod.netns(), "127.0.0.1:8474", "localhost", "/api/v1/node").is_err());
-        }
-        // Nor does another user.
-        let program = binaries::own("flannelctl")?;
-        let copy = std::env::temp_dir().join(format!("{}-flannelctl", lab.prefix()));
-        std::fs::copy(&program, &copy)?;
-        let file = format!("--subnet-file={}", daemon.subnet_file().display());
-        let path = copy.to_string_lossy().into_owned();
-        let refused = here.output(
-            "setpriv",
-            &["--reuid=65534", "--clear-groups", &path, "status", &file],
-        );
-        let refused = refused?;
-        ensure!(
-            refused.status.code() == Some(1)
-                && texts(&refused).contains("only root may ask flanneld"),
-            "{refused:?}"
-        );
-        ensure!(texts(&refused).lines().count() == 1, "{}", texts(&refused));
-
-        // What needs root says so in one line.
-        for args in [&["cleanup"][..], &["lab"], &["support-bundle"], &["peers"]] {
-            let all = [&["--reuid=65534", "--clear-groups", path.as_str()], args].concat();
-            let refused = here.output("setpriv", &all)?;
-            ensure!(
-                refused.status.code() == Some(1) && texts(&refused).lines().count() == 1,
-                "{args:?}: {refused:?}"
-            );
-        }
-        std::fs::remove_file(&copy)?;
-
-        // What anybody is told contains no secret.
-        let mut told = vec![daemon.log(), node("localhost")?];
-        for path in ["/livez", "/readyz", "/metrics", "/status"] {
-            told.push(daemon.get(path)?.1);
-        }
-        for args in [
-            &["status"][..],
-            &["status", "-o", "json"],
-            &["peers"],
-            &["peers", "-o", "json"],
-        ] {
-            let output = flannelctl(host, daemon.subnet_file(), args);
-            ensure!(output.status.success(), "{args:?}: {}", texts(&output));
-            told.push(texts(&output));
-        }
-        // A bundle, too, and what a program beside it wrote into it.
-        let bundle = lab.folder("bundle")?;
-        std::fs::write(
-            format!("{}.ended", daemon.subnet_file().display()),
-            format!("etcdPassword:{CANARY}\n"),
-        )?;
-        let file = bundle.join("b.tar.gz").display().to_string();
-        let written = flannelctl(
-            host,
-            daemon.subnet_file(),
-            &["support-bundle", "--file", &file],
-        );
-        ensure!(written.status.success(), "{}", texts(&written));
-        let meta = std::fs::metadata(&file)?;
-        ensure!(
-            meta.permissions().mode() & 0o777 == 0o600 && meta.len() < 20_000_000,
-            "{meta:?}"
-        );
-        let folder = bundle.display().to_string();
-        here.exec(
-            "tar",
-            &["-xzf", &file, "-C", &folder, "--strip-components=1"],
-        )?;
-        let listed = texts(&flannelctl(
-            host,
-            daemon.subnet_file(),
-            &["support-bundle", "--list"],
-        ));
-        for item in listed
-            .lines()
-            .filter_map(|line| line.split_whitespace().next())
-        {
-            let there = [item.to_owned(), format!("{item}.missing")]
-                .iter()
-                .any(|name| bundle.join(name).exists());
-            ensure!(there, "{item} is not in the bundle: {listed}");
-        }
-        for item in [
-            "flanneld/node.json",
-            "flanneld/subnet.env",
-            "net/links.txt",
-            "net/routes.txt",
-            "net/nftables.txt",
-        ] {
-            ensure!(
-                bundle.join(item).exists(),
-                "{item} could not be gathered: {:?}",
-                std::fs::read_to_string(bundle.join(format!("{item}.missing")))
-            );
-        }
-        told.push(here.exec("grep", &["-r", "", &folder])?);
-        for text in &told {
-            ensure!(
-                !text.contains(CANARY),
-                "{}",
-                text.lines()
-                    .find(|line| line.contains(CANARY))
-                    .unwrap_or_default()
-            );
-        }
-        let process = std::fs::read(format!("/proc/{}/environ", daemon.pid()))?;
-        let words = std::fs::read(format!("/proc/{}/cmdline", daemon.pid()))?;
-        let knows = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(CANARY);
-        ensure!(
-            knows(&process) || knows(&words),
-            "the daemon was given the secret"
-        );
-        Ok(())
+        answers_to_its_own_names(&cluster)?;
+        is_unreachable_from_outside(&cluster)?;
+        refuses_other_users(lab, &cluster)
     })
     .unwrap();
 }
 
-#[test]
-fn flannelctl_tells_this_node_with_a_daemon_and_without() {
-    Lab::run("ways-ctl", |lab| {
+/// Only the host's own names are accepted in the Host header: a web page could resolve its name to 127.0.0.1.
+fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
+    let node = |name: &str| {
+        ask(
+            cluster.hosts[0].netns(),
+            "127.0.0.1:8474",
+            name,
+            "/api/v1/node",
+        )
+    };
+    let answer = eventually_ok(DEADLINE, "the status API's port answers", || {
+        Ok(node("localhost")?)
+    })?;
+    ensure!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    ensure!(!answer.contains(CANARY), "{answer}");
+    for (name, code) in [
+        ("127.0.0.1:8474", 200),
+        ("h1", 200),
+        ("evil.example", 421),
+        ("h2", 421),
+    ] {
+        let answer = node(name)?;
+        ensure!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{name}: {answer}"
+        );
+        ensure!(
+            answer.contains("192.168.56.102") == (code == 200),
+            "{name}: {answer}"
+        );
+    }
+    Ok(())
+}
+
+/// Neither pods nor another host connect.
+fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
+    let own = cluster.hosts[0].v4()?;
+    let gateway = cluster.daemons[0]
+        .subnet_env()?
+        .subnet
+        .context("no subnet")?
+        .addr();
+    let outside = [
+        cluster.pods[0].netns(),
+        cluster.pods[1].netns(),
+        cluster.hosts[1].netns(),
+    ];
+    for netns in outside {
+        for address in [format!("{own}:8474"), format!("{gateway}:8474")] {
+            ensure!(
+                ask(netns, &address, "localhost", "/api/v1/node").is_err(),
+                "{} reaches {address}",
+                netns.name()
+            );
+        }
+    }
+    for pod in &cluster.pods {
+        ensure!(ask(pod.netns(), "127.0.0.1:8474", "localhost", "/api/v1/node").is_err());
+    }
+    Ok(())
+}
+
+/// The socket is root's, and so is each command that changes or collects something: one line says so.
+fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
+    let (daemon, here) = (&cluster.daemons[0], cluster.hosts[0].netns());
+    let program = binaries::own("flannelctl")?;
+    let copy = std::env::temp_dir().join(format!("{}-flannelctl", lab.prefix()));
+    std::fs::copy(&program, &copy)?;
+    let file = format!("--subnet-file={}", daemon.subnet_file().display());
+    let path = copy.to_string_lossy().into_owned();
+    let refused = here.output(
+        "setpriv",
+        &["--reuid=65534", "--clear-groups", &path, "status", &file],
+    )?;
+    ensure!(
+        refused.status.code() == Some(1) && texts(&refused).contains("only root may ask flanneld"),
+        "{refused:?}"
+    );
+    ensure!(texts(&refused).lines().count() == 1, "{}", texts(&refused));
+    for args in [&["cleanup"][..], &["lab"], &["support-bundle"], &["peers"]] {
+        let all = [&["--reuid=65534", "--clear-groups", path.as_str()], args].concat();
+        let refused = here.output("setpriv", &all)?;
+        ensure!(
+            refused.status.code() == Some(1) && texts(&refused).lines().count() == 1,
+            "{args:?}: {refused:?}"
+        );
+    }
+    Ok(std::fs::remove_file(&copy)?)
+}
+
+/// Two hosts whose daemons keep leases in a directory, and flannelctl on the first one.
+struct StatusBed {
+    hosts: Vec<Host>,
+    options: FlanneldOptions,
+    /// The first host's subnet.env.
+    file: PathBuf,
+}
+
+impl StatusBed {
+    fn new(lab: &Lab) -> Result<StatusBed> {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         let store = Store::dir(&lab.folder("leases")?);
@@ -478,27 +422,53 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
             .iface("enp0s8")
             .healthz_port(None);
         let file = hosts[0].subnet_file()?;
-        let status = |args: &[&str]| flannelctl(&hosts[0], &file, args);
+        Ok(StatusBed {
+            hosts,
+            options,
+            file,
+        })
+    }
 
-        let none = status(&["status"]);
+    fn flannelctl(&self, args: &[&str]) -> Output {
+        flannelctl(&self.hosts[0], &self.file, args)
+    }
+
+    fn json(&self, args: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_slice(&self.flannelctl(args).stdout)?)
+    }
+
+    /// `flannelctl status` exits with code 3 and prints all of these.
+    fn require_down(&self, parts: &[&str]) -> Result<()> {
+        let output = self.flannelctl(&["status"]);
+        let text = texts(&output);
         ensure!(
-            none.status.code() == Some(3) && texts(&none).contains("does not run on"),
-            "{none:?}"
+            output.status.code() == Some(3) && parts.iter().all(|part| text.contains(part)),
+            "{parts:?} in {output:?}"
         );
+        Ok(())
+    }
+
+    fn exit_report(&self) -> PathBuf {
+        self.file.with_file_name("subnet.env.ended")
+    }
+
+    /// Before the first start.
+    fn is_absent(&self) -> Result<()> {
+        self.require_down(&["does not run on"])?;
         let begun = Instant::now();
-        let output = status(&["peers"]);
+        let output = self.flannelctl(&["peers"]);
         ensure!(
             output.status.code() == Some(1) && texts(&output).lines().count() == 1,
             "{output:?}"
         );
         ensure!(begun.elapsed() < DEADLINE);
+        Ok(())
+    }
 
-        let mut daemons: Vec<Flanneld> = hosts
-            .iter()
-            .map(|host| host.flanneld(&options))
-            .collect::<Result<_>>()?;
+    /// The status of a daemon that knows its peer, as text and as JSON.
+    fn status_is_complete(&self, daemon: &Flanneld) -> Result<()> {
         let ready = eventually_ok(DEADLINE, "both know each other", || {
-            let output = status(&["status"]);
+            let output = self.flannelctl(&["status"]);
             ensure!(
                 output.status.success() && texts(&output).contains("peers     1"),
                 "{}",
@@ -506,47 +476,46 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
             );
             Ok(texts(&output))
         })?;
-        let subnet = daemons[0]
-            .subnet_env()?
-            .subnet
-            .context("no subnet")?
-            .trunc();
+        let subnet = daemon.subnet_env()?.subnet.context("no subnet")?.trunc();
         for line in [
             "h1 is ready  ".to_owned(),
             format!("  subnet    {subnet}, which does not expire"),
             "  address   192.168.56.101 on enp0s8 (MTU 1500): named by --iface=enp0s8".to_owned(),
             format!(
                 "  pods      MTU 1450; {} is as it should be",
-                file.display()
+                self.file.display()
             ),
             "  kernel    1 route, 1 neighbour, 1 FDB entry, all as wanted".to_owned(),
             "  api       http://127.0.0.1:8474/api/v1/node".to_owned(),
         ] {
             ensure!(ready.contains(&line), "{line:?} in\n{ready}");
         }
-        let json: Value = serde_json::from_slice(&status(&["status", "-o", "json"]).stdout)?;
+        let json = self.json(&["status", "-o", "json"])?;
         ensure!(
             json["schema"] == "flannel.status/1"
                 && json["node"]["schema"] == "flannel.node/1"
                 && json["node"]["ready"] == true,
             "{json}"
         );
-        let peers = texts(&status(&["peers"]));
+        Ok(())
+    }
+
+    /// The peer's lease, and the results of probes on this node and on the other one.
+    fn peers_are_complete(&self) -> Result<()> {
+        let peers = texts(&self.flannelctl(&["peers"]));
         ensure!(
             peers
                 .lines()
                 .any(|line| line.starts_with("h2 ") && line.contains("192.168.56.102")),
             "{peers}"
         );
-        let json: Value = serde_json::from_slice(&status(&["peers", "-o", "json"]).stdout)?;
+        let json = self.json(&["peers", "-o", "json"])?;
         ensure!(
             json["schema"] == "flannel.peers/1" && json["peers"][0]["peer"]["node"] == "h2",
             "{json}"
         );
-
-        // What probes tell, here and on the other node.
         eventually_ok(DEADLINE, "the peer is well", || {
-            let output = status(&["peers", "--all"]);
+            let output = self.flannelctl(&["peers", "--all"]);
             let text = texts(&output);
             ensure!(
                 output.status.success() && text.contains("\n1 of 1 well\n"),
@@ -558,75 +527,84 @@ fn flannelctl_tells_this_node_with_a_daemon_and_without() {
                 "{text}"
             );
             Ok(())
-        })?;
+        })
+    }
 
-        // A daemon that cannot be asked: it hangs.
-        daemons[0].stop()?;
-        let hangs = status(&["status"]);
-        daemons[0].cont()?;
-        ensure!(
-            hangs.status.code() == Some(3) && texts(&hangs).contains("flanneld hangs on"),
-            "{hangs:?}"
-        );
+    fn hang_is_named(&self, daemon: &Flanneld) -> Result<()> {
+        daemon.stop()?;
+        let named = self.require_down(&["flanneld hangs on"]);
+        daemon.cont()?;
+        named
+    }
 
-        // A second one beside it is refused, and is not the one that is asked for.
-        let mut second = hosts[0].start_flanneld(&options)?;
+    /// A second daemon on the host is refused; the first one still answers.
+    fn second_daemon_is_refused(&self) -> Result<()> {
+        let mut second = self.hosts[0].start_flanneld(&self.options)?;
         ensure!(second.wait(DEADLINE)?.code() == Some(1));
-        ensure!(status(&["status"]).status.success());
+        ensure!(self.flannelctl(&["status"]).status.success());
         ensure!(
-            !file.with_file_name("subnet.env.ended").exists(),
-            "the one that lives has not ended"
+            !self.exit_report().exists(),
+            "the first daemon has not ended"
         );
+        Ok(())
+    }
 
-        daemons[0].terminate(DEADLINE)?;
-        let stopped = status(&["status"]);
-        ensure!(
-            stopped.status.code() == Some(3)
-                && texts(&stopped).contains("with exit code 0:\n    stopped on request"),
-            "{stopped:?}"
-        );
+    fn exit_is_explained(&self, lab: &Lab, daemon: &mut Flanneld) -> Result<()> {
+        daemon.terminate(DEADLINE)?;
+        self.require_down(&["with exit code 0:\n    stopped on request"])?;
         let bad = Store::dir(&lab.folder("bad")?);
         bad.configure(&VXLAN.replace("vxlan", "nosuch"))?;
-        let mut wrong = hosts[0].start_flanneld(
+        let mut wrong = self.hosts[0].start_flanneld(
             &FlanneldOptions::new(&bad)
                 .iface("enp0s8")
                 .healthz_port(None),
         )?;
         wrong.wait(DEADLINE)?;
-        let refused = status(&["status"]);
-        ensure!(
-            refused.status.code() == Some(3)
-                && texts(&refused).contains("with exit code 1:\n    ")
-                && texts(&refused).contains("nosuch"),
-            "{refused:?}"
-        );
+        self.require_down(&["with exit code 1:\n    ", "nosuch"])
+    }
 
-        // Ready again: the last words are no longer true. Killed: nobody answers, and nothing stands in the way of the next.
-        let mut again = hosts[0].flanneld(&options)?;
-        eventually(DEADLINE, "the last words go", || {
-            !file.with_file_name("subnet.env.ended").exists()
+    /// A daemon that is ready removes the exit report. A killed one leaves none, and its stale socket does not stop the next one.
+    fn kill_leaves_no_exit_report(&self) -> Result<()> {
+        let mut again = self.hosts[0].flanneld(&self.options)?;
+        eventually(DEADLINE, "the exit report is removed", || {
+            !self.exit_report().exists()
         })?;
         again.kill()?;
-        let killed = status(&["status"]);
-        ensure!(
-            killed.status.code() == Some(3) && texts(&killed).contains("left no word why"),
-            "{killed:?}"
-        );
-        let _after = hosts[0].flanneld(&options)?;
+        self.require_down(&["left no word why"])?;
+        let _after = self.hosts[0].flanneld(&self.options)?;
         eventually(DEADLINE, "its socket replaces the stale one", || {
-            status(&["status"]).status.success()
-        })?;
-        Ok(())
+            self.flannelctl(&["status"]).status.success()
+        })
+        .map(drop)
+    }
+}
+
+#[test]
+fn flannelctl_status_names_each_state_of_the_daemon() {
+    Lab::run("ways-ctl", |lab| {
+        let bed = StatusBed::new(lab)?;
+        bed.is_absent()?;
+        let mut daemons: Vec<Flanneld> = bed
+            .hosts
+            .iter()
+            .map(|host| host.flanneld(&bed.options))
+            .collect::<Result<_>>()?;
+        bed.status_is_complete(&daemons[0])?;
+        bed.peers_are_complete()?;
+        bed.hang_is_named(&daemons[0])?;
+        bed.second_daemon_is_refused()?;
+        bed.exit_is_explained(lab, &mut daemons[0])?;
+        bed.kill_leaves_no_exit_report()
     })
     .unwrap();
 }
 
 #[test]
-fn a_silent_store_ends_a_command_in_one_line() {
+fn command_fails_in_one_line_when_the_store_is_silent() {
     Lab::run("ways-silent", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
-        // Packets to the other host's etcd vanish.
+        // The other host drops packets to etcd's port.
         hosts[1].netns().sh(
             "nft add table ip hole; nft 'add chain ip hole in { type filter hook input priority 0; }'; nft add rule ip hole in tcp dport 2379 drop",
         )?;
@@ -646,68 +624,67 @@ fn a_silent_store_ends_a_command_in_one_line() {
 }
 
 #[test]
-fn a_reserved_subnet_is_the_nodes() {
-    Lab::run("ways-reserve", |lab| {
+fn reserved_subnet_is_leased_to_its_node_in_etcd() {
+    Lab::run("ways-reserve-etcd", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
-        let place = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
-        let etcd = Etcd::start(&[&place], &EtcdOptions::default())?;
-        let folder = lab.folder("leases")?;
-        let program = binaries::own("flannelctl")?;
-        let at_etcd = format!("--etcd-endpoints={}", etcd.client()?.endpoints().join(","));
-        for (store, at) in [
-            (etcd.store()?, at_etcd),
-            (
-                Store::dir(&folder),
-                format!("--subnet-dir={}", folder.display()),
-            ),
-        ] {
-            store.configure(VXLAN)?;
-            let ctl = |words: &[&str]| {
-                let words: Vec<&str> = words.iter().copied().chain([at.as_str()]).collect();
-                hosts[0].netns().output(&program.to_string_lossy(), &words)
-            };
-            let reserved = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.101"])?;
-            ensure!(
-                reserved.status.success() && texts(&reserved).contains("10.5.77.0/24 is reserved"),
-                "{reserved:?}"
-            );
-            let twice = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.103"])?;
-            ensure!(
-                twice.status.code() == Some(1) && texts(&twice).contains("overlaps 10.5.77.0/24"),
-                "{twice:?}"
-            );
-            let options = FlanneldOptions::new(&store).iface("enp0s8");
-            let daemons: Vec<Flanneld> = hosts
-                .iter()
-                .map(|host| host.flanneld(&options))
-                .collect::<Result<_>>()?;
-            ensure!(
-                daemons[0]
-                    .subnet_env()?
-                    .subnet
-                    .context("no subnet")?
-                    .trunc()
-                    .to_string()
-                    == "10.5.77.0/24"
-            );
-            // The other node's lease is kept while it runs.
-            let kept = ctl(&["reserve", "h2"])?;
-            ensure!(kept.status.success(), "{kept:?}");
-            let listed = eventually_ok(DEADLINE, "both are reservations", || {
-                let listed: Value =
-                    serde_json::from_slice(&ctl(&["leases", "-o", "json"])?.stdout)?;
-                let leases = listed["leases"].as_array().context("no list")?;
-                ensure!(
-                    leases.len() == 2 && leases.iter().all(|lease| lease["reserved"] == true),
-                    "{listed}"
-                );
-                Ok(listed)
-            })?;
-            ensure!(listed["schema"] == "flannel.leases/1", "{listed}");
-            ensure!(daemons.iter().all(Flanneld::is_ready));
-        }
-        Ok(())
+        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&machine], &EtcdOptions::default())?;
+        let flag = format!("--etcd-endpoints={}", etcd.client()?.endpoints().join(","));
+        reserved_subnet_is_leased(&hosts, &etcd.store()?, &flag)
     })
     .unwrap();
+}
+
+#[test]
+fn reserved_subnet_is_leased_to_its_node_in_a_directory() {
+    Lab::run("ways-reserve-dir", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let folder = lab.folder("leases")?;
+        let flag = format!("--subnet-dir={}", folder.display());
+        reserved_subnet_is_leased(&hosts, &Store::dir(&folder), &flag)
+    })
+    .unwrap();
+}
+
+/// One subnet is reserved before its node starts, another one while its node runs.
+fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Result<()> {
+    store.configure(VXLAN)?;
+    let program = binaries::own("flannelctl")?;
+    let ctl = |words: &[&str]| {
+        let words = [words, &[flag]].concat();
+        hosts[0].netns().output(&program.to_string_lossy(), &words)
+    };
+    let reserved = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.101"])?;
+    ensure!(
+        reserved.status.success() && texts(&reserved).contains("10.5.77.0/24 is reserved"),
+        "{reserved:?}"
+    );
+    let twice = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.103"])?;
+    ensure!(
+        twice.status.code() == Some(1) && texts(&twice).contains("overlaps 10.5.77.0/24"),
+        "{twice:?}"
+    );
+    let options = FlanneldOptions::new(store).iface("enp0s8");
+    let daemons: Vec<Flanneld> = hosts
+        .iter()
+        .map(|host| host.flanneld(&options))
+        .collect::<Result<_>>()?;
+    let subnet = daemons[0].subnet_env()?.subnet.context("no subnet")?;
+    ensure!(subnet.trunc().to_string() == "10.5.77.0/24", "{subnet}");
+    let kept = ctl(&["reserve", "h2"])?;
+    ensure!(kept.status.success(), "{kept:?}");
+    let listed = eventually_ok(DEADLINE, "both are reservations", || {
+        let listed: Value = serde_json::from_slice(&ctl(&["leases", "-o", "json"])?.stdout)?;
+        let leases = listed["leases"].as_array().context("no list")?;
+        ensure!(
+            leases.len() == 2 && leases.iter().all(|lease| lease["reserved"] == true),
+            "{listed}"
+        );
+        Ok(listed)
+    })?;
+    ensure!(listed["schema"] == "flannel.leases/1", "{listed}");
+    ensure!(daemons.iter().all(Flanneld::is_ready));
+    Ok(())
 }

@@ -179,7 +179,7 @@ impl Dealer<'_> {
 /// open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever had. A packet tells by its destination for
 /// whom it is; who can open it is what counts, not whom it was sent to.
 #[test]
-fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()> {
+fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
     let _load = crate::one_load_at_a_time();
     Lab::run("wireguard churn", |lab| {
         // Every packet is one of ours: no probes beside them.
@@ -285,7 +285,7 @@ fn nobody_can_read_what_is_anothers_while_keys_and_subnets_change() -> Result<()
 }
 
 #[test]
-fn a_packet_that_another_opens_is_found() {
+fn packet_opened_by_a_wrong_node_is_found() {
     let deals: [Deal; 3] = [[(0, 0), (1, 0)], [(1, 0), (0, 0)], [(1, 1), (0, 1)]];
     let read = |(holder, number, begun, at)| Read {
         holder,

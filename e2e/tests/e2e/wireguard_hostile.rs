@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::{
-    Bed, Capture, Lab, Mesh, PingOptions, ProbeOptions, Uplink, binaries, eventually,
+    Bed, Capture, Host, Lab, Mesh, PingOptions, ProbeOptions, Uplink, binaries, eventually,
     eventually_ok, ping,
 };
 
@@ -181,6 +181,132 @@ fn hostile_leases_take_nothing() -> Result<()> {
     from("userspace", SOON)
 }
 
+fn lease_file(bed: &Bed, key: &str) -> PathBuf {
+    bed.leases.join("subnets").join(key)
+}
+
+/// Each node refuses each lie and reports why.
+fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
+    for (number, daemon) in bed.daemons.iter().enumerate() {
+        eventually_ok(soon, "readyz names each", || {
+            let (code, body) = daemon.get("/readyz")?;
+            let missing: Vec<_> = lies
+                .iter()
+                .map(|lie| &lie.told[number])
+                .filter(|told| !body.contains(*told))
+                .collect();
+            ensure!(
+                code == 200 && missing.is_empty(),
+                "{missing:#?} are not in\n{body}"
+            );
+            Ok(())
+        })?;
+        let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
+        ensure!(
+            status["refused"]
+                .as_array()
+                .is_some_and(|list| list.len() == lies.len()),
+            "{:#}",
+            status["refused"]
+        );
+        ensure!(
+            daemon.metric("flannel_peers")? == 1.0,
+            "{} peers",
+            daemon.metric("flannel_peers")?
+        );
+        for lie in lies {
+            eventually(soon, &lie.told[number], || {
+                daemon.log().contains(&lie.told[number])
+            })
+            .with_context(|| daemon.log_tail(30))?;
+        }
+    }
+    Ok(())
+}
+
+/// An operator sees each lie, without a node of his own.
+fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
+    let program = binaries::own("flannelctl")?;
+    let place = format!("--subnet-dir={}", bed.leases.display());
+    let listed = bed.hosts[0]
+        .netns()
+        .exec(&program.to_string_lossy(), &["leases", &place])?;
+    for lie in lies {
+        let subnet = lie.key.replace('-', "/");
+        let line = listed
+            .lines()
+            .find(|line| line.starts_with(&format!("{subnet} ")))
+            .with_context(|| format!("{subnet} is not in\n{listed}"))?;
+        ensure!(
+            line.contains(lie.listed),
+            "{:?} is not in {line}",
+            lie.listed
+        );
+    }
+    Ok(())
+}
+
+/// Addresses that the lies want do not reply.
+fn no_lie_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
+    let short = PingOptions::default().timeout(Duration::from_millis(100));
+    for lie in lies {
+        for pod in &bed.pods {
+            ensure!(
+                ping(pod.netns(), IpAddr::V4(lie.wants), &short)?.is_none(),
+                "{} answers",
+                lie.wants
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Both nodes send handshakes to an honest lease at the attacker's address: the capture would have shown those to a lie.
+fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()> {
+    let capture = Capture::start(attacker.netns())?;
+    replace(
+        &lease_file(bed, "10.5.200.0-24"),
+        &lease(attacker.v4()?, &Keys::new().public_text()),
+    )?;
+    for daemon in &bed.daemons {
+        eventually(soon, "an honest lease is used", || {
+            daemon
+                .metric("flannel_peers")
+                .is_ok_and(|peers| peers == 2.0)
+        })?;
+    }
+    let came = datagrams(&capture.finish()?);
+    ensure!(
+        came.iter().filter(|length| **length == 148).count() >= 2,
+        "{came:?}"
+    );
+    Ok(())
+}
+
+/// A node's own lease gets a key that nobody can have: its last good value is in force until the node has restored it.
+fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
+    let own = bed.daemons[1]
+        .subnet_env()?
+        .subnet
+        .context("a subnet")?
+        .trunc()
+        .to_string()
+        .replace('/', "-");
+    replace(
+        &lease_file(bed, &own),
+        &lease(bed.hosts[1].v4()?, &point(0, 0)),
+    )?;
+    eventually_ok(soon, "it is put right", || {
+        ensure!(
+            published(&bed.store, &bed.hosts[1])? == key,
+            "{}",
+            bed.daemons[1].log_tail(5)
+        );
+        Ok(())
+    })?;
+    Ok(())
+}
+
 /// Nothing is taken from nodes with the kernel's WireGuard, or the packet engine's. What has to happen happens within `soon`.
 pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
     Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
@@ -195,116 +321,25 @@ pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
         let mesh = Mesh::start(&bed.pods, &ProbeOptions::default())?;
         mesh.wait_flowing(soon)?;
         let (lies, key) = (lies(&bed)?, published(&bed.store, &bed.hosts[1])?);
-        let file = |key: &str| -> PathBuf { bed.leases.join("subnets").join(key) };
         for lie in &lies {
-            replace(&file(&lie.key), &lease(attacker.v4()?, &lie.public_key))?;
+            replace(
+                &lease_file(&bed, &lie.key),
+                &lease(attacker.v4()?, &lie.public_key),
+            )?;
         }
-        for (number, daemon) in bed.daemons.iter().enumerate() {
-            eventually_ok(soon, "readyz names each", || {
-                let (code, body) = daemon.get("/readyz")?;
-                let missing: Vec<_> = lies
-                    .iter()
-                    .map(|lie| &lie.told[number])
-                    .filter(|told| !body.contains(*told))
-                    .collect();
-                ensure!(
-                    code == 200 && missing.is_empty(),
-                    "{missing:#?} are not in\n{body}"
-                );
-                Ok(())
-            })?;
-            let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
-            ensure!(
-                status["refused"]
-                    .as_array()
-                    .is_some_and(|list| list.len() == lies.len()),
-                "{:#}",
-                status["refused"]
-            );
-            ensure!(
-                daemon.metric("flannel_peers")? == 1.0,
-                "{} peers",
-                daemon.metric("flannel_peers")?
-            );
-            for lie in &lies {
-                eventually(soon, &lie.told[number], || {
-                    daemon.log().contains(&lie.told[number])
-                })
-                .with_context(|| daemon.log_tail(30))?;
-            }
-        }
-        // An operator sees each, without a node of his own.
-        let program = binaries::own("flannelctl")?;
-        let place = format!("--subnet-dir={}", bed.leases.display());
-        let listed = bed.hosts[0]
-            .netns()
-            .exec(&program.to_string_lossy(), &["leases", &place])?;
-        for lie in &lies {
-            let subnet = lie.key.replace('-', "/");
-            let line = listed
-                .lines()
-                .find(|line| line.starts_with(&format!("{subnet} ")))
-                .with_context(|| format!("{subnet} is not in\n{listed}"))?;
-            ensure!(
-                line.contains(lie.listed),
-                "{:?} is not in {line}",
-                lie.listed
-            );
-        }
-        // What they want goes nowhere, or where it always went.
-        let short = PingOptions::default().timeout(Duration::from_millis(100));
-        for lie in &lies {
-            for pod in &bed.pods {
-                ensure!(
-                    ping(pod.netns(), IpAddr::V4(lie.wants), &short)?.is_none(),
-                    "{} answers",
-                    lie.wants
-                );
-            }
-        }
+        lies_are_refused(&bed, &lies, soon)?;
+        operator_sees_lies(&bed, &lies)?;
+        no_lie_is_routed(&bed, &lies)?;
         let came = datagrams(&capture.finish()?);
         ensure!(
             came.is_empty(),
             "datagrams of {came:?} bytes came to the attacker"
         );
-        // It would have been seen: an honest lease at that address is greeted by both.
-        let capture = Capture::start(attacker.netns())?;
-        replace(
-            &file("10.5.200.0-24"),
-            &lease(attacker.v4()?, &Keys::new().public_text()),
-        )?;
-        for daemon in &bed.daemons {
-            eventually(soon, "an honest lease is used", || {
-                daemon
-                    .metric("flannel_peers")
-                    .is_ok_and(|peers| peers == 2.0)
-            })?;
-        }
-        let came = datagrams(&capture.finish()?);
-        ensure!(
-            came.iter().filter(|length| **length == 148).count() >= 2,
-            "{came:?}"
-        );
+        honest_lease_is_used(&bed, &attacker, soon)?;
         for lie in &lies {
-            std::fs::remove_file(file(&lie.key))?;
+            std::fs::remove_file(lease_file(&bed, &lie.key))?;
         }
-        // A node's own lease gets a key that nobody can have: its last good value counts until the node has put it right.
-        let own = bed.daemons[1]
-            .subnet_env()?
-            .subnet
-            .context("a subnet")?
-            .trunc()
-            .to_string()
-            .replace('/', "-");
-        replace(&file(&own), &lease(bed.hosts[1].v4()?, &point(0, 0)))?;
-        eventually_ok(soon, "it is put right", || {
-            ensure!(
-                published(&bed.store, &bed.hosts[1])? == key,
-                "{}",
-                bed.daemons[1].log_tail(5)
-            );
-            Ok(())
-        })?;
+        own_lease_is_restored(&bed, &key, soon)?;
         for daemon in &bed.daemons {
             eventually(soon, "nothing is refused", || {
                 daemon

@@ -28,7 +28,7 @@ fn mode(path: &Path) -> Result<u32> {
 
 /// Three nodes, each with another state of the file at the start, and another thing that happens to it afterwards.
 #[test]
-fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
+fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
     Lab::run("wireguard key file", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 3)?;
@@ -51,14 +51,14 @@ fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
             );
             told(
                 number,
-                &format!("new WireGuard key in {}", files[number].display()),
+                &format!("new WireGuard key path={}", files[number].display()),
             )?;
         }
         let aside = |number: usize| files[number].with_file_name("wgkey.bad");
         ensure!(fs::read(aside(1))?.is_empty() && !aside(0).exists());
         told(
             1,
-            "held no WireGuard private key (32 bytes in base64): it was moved to",
+            "held no WireGuard private key (32 bytes in base64) and was moved",
         )?;
         ensure!(
             published(&bed.store, &bed.hosts[2])? == open.public_text(),
@@ -92,7 +92,7 @@ fn each_state_of_the_key_file_is_survived_and_told() -> Result<()> {
             told(number, "the present one was written there again")?;
         }
         ensure!(fs::read(aside(0))? == b"garbled\n");
-        told(0, "held no WireGuard key and was moved to")?;
+        told(0, "held no WireGuard key and was moved")?;
         eventually_ok(SOON, "the lease has the other key", || {
             ensure!(
                 published(&bed.store, &bed.hosts[2])? == other.public_text(),
@@ -387,7 +387,7 @@ pub(crate) fn another_preshared_key_is_told(
                     "{found:#?}"
                 );
                 ensure!(
-                    daemon.log().contains("resolved: wireguard-silent"),
+                    daemon.log().contains("resolved check=wireguard-silent"),
                     "{}",
                     daemon.log()
                 );
@@ -411,7 +411,7 @@ fn another_preshared_key_is_told_and_forgotten() -> Result<()> {
 
 /// The part of it that takes no minute.
 #[test]
-fn with_another_preshared_key_nothing_passes() -> Result<()> {
+fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     Lab::run("wireguard preshared", |lab| {
         let (daemons, pods, hosts) = two_secrets(lab, "userspace")?;
         let capture = Capture::start(hosts[0].netns())?;

@@ -1,4 +1,4 @@
-//! The files that flannel leaves: subnet.env with what lies beside it, and the CNI plugin's state files.
+//! The files that flannel leaves: subnet.env, the files next to it, and the CNI plugin's state files.
 
 use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
@@ -9,10 +9,10 @@ use run_dir::{api_socket, exit_report, regular, status_file, subnet_env};
 
 use super::report::Report;
 
-/// A longer subnet.env is not flannel's.
+/// The longest subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
 
-/// Removes a subnet.env, what a daemon keeps beside it, temporary files left by a crash, and its directory if that is flannel's own and empty.
+/// Removes a subnet.env, the daemon's files next to it, temporary files of a crash, and its directory if that is flannel's own and empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
@@ -30,7 +30,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let beside = [
+    let companions = [
         lock_path(file),
         status_file::path(file),
         api_socket::path(file),
@@ -42,7 +42,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
         let path = entry.path();
         let name = entry.file_name();
         let ours = |of: &Path| is_temporary(of, &name.to_string_lossy());
-        if beside.contains(&path) || ours(file) || beside.iter().any(|beside| ours(beside)) {
+        if companions.contains(&path) || ours(file) || companions.iter().any(|of| ours(of)) {
             remove(&path, report);
         } else {
             others |= path != file;
@@ -72,7 +72,7 @@ fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }
 
-/// Removes the CNI plugin's state: one file per container.
+/// Removes the files of the CNI plugin.
 pub(super) fn cni(folder: &Path, report: &mut Report) {
     let entries = match read_dir(folder) {
         Ok(entries) => entries,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_goes_when_nothing_else_is_in_it() {
+    fn folder_is_removed_when_empty() {
         let root = bed();
         let file = root.path().join("flannel/subnet.env");
         let before = left(root.path());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn others_files_stay() {
+    fn foreign_files_stay() {
         let root = bed();
         let folder = root.path().join("flannel");
         fs::write(folder.join("other.env"), "FLANNEL_NETWORK=10.6.0.0/16\n").unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugins_notes_are_files() {
+    fn cni_cleanup_removes_only_files() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("folder")).unwrap();
         fs::write(root.path().join("0123abcd"), "{}").unwrap();

@@ -1,23 +1,22 @@
-//! The report of a cleanup.
+//! The report of a cleanup: prints one line for each object, and counts them.
 
 use anyhow::{Result, ensure};
 use types::printable;
 
-use console::out;
+use terminal::out;
 
-/// Prints one line per object, and the outcome.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Whether nothing is changed.
+    /// Whether objects are only listed.
     pub dry_run: bool,
-    /// Number of objects removed.
+    /// Number of objects that were removed, or would be.
     pub removed: usize,
     /// Number of objects that could not be removed.
     pub complaints: usize,
 }
 
 impl Report {
-    /// An object was removed, or would be.
+    /// Reports an object that was removed, or would be.
     pub(super) fn removed(&mut self, what: &str) {
         self.removed += 1;
         out::say(format!(
@@ -31,18 +30,18 @@ impl Report {
         ));
     }
 
-    /// An object stays that may be flannel's.
+    /// Reports an object that stays, although it may be flannel's.
     pub(super) fn kept(&mut self, what: &str) {
         out::say(format!("kept {}", printable::line(what)));
     }
 
-    /// An object could not be removed.
+    /// Reports an object that could not be removed.
     pub(super) fn complaint(&mut self, why: impl std::fmt::Display) {
         self.complaints += 1;
         out::complain(why);
     }
 
-    /// The outcome.
+    /// Prints the outcome. Fails if an object could not be removed.
     pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,

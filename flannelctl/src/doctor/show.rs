@@ -1,16 +1,15 @@
-//! The report for people: pure.
+//! The text of `flannelctl doctor`, as a pure function of the report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use doctor::finding::{Finding, HERE, Report, Severity};
 
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
 /// The column in which the check's name ends.
 const WIDTH: usize = 100;
 
-/// The whole text.
 pub(super) fn text(report: &Report, all: bool, screen: Screen) -> String {
     let mut out = String::new();
     for finding in report.causes() {
@@ -117,7 +116,7 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     }
 }
 
-/// What could not be looked at, by reason: one reason is often that of many checks.
+/// The checks that could not be made, grouped by reason, because many checks often have the same.
 fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for unknown in &report.unknown {
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_comes_first_with_what_to_type() {
+    fn cause_comes_first_with_its_commands() {
         let text = text(&report(), false, Screen::plain());
         let lines: Vec<&str> = text.lines().collect();
         assert!(
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_is_shown_where_asked() {
+    fn explained_findings_are_shown_with_all() {
         let text = text(&report(), true, Screen::plain());
         assert!(
             text.contains("      peer-cut: node-2 answers nothing: it is off\n")

@@ -1,4 +1,4 @@
-//! What `flannelctl peers` says, as text: a pure function of the document.
+//! The text of `flannelctl peers`, as a pure function of the document.
 
 use std::time::Duration;
 
@@ -8,17 +8,16 @@ use types::reachability::{Impact, State};
 
 use crate::columns::{Cell, plain, table};
 use crate::leases::span;
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
 ];
-const ROWS: [&str; 7] = [
+const OPINION_HEADINGS: [&str; 7] = [
     "NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID",
 ];
 const NOTHING: &str = "-";
 
-/// The whole text.
 pub(super) fn text(peers: &Peers, all: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
         return "no other node has a lease that is in force here".to_owned();
@@ -39,11 +38,11 @@ pub(super) fn text(peers: &Peers, all: bool, screen: Screen) -> String {
         )
     };
     if all {
-        let rows: Vec<Vec<Cell>> = peers.rows.iter().map(said).collect();
+        let rows: Vec<Vec<Cell>> = peers.rows.iter().map(opinion).collect();
         let rows = if rows.is_empty() {
             "no other node has said anything".to_owned()
         } else {
-            table(&ROWS, &rows, screen)
+            table(&OPINION_HEADINGS, &rows, screen)
         };
         out = format!("{out}\n\n{rows}");
     }
@@ -88,7 +87,7 @@ fn verdicts(probed: &Probed) -> Vec<Vec<Cell>> {
         .collect()
 }
 
-fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
+fn row(name: &str, peer: &view::PeerView) -> Vec<Cell> {
     vec![
         plain(name),
         plain(peer.subnet.to_string()),
@@ -100,14 +99,14 @@ fn row(name: &str, peer: &view::Peer) -> Vec<Cell> {
             peer.carries
                 .map_or_else(|| NOTHING.to_owned(), |bytes| bytes.to_string()),
         ),
-        plain(ago(peer.hears_us_age_ms)),
-        plain(ago(peer.asked_age_ms)),
+        plain(ago(peer.ages.hears_us_age_ms)),
+        plain(ago(peer.ages.asked_age_ms)),
         faint(&note(peer)),
     ]
 }
 
-/// What the columns do not say.
-fn note(peer: &view::Peer) -> String {
+/// The duration of a problem, and details that have no column.
+fn note(peer: &view::PeerView) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {
         parts.push(format!(
@@ -141,8 +140,8 @@ fn state(state: State) -> Cell {
     (state.name().to_owned(), style)
 }
 
-/// What another node says of itself and of its peers.
-fn said(row: &Row) -> Vec<Cell> {
+/// What another node reports of itself and of its peers.
+fn opinion(row: &Row) -> Vec<Cell> {
     let name = row
         .name
         .as_deref()
@@ -204,7 +203,7 @@ fn findings(own: &view::Own) -> String {
 }
 
 fn summary(peers: &Peers) -> String {
-    let all: Vec<&view::Peer> = peers.peers.iter().flat_map(|peer| &peer.verdicts).collect();
+    let all: Vec<&view::PeerView> = peers.peers.iter().flat_map(|peer| &peer.verdicts).collect();
     let count = |impact: Impact| {
         all.iter()
             .filter(|peer| peer.state.impact() == impact)

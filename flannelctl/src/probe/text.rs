@@ -1,12 +1,11 @@
-//! What `flannelctl probe` says, as text: a pure function of the document.
+//! The text of `flannelctl probe`, as a pure function of the document.
 
 use node_api::Probe;
 use node_api::probe::{Next, Outcome, Step};
 use types::printable;
 
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
-/// The whole text.
 pub(super) fn text(probe: &Probe, screen: Screen) -> String {
     let mut lines = vec![heading(probe, screen)];
     let width = probe
@@ -28,7 +27,7 @@ pub(super) fn text(probe: &Probe, screen: Screen) -> String {
     lines.join("\n")
 }
 
-/// `node-1 → 10.244.3.7, a pod of node-3`
+/// The probing node and the target, such as `node-1 → 10.244.3.7, a pod of node-3`.
 fn heading(probe: &Probe, screen: Screen) -> String {
     let target = &probe.target;
     let address = target
@@ -41,14 +40,14 @@ fn heading(probe: &Probe, screen: Screen) -> String {
         .filter(|name| !name.is_empty())
         .unwrap_or(&address);
     let name = printable::value(name);
-    let whom = match (target.pod, target.subnet) {
+    let target_text = match (target.pod, target.subnet) {
         (Some(pod), _) if target.here => format!("{pod}, a pod of this node"),
         (Some(pod), _) => format!("{pod}, a pod of {name}"),
         (None, Some(subnet)) => format!("{name}, {subnet} at {address}"),
         (None, None) => name.into_owned(),
     };
     format!(
-        "{} {} {whom}",
+        "{} {} {target_text}",
         printable::value(&probe.node),
         if screen.is_terminal() { "→" } else { "to" }
     )
@@ -76,7 +75,7 @@ fn line(step: &Step, width: usize, screen: Screen) -> String {
     )
 }
 
-/// The commands, by the node on which they are typed.
+/// The commands to run next, each after the node to run it on.
 fn next(next: &[Next], screen: Screen) -> Vec<String> {
     let place = |next: &Next| {
         next.on.as_deref().map_or_else(
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_told_step_by_step() {
+    fn path_is_shown_step_by_step() {
         let want = "\
 node-1 to 10.244.3.7, a pod of node-3
   ok        route       10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
@@ -167,7 +166,7 @@ It ends on the way to node-3's UDP port 8472: what this node sends does not arri
     }
 
     #[test]
-    fn whom_it_asks_is_said_first() {
+    fn probe_target_is_shown_first() {
         let mut probe = probe();
         probe.target.pod = None;
         let first = |probe: &Probe| {

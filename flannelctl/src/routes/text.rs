@@ -1,28 +1,27 @@
-//! What `flannelctl routes` says, as text: a pure function of the document. What is not as wanted comes first.
+//! The text of `flannelctl routes`, as a pure function of the document. Objects that are not in sync come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use node_api::Rules;
-use node_api::routes::{Foreign, Holder, Kind, Object, Routes, State};
+use node_api::routes::{Foreign, Holder, Object, ObjectKind, ObjectState, Routes};
 use types::printable;
 
 use crate::columns::{Cell, plain, table};
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// How many objects are listed that are as wanted; more are counted.
-const LISTED: usize = 30;
-/// How many reasons are told for what the kernel refused.
-const REASONS: usize = 5;
+/// How many objects in sync are listed; above this, they are only counted.
+const MAX_LISTED: usize = 30;
+/// How many reasons of the kernel for refusals are listed.
+const MAX_REASONS: usize = 5;
 
-/// The whole text.
 pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes
         .objects
         .iter()
-        .partition(|object| object.state == State::AsWanted);
-    let counted = !all && well.len() > LISTED;
+        .partition(|object| object.state == ObjectState::AsWanted);
+    let counted = !all && well.len() > MAX_LISTED;
     let mut out = Vec::new();
     let mut rows: Vec<Vec<Cell>> = wrong
         .iter()
@@ -49,20 +48,20 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
         routes
             .rules
             .as_ref()
-            .map(|rules| format!("rules: {}", said(rules))),
+            .map(|rules| format!("rules: {}", rules_text(rules))),
     );
     out.push(summary(routes, screen));
     out.join("\n\n")
 }
 
-/// An object that is not as wanted, with what is there in its place.
+/// The row of an object that is not in sync, with the object in its place.
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     let sign = if screen.is_terminal() { "✗ " } else { "" };
     let state = match object.state {
-        State::AsWanted => "as wanted",
-        State::Missing => "missing",
-        State::Different => "different",
-        State::Refused => "refused",
+        ObjectState::AsWanted => "as wanted",
+        ObjectState::Missing => "missing",
+        ObjectState::Different => "different",
+        ObjectState::Refused => "refused",
     };
     let found = object
         .found
@@ -78,7 +77,7 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     ]
 }
 
-/// Why the kernel refused objects: too long for a table, and often the same for many.
+/// Why the kernel refused objects. The reasons are too long for the table, and often the same for many objects.
 fn reasons(wrong: &[&Object]) -> Option<String> {
     let all: BTreeSet<&str> = wrong
         .iter()
@@ -86,21 +85,21 @@ fn reasons(wrong: &[&Object]) -> Option<String> {
         .collect();
     let mut lines: Vec<String> = all
         .iter()
-        .take(REASONS)
+        .take(MAX_REASONS)
         .map(|why| format!("refused: {}", printable::line(why)))
         .collect();
-    if all.len() > REASONS {
+    if all.len() > MAX_REASONS {
         lines.push(format!(
             "and for {} more reasons (-o json has them)",
-            all.len() - REASONS
+            all.len() - MAX_REASONS
         ));
     }
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// How many of each kind are as wanted.
+/// Rows with the number of objects in sync, by kind.
 fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
-    let mut counts: BTreeMap<Kind, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<ObjectKind, usize> = BTreeMap::new();
     for object in well {
         *counts.entry(object.kind).or_default() += 1;
     }
@@ -117,9 +116,9 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
         .collect()
 }
 
-/// What others have; routes to this node's own pods are only counted, unless all are wanted.
-fn foreign(all_of_them: &[Foreign], all: bool, screen: Screen) -> Option<String> {
-    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = all_of_them
+/// Objects of others; routes to this node's own pods are only counted, unless `all` is set.
+fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
+    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = objects
         .iter()
         .partition(|other| other.in_the_way_of.is_empty());
     let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless
@@ -160,7 +159,7 @@ fn routes(count: usize) -> String {
     format!("{count} route{}", if count == 1 { "" } else { "s" })
 }
 
-fn said(rules: &Rules) -> String {
+fn rules_text(rules: &Rules) -> String {
     let what = if rules.what.is_empty() {
         "none wanted".to_owned()
     } else {
@@ -174,9 +173,9 @@ fn said(rules: &Rules) -> String {
     format!("{}: {what}; {state}", rules.with)
 }
 
-/// The last line: whether all is well, and how much is not.
+/// The last line: how many objects are in sync, and what is not.
 fn summary(routes: &Routes, screen: Screen) -> String {
-    let count = |state: State| {
+    let count = |state: ObjectState| {
         routes
             .objects
             .iter()
@@ -186,9 +185,9 @@ fn summary(routes: &Routes, screen: Screen) -> String {
     let all = routes.objects.len();
     let objects = format!("{all} object{}", if all == 1 { "" } else { "s" });
     let mut wrong: Vec<String> = [
-        (State::Missing, "missing"),
-        (State::Different, "different"),
-        (State::Refused, "refused"),
+        (ObjectState::Missing, "missing"),
+        (ObjectState::Different, "different"),
+        (ObjectState::Refused, "refused"),
     ]
     .into_iter()
     .map(|(state, word)| (count(state), word))
@@ -200,7 +199,7 @@ fn summary(routes: &Routes, screen: Screen) -> String {
         (true, 1) => format!("{objects}, as wanted"),
         (true, _) => format!("{objects}, all as wanted"),
         (false, _) => {
-            wrong.insert(0, format!("{} as wanted", count(State::AsWanted)));
+            wrong.insert(0, format!("{} as wanted", count(ObjectState::AsWanted)));
             format!("{objects}: {}", wrong.join(", "))
         }
     };
@@ -233,16 +232,16 @@ fn holder(object: &Object) -> String {
         .map_or_else(|| "this node".to_owned(), Holder::title)
 }
 
-fn word(kind: Kind) -> &'static str {
+fn word(kind: ObjectKind) -> &'static str {
     match kind {
-        Kind::Link => "link",
-        Kind::Address => "address",
-        Kind::Fdb => "FDB",
-        Kind::Neighbour => "neighbour",
-        Kind::WireguardPeer => "WireGuard peer",
-        Kind::AllowedIp => "allowed IP",
-        Kind::Route => "route",
-        Kind::Blackhole => "blackhole",
+        ObjectKind::Link => "link",
+        ObjectKind::Address => "address",
+        ObjectKind::Fdb => "FDB",
+        ObjectKind::Neighbour => "neighbour",
+        ObjectKind::WireguardPeer => "WireGuard peer",
+        ObjectKind::AllowedIp => "allowed IP",
+        ObjectKind::Route => "route",
+        ObjectKind::Blackhole => "blackhole",
     }
 }
 

@@ -1,4 +1,4 @@
-//! What `flannelctl status` says, as text: a pure function of what was found out.
+//! The text of `flannelctl status`, as a pure function of the status.
 
 use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
@@ -10,20 +10,23 @@ use types::printable;
 use types::reachability::Impact;
 
 use crate::leases::span;
-use console::screen::{Screen, Style};
+use terminal::screen::{Screen, Style};
 
-/// Where the version stands in the first line.
+/// Column of the version in the first line.
 const WIDTH: usize = 66;
 const DOCTOR: &str = "flannelctl doctor tells what to do";
 
 /// Whether something needs an operator now.
 pub(super) fn is_broken(status: &Status) -> bool {
     status.node.as_ref().is_none_or(|node| {
-        !node.ready || node.silent.is_some() || !broken(node).is_empty() || !cut(node).is_empty()
+        !node.readiness.ready
+            || node.readiness.silent.is_some()
+            || !broken(node).is_empty()
+            || !cut(node).is_empty()
     })
 }
 
-/// What stands in the way of packets, without what something else explains.
+/// Findings that break or slow down traffic, without those that another finding explains.
 fn broken(node: &Node) -> Vec<&Finding> {
     causes(node)
         .filter(|finding| finding.severity != Severity::Risk)
@@ -37,14 +40,13 @@ fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.explained_by.is_none())
 }
 
-/// Peers that packets do not reach; empty once the doctor tells of them.
-fn cut(node: &Node) -> Vec<&probing::view::Peer> {
+/// Peers that packets do not reach; empty once the doctor's findings name them.
+fn cut(node: &Node) -> Vec<&probing::view::PeerView> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
     all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All)
         .collect()
 }
 
-/// The whole text.
 pub(super) fn text(status: &Status, now: Timestamp, screen: Screen) -> String {
     match &status.node {
         Some(node) => running(node, screen),
@@ -63,7 +65,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
         ]
         .join("\n");
     }
-    let Some(words) = &status.exit_report else {
+    let Some(report) = &status.exit_report else {
         let first = sentence(
             false,
             &format!("flanneld does not run on {host}, and left no word why"),
@@ -74,25 +76,25 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
             printable::line(status.trouble.as_deref().unwrap_or_default())
         );
     };
-    let ago = match since(words.at, now) {
+    let ago = match since(report.at, now) {
         Some(ago) => format!("{} ago", span(ago)),
         // The clock was set back.
-        None => format!("at {}", words.at),
+        None => format!("at {}", report.at),
     };
     let first = sentence(
         false,
         &format!(
             "flanneld does not run on {host}; it ended {ago} with exit code {}:",
-            words.code
+            report.code
         ),
         screen,
     );
-    let said = words
+    let reasons = report
         .text
         .lines()
         .map(|line| format!("    {}", printable::line(line)));
     std::iter::once(first)
-        .chain(said)
+        .chain(reasons)
         .chain([format!("  {DOCTOR}")])
         .collect::<Vec<_>>()
         .join("\n")
@@ -116,103 +118,138 @@ fn sentence(well: bool, text: &str, screen: Screen) -> String {
 }
 
 fn running(node: &Node, screen: Screen) -> String {
-    let (broken, cut) = (broken(node), cut(node));
-    let count = broken.len() + cut.len();
+    let problem_count = broken(node).len() + cut(node).len();
+    let is_well = node.readiness.ready && node.readiness.silent.is_none() && problem_count == 0;
+    let mut out = vec![headline(node, problem_count, is_well, screen)];
+    // Problems come first, for readers who stop there.
+    out.extend(problems(node, screen));
+    if !is_well {
+        out.push(format!("  {DOCTOR}"));
+    }
+    if out.len() > 1 {
+        out.push(String::new());
+    }
+    out.extend(details(node, screen));
+    out.join("\n")
+}
+
+/// The state of the node, with the version on the right.
+fn headline(node: &Node, problem_count: usize, is_well: bool, screen: Screen) -> String {
     let name = printable::value(&node.node);
-    let what = match (node.silent.is_some(), node.ready, count) {
+    let state = match (
+        node.readiness.silent.is_some(),
+        node.readiness.ready,
+        problem_count,
+    ) {
         (true, ..) => format!("flanneld hangs on {name}"),
         (_, false, _) => format!("{name} is not ready"),
         (_, true, 0) => format!("{name} is ready"),
         (_, true, 1) => format!("{name} is ready, and one thing is broken"),
         (_, true, count) => format!("{name} is ready, and {count} things are broken"),
     };
-    let well = node.ready && node.silent.is_none() && count == 0;
-    let first = sentence(well, &what, screen);
-    let used = what.chars().count() + if screen.is_terminal() { 2 } else { 0 };
+    let used = state.chars().count() + if screen.is_terminal() { 2 } else { 0 };
     let version = format!(
         "flanneld {}, up {}",
         printable::value(&node.version),
         span(Duration::from_secs(node.uptime_seconds))
     );
-    let mut out = vec![format!(
-        "{first}{}{}",
+    format!(
+        "{}{}{}",
+        sentence(is_well, &state, screen),
         " ".repeat(WIDTH.saturating_sub(used).max(2)),
         screen.styled(Style::Faint, version)
-    )];
-    // What is wrong comes first: who reads no further knows it.
-    let problems = broken.iter().map(|finding| (true, told(finding, node.at)));
-    let cut = cut.iter().map(|peer| {
-        (
-            true,
-            format!(
-                "{} ({}) is {} since {}",
-                peer.title(),
-                peer.address,
-                peer.state,
-                span(Duration::from_millis(peer.state_age_ms))
-            ),
-        )
-    });
-    let risks = causes(node)
-        .filter(|finding| finding.severity == Severity::Risk)
-        .map(|finding| (false, told(finding, node.at)));
-    let problems: Vec<(bool, String)> = problems.chain(cut).chain(risks).collect();
-    for (is_broken, text) in problems {
-        let text = printable::line(&text).into_owned();
-        out.push(match (screen.is_terminal(), is_broken) {
+    )
+}
+
+/// A line for each problem: findings, peers that are cut off, risks, and why the node is not ready.
+fn problems(node: &Node, screen: Screen) -> Vec<String> {
+    let problem = |is_broken: bool, text: &str| {
+        let text = printable::line(text);
+        match (screen.is_terminal(), is_broken) {
             (true, true) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
             (true, false) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
             (false, true) => format!("  broken: {text}"),
             (false, false) => format!("  risk: {text}"),
-        });
-    }
-    let line = |name: &str, text: String| {
-        format!(
-            "  {} {}",
-            screen.styled(Style::Faint, format!("{name:<9}")),
-            printable::line(&text)
-        )
+        }
     };
-    out.extend(node.silent.clone().map(|text| line("hangs", text)));
-    out.extend(node.reasons.iter().map(|reason| {
-        line(
-            "not ready",
-            format!("{}: {}", reason.condition, reason.text),
-        )
-    }));
-    if !well {
-        out.push(format!("  {DOCTOR}"));
-    }
-    if out.len() > 1 {
-        out.push(String::new());
-    }
-    let mut row = |name: &str, text: Option<String>| out.extend(text.map(|text| line(name, text)));
-    row("subnet", subnet(node));
-    row("address", address(node));
-    row("pods", pods(node));
-    row("store", store(node));
-    row("kernel", kernel(node));
-    row("failed", failed_peers(node));
-    row("silent", silent_peers(node));
-    row("rules", rules(node));
-    row("peers", Some(peers(node)));
-    row(
-        "unused",
-        (!node.unused.is_empty()).then(|| {
-            format!(
-                "{} of the leases in the store: flannelctl leases tells why",
-                node.unused.len()
-            )
-        }),
-    );
-    row("api", node.page.as_ref().map(|url| api(url, &node.node)));
-    for notice in &node.notices {
-        row("note", Some(format!("{}: {}", notice.name, notice.text)));
-    }
-    out.join("\n")
+    let findings = broken(node)
+        .into_iter()
+        .map(|finding| problem(true, &finding_text(finding, node.at)));
+    let cut = cut(node)
+        .into_iter()
+        .map(|peer| problem(true, &peer_text(peer)));
+    let risks = causes(node)
+        .filter(|finding| finding.severity == Severity::Risk)
+        .map(|finding| problem(false, &finding_text(finding, node.at)));
+    let hangs = node
+        .readiness
+        .silent
+        .iter()
+        .map(|text| line("hangs", text, screen));
+    let reasons = node.readiness.reasons.iter().map(|reason| {
+        let text = format!("{}: {}", reason.condition, reason.text);
+        line("not ready", &text, screen)
+    });
+    findings
+        .chain(cut)
+        .chain(risks)
+        .chain(hangs)
+        .chain(reasons)
+        .collect()
 }
 
-fn told(finding: &Finding, now: Timestamp) -> String {
+/// A line for each thing that the node reports of itself.
+fn details(node: &Node, screen: Screen) -> Vec<String> {
+    let unused = (!node.unused.is_empty()).then(|| {
+        format!(
+            "{} of the leases in the store: flannelctl leases tells why",
+            node.unused.len()
+        )
+    });
+    let lines = [
+        ("subnet", subnet(node)),
+        ("address", address(node)),
+        ("pods", pods(node)),
+        ("store", store(node)),
+        ("kernel", kernel(node)),
+        ("failed", failed_peers(node)),
+        ("silent", silent_peers(node)),
+        ("rules", rules(node)),
+        ("peers", Some(peers(node))),
+        ("unused", unused),
+        ("api", node.page.as_ref().map(|url| api(url, &node.node))),
+    ];
+    let notices = node
+        .readiness
+        .notices
+        .iter()
+        .map(|notice| ("note", Some(format!("{}: {}", notice.name, notice.text))));
+    lines
+        .into_iter()
+        .chain(notices)
+        .filter_map(|(name, text)| Some(line(name, &text?, screen)))
+        .collect()
+}
+
+fn line(name: &str, text: &str, screen: Screen) -> String {
+    format!(
+        "  {} {}",
+        screen.styled(Style::Faint, format!("{name:<9}")),
+        printable::line(text)
+    )
+}
+
+fn peer_text(peer: &probing::view::PeerView) -> String {
+    format!(
+        "{} ({}) is {} since {}",
+        peer.title(),
+        peer.address,
+        peer.state,
+        span(Duration::from_millis(peer.state_age_ms))
+    )
+}
+
+fn finding_text(finding: &Finding, now: Timestamp) -> String {
     let since = finding
         .since
         .and_then(|then| since(then, now))
@@ -221,11 +258,11 @@ fn told(finding: &Finding, now: Timestamp) -> String {
 }
 
 fn subnet(node: &Node) -> Option<String> {
-    if node.subnets.is_empty() {
+    if node.network.subnets.is_empty() {
         return None;
     }
-    let mut text = joined(&node.subnets);
-    if let Some(lease) = &node.lease {
+    let mut text = joined(&node.network.subnets);
+    if let Some(lease) = &node.network.lease {
         match lease.until {
             Some(until) => match since(node.at, until) {
                 Some(left) => text.push_str(&format!(", leased for {} more", span(left))),
@@ -244,7 +281,7 @@ fn subnet(node: &Node) -> Option<String> {
 }
 
 fn address(node: &Node) -> Option<String> {
-    let underlay = node.underlay.as_ref()?;
+    let underlay = node.network.underlay.as_ref()?;
     let public = if underlay.public == underlay.addresses {
         String::new()
     } else {
@@ -260,8 +297,8 @@ fn address(node: &Node) -> Option<String> {
 }
 
 fn pods(node: &Node) -> Option<String> {
-    let mtu = node.mtu?;
-    let file = node.subnet_env.as_ref().map(|file| {
+    let mtu = node.network.mtu?;
+    let file = node.network.subnet_env.as_ref().map(|file| {
         let path = file.path.display();
         match file.state {
             FileState::Right => format!("; {path} is as it should be"),
@@ -384,7 +421,7 @@ fn peers(node: &Node) -> String {
     }
 }
 
-/// Where the document is that this is made of.
+/// The URL of the JSON document, and how to reach it from another machine.
 fn api(url: &str, node: &str) -> String {
     let url = url.trim_end_matches('/');
     let port = url.rsplit(':').next().unwrap_or_default();
@@ -403,7 +440,7 @@ fn joined<T: Display>(items: &[T]) -> String {
         .join(" and ")
 }
 
-/// The time from one moment to a later one; `None` if it is earlier.
+/// The time from `then` to `now`; `None` if `then` is later.
 fn since(then: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(now.duration_since(then)).ok()
 }

@@ -1,4 +1,4 @@
-//! The file: a compressed tar archive that only its owner may read, of a limited size.
+//! The archive: a compressed tar file of limited size that only its owner may read.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -10,14 +10,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-/// The most that goes in, uncompressed: so that the file is smaller than 20 MB, however badly it compresses.
+/// The most that goes in, in bytes before compression: the file stays smaller than 20 MB even if nothing compresses.
 const LIMIT: u64 = 19 * 1000 * 1000;
 
-/// A bundle that is being written.
 pub(super) struct Archive {
     builder: Builder<GzEncoder<File>>,
     path: PathBuf,
-    /// The folder that everything is in.
+    /// The top folder in the archive.
     folder: String,
     now: u64,
     left: u64,
@@ -27,7 +26,7 @@ impl Archive {
     /// Creates the file.
     ///
     /// # Errors
-    /// It exists, or cannot be created.
+    /// The file exists, or cannot be created.
     pub(super) fn create(path: &Path, folder: &str) -> Result<Archive> {
         let file = OpenOptions::new()
             .write(true)
@@ -46,7 +45,7 @@ impl Archive {
         })
     }
 
-    /// Adds a file, as much of it as there is room for.
+    /// Adds a file, cut to the room that is left.
     ///
     /// # Errors
     /// The archive cannot be written.
@@ -68,7 +67,7 @@ impl Archive {
         added.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Ends the archive. Returns its size in bytes.
+    /// Completes the archive. Returns its size in bytes.
     ///
     /// # Errors
     /// The archive cannot be written.
@@ -90,7 +89,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_goes_in_comes_out_and_no_more_than_fits() {
+    fn archive_round_trips_up_to_its_limit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b.tar.gz");
         let mut archive = Archive::create(&path, "b").unwrap();

@@ -1,4 +1,4 @@
-//! Reads one item. What hangs or floods is cut off, and what is missing has its reason.
+//! Reads one item. Its time and size are limited, and a missing item has a reason.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -14,18 +14,18 @@ use tokio::process::Command;
 use types::Coded;
 
 use super::wanted::{Item, Source, beside};
-use crate::ask::{self, Silence};
+use crate::ask::{self, AskError};
 
 /// How long a program may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The most of one item; the end of a log is worth more than its beginning, and logs are asked for by lines.
+/// The most of one item, in bytes. Of a pod's log the end is read; journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Why an item is not in the bundle.
 #[derive(Debug)]
 pub(super) enum Missing {
     /// The daemon does not answer.
-    Daemon(Silence),
+    Daemon(AskError),
     /// A file cannot be read.
     File {
         /// The file.
@@ -56,15 +56,15 @@ pub(super) enum Missing {
         command: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it says on standard error.
-        said: String,
+        /// What it printed on standard error.
+        stderr: String,
     },
 }
 
 impl Coded for Missing {
     fn code(&self) -> &'static str {
         match self {
-            Self::Daemon(silence) => silence.code(),
+            Self::Daemon(error) => error.code(),
             Self::File { .. } => "file-unreadable",
             Self::PodLog { .. } => "no-pod-log",
             Self::Run { .. } => "program-not-run",
@@ -77,7 +77,7 @@ impl Coded for Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::Daemon(silence) => write!(f, "{silence}"),
+            Self::Daemon(error) => write!(f, "{error}"),
             Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
             Self::PodLog { folder } => {
                 write!(f, "{}: no log of a pod of flannel's", folder.display())
@@ -87,13 +87,13 @@ impl fmt::Display for Missing {
             Self::Fails {
                 command,
                 status,
-                said,
-            } => write!(f, "{command}: {status}: {said}"),
+                stderr,
+            } => write!(f, "{command}: {status}: {stderr}"),
         })
     }
 }
 
-/// The text of an item, or why there is none.
+/// Reads the text of an item.
 pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
     match &item.source {
         Source::Daemon(target) => ask::text(subnet_file, target)
@@ -137,7 +137,7 @@ fn pod_log(places: &Places) -> Result<String, Missing> {
 async fn program(words: &[&str]) -> Result<String, Missing> {
     let command_line = || words.join(" ");
     let (name, args) = words.split_first().unwrap_or((&"", &[]));
-    // Nothing of ours, secrets in variables among it, is handed on.
+    // Variables of this process may hold secrets.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let mut command = Command::new(name);
     command
@@ -172,7 +172,7 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
         Some(status) if !status.success() && out.is_empty() => Err(Missing::Fails {
             command: command_line(),
             status,
-            said: errors.trim().to_owned(),
+            stderr: errors.trim().to_owned(),
         }),
         _ if errors.trim().is_empty() => Ok(out),
         _ => Ok(format!("{out}\n--- on standard error:\n{errors}")),
@@ -182,7 +182,7 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        // What came before an error is kept.
+        // The bytes before an error are kept.
         let _ = stream.take(LIMIT + 1).read_to_end(&mut bytes).await;
     }
     bytes
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn programs_are_cut_off_and_missing_ones_told() {
+    async fn program_output_is_cut_and_missing_programs_are_reported() {
         assert_eq!(program(&["echo", "well"]).await.unwrap(), "well\n");
         assert!(
             program(&["no-such-program"])
@@ -228,7 +228,7 @@ mod tests {
             "{}",
             flood.len()
         );
-        // No variable of ours gets there, but for where programs are.
+        // The program gets no variable of this process except PATH.
         let variables = program(&["env"]).await.unwrap();
         assert!(
             variables
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_pods_log_is_read() {
+    fn pod_log_is_read_from_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let places = Places {
             pod_logs: folder.path().into(),

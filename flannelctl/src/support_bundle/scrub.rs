@@ -1,8 +1,6 @@
-//! A second look for secrets: none is read on purpose, but other programs write into logs what they like.
-//!
-//! Go flannel, for example, logs all its flags at the start, etcd's password among them.
+//! Replaces secrets in texts that other programs wrote. Go flannel, for example, logs all its flags at the start, with etcd's password.
 
-/// What announces a secret, in lower case.
+/// Names whose value is a secret, in lower case.
 const NAMES: &[&str] = &[
     "password",
     "passwd",
@@ -18,16 +16,16 @@ const NAMES: &[&str] = &[
     HEADER,
 ];
 
-/// The header with a secret of any kind.
+/// The header whose whole value is a secret.
 const HEADER: &str = "authorization";
 
-/// The same text with `***` in the place of values that look like secrets.
+/// Replaces values that look like secrets by `***`.
 pub(super) fn scrub(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
 
 fn line(line: &str) -> String {
-    // Byte by byte the same length: only ASCII letters change.
+    // The length stays the same, because only ASCII letters change.
     let lower = line.to_ascii_lowercase();
     let mut out = String::new();
     let mut from = 0;
@@ -48,7 +46,7 @@ fn line(line: &str) -> String {
     user(&out)
 }
 
-/// Where the next name begins and ends.
+/// The start and end of the next name, in bytes.
 fn next(lower: &str, from: usize) -> Option<(usize, usize)> {
     let rest = lower.get(from..)?;
     let found = NAMES.iter().filter_map(|name| {
@@ -58,7 +56,7 @@ fn next(lower: &str, from: usize) -> Option<(usize, usize)> {
     found.min()
 }
 
-/// Where the value behind a name begins and ends; none if nothing is assigned.
+/// The start and end of the value after a name, in bytes; none if no value is assigned.
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
@@ -98,7 +96,7 @@ fn user(line: &str) -> String {
     while let Some((before, after)) = rest.split_once("://") {
         out.push_str(before);
         out.push_str("://");
-        // A password may contain a slash: what counts is the last `@` before the next address.
+        // A password may contain a slash, so the host begins after the last `@` before the next address.
         let end = after
             .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
             .unwrap_or(after.len());

@@ -1,13 +1,12 @@
-//! What goes into a support bundle.
+//! The items of a support bundle.
 
 use std::path::{Path, PathBuf};
 
 /// One file of the bundle.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Its name there.
+    /// The path in the archive.
     pub name: &'static str,
-    /// Where it comes from.
     pub source: Source,
 }
 
@@ -16,18 +15,18 @@ pub(super) struct Item {
 pub(super) enum Source {
     /// The daemon, asked by its socket.
     Daemon(&'static str),
-    /// subnet.env, or the file beside it whose name ends so.
+    /// The path of subnet.env with this suffix; empty for subnet.env itself.
     Beside(&'static str),
     /// A file that holds no secret.
     File(&'static str),
     /// The end of the daemon's log in a pod of this node.
     PodLog,
-    /// A program's output. None of these prints a key.
+    /// The output of a program that prints no keys.
     Program(&'static [&'static str]),
 }
 
 impl Source {
-    /// For people.
+    /// Describes the source in the list for people.
     pub(super) fn shown(&self, subnet_file: &Path) -> String {
         match self {
             Source::Daemon(target) => format!("flanneld: GET {target}"),
@@ -39,7 +38,7 @@ impl Source {
     }
 }
 
-/// subnet.env, or a file beside it.
+/// The path of subnet.env with a suffix.
 pub(super) fn beside(subnet_file: &Path, end: &str) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(end);
@@ -67,7 +66,6 @@ const fn program(name: &'static str, words: &'static [&'static str]) -> Item {
     }
 }
 
-/// Everything that goes in.
 pub(super) const WANTED: &[Item] = &[
     daemon("flanneld/node.json", node_api::NODE),
     daemon("flanneld/findings.json", node_api::FINDINGS),
@@ -161,7 +159,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_item_has_a_name_of_its_own() {
+    fn items_have_unique_names() {
         let names: BTreeSet<&str> = WANTED.iter().map(|item| item.name).collect();
         assert_eq!(names.len(), WANTED.len());
         assert!(names.iter().all(|name| {
@@ -171,9 +169,9 @@ mod tests {
         }));
     }
 
-    /// Options, environments, credentials and the contents of other programs' configurations are nobody's business.
+    /// Options, environments, credentials and the contents of other programs' configurations may hold secrets.
     #[test]
-    fn no_secret_is_wanted() {
+    fn items_contain_no_secrets() {
         for item in WANTED {
             let shown = item.source.shown(Path::new("/run/flannel/subnet.env"));
             for secret in [

@@ -1,4 +1,4 @@
-//! What `flannelctl` prints with `-o json`, around the document.
+//! The documents that `flannelctl` prints with `-o json`, around the daemon's own.
 
 use crate::node::Node;
 use crate::peer::Peer;
@@ -12,10 +12,10 @@ pub const STATUS: &str = "flannel.status/1";
 /// The schema of [`Peers`].
 pub const PEERS: &str = "flannel.peers/1";
 
-/// What `flannelctl status` found out.
+/// The document of `flannelctl status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// [`STATUS`].
+    /// The schema: [`STATUS`].
     pub schema: String,
     /// The name of this host.
     pub host: String,
@@ -23,33 +23,33 @@ pub struct Status {
     pub daemon: DaemonState,
     /// Why there is no document.
     pub trouble: Option<String>,
-    /// What the last daemon said when it ended; absent while one runs.
+    /// The exit report of the last daemon; absent while one runs.
     #[serde(rename = "last_words")]
     pub exit_report: Option<ExitReport>,
-    /// The daemon's document.
+    /// The daemon's document, if it answered.
     pub node: Option<Node>,
 }
 
-/// What `flannelctl peers` found out.
+/// The document of `flannelctl peers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// [`PEERS`].
+    /// The schema: [`PEERS`].
     pub schema: String,
     /// This node's name.
     pub node: String,
-    /// Whether peers are probed.
+    /// Whether this node probes its peers.
     pub probed: bool,
     /// The peers, by subnet.
     pub peers: Vec<Probed>,
-    /// Other nodes' rows, if they were asked for.
+    /// Other nodes' rows, if they were requested.
     pub rows: Vec<Row>,
 }
 
-/// A peer, and what probes tell of it in each address family.
+/// A peer, and the verdict of probes on it in each address family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
-    /// The peer.
+    /// The peer by its lease.
     pub peer: Peer,
     /// Verdicts, one an address family; empty where it is not probed.
-    pub verdicts: Vec<view::Peer>,
+    pub verdicts: Vec<view::PeerView>,
 }

@@ -1,4 +1,4 @@
-//! What the kernel has of this network.
+//! The state of this network in the kernel.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct Kernel {
 pub struct FailedPeer {
     /// The name of its node, if its lease has one.
     pub node: Option<String>,
-    /// Its subnet.
+    /// The subnet of the peer.
     pub subnet: IpNet,
     /// The address that it publishes.
     pub address: IpAddr,
@@ -38,16 +38,16 @@ pub struct FailedPeer {
     pub text: String,
 }
 
-/// The peers of WireGuard.
+/// Counts of the peers of WireGuard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wireguard {
-    /// How many there are.
+    /// How many peers there are.
     pub peers: u64,
-    /// How many of them are sent to and complete no handshake.
+    /// To how many of them this node sends without a completed handshake.
     pub silent: u64,
 }
 
-/// The traffic rules.
+/// The traffic rules of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// What they are written with: `nftables`, `iptables (nf_tables)`, `iptables (legacy)`.

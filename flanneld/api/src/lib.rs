@@ -1,6 +1,6 @@
-//! What a daemon says of its node: the document of `GET /api/v1/node`, which `flannelctl` and the page show.
+//! The documents of the status API, of which `GET /api/v1/node` is the main one. `flannelctl` prints them.
 //!
-//! Names and texts in it come from the store and from other nodes. Whoever shows them makes them printable.
+//! Names and texts in them come from the store and from other nodes. A program that prints them escapes them.
 
 mod answers;
 mod kernel;
@@ -11,7 +11,9 @@ pub mod routes;
 
 pub use answers::{PEERS, Peers, Probed, STATUS, Status};
 pub use kernel::{FailedPeer, Kernel, Rules, Wireguard};
-pub use node::{File, FileState, Lease, Node, Notice, Reason, Store, Underlay};
+pub use node::{
+    File, FileState, Lease, Node, NodeNetwork, Notice, Readiness, Reason, Store, Underlay,
+};
 pub use peer::{Peer, Unused};
 pub use probe::{PROBE, PROBE_PATH, Probe};
 
@@ -19,7 +21,7 @@ pub use probe::{PROBE, PROBE_PATH, Probe};
 pub const SCHEMA: &str = "flannel.node/1";
 /// The path of the document.
 pub const NODE: &str = "/api/v1/node";
-/// The path of the comparison with the kernel, [`routes::Routes`]: on the socket alone.
+/// The path of the comparison with the kernel, [`routes::Routes`]. Only the socket serves it.
 pub const ROUTES: &str = "/api/v1/routes";
 /// The path of the doctor's report, [`doctor::Report`].
 pub const FINDINGS: &str = "/api/v1/findings";

@@ -1,4 +1,4 @@
-//! The document.
+//! The document of `GET /api/v1/node`.
 
 use crate::kernel::{Kernel, Rules};
 use crate::peer::{Peer, Unused};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// A node, as its daemon knows it. What the daemon does not know yet is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// [`crate::SCHEMA`].
+    /// The schema: [`crate::SCHEMA`].
     pub schema: String,
     /// When this was true, by the node's clock.
     pub at: Timestamp,
@@ -22,45 +22,29 @@ pub struct Node {
     pub node: String,
     /// The identity by which its lease is recognised.
     pub node_id: Option<String>,
-    /// The daemon's version.
+    /// The version of the daemon.
     pub version: String,
     /// How long the daemon has been running.
     pub uptime_seconds: u64,
-    /// Whether pods on this node have a network.
-    pub ready: bool,
-    /// Why not; empty if they have.
-    pub reasons: Vec<Reason>,
-    /// Tasks of the daemon that hang, if any.
-    pub silent: Option<String>,
-    /// What costs no readiness and should be known.
-    pub notices: Vec<Notice>,
-    /// The cluster's networks, one a family.
-    pub networks: Vec<IpNet>,
-    /// The backend.
-    pub backend: Option<String>,
-    /// This node's subnets, one a family.
-    pub subnets: Vec<IpNet>,
-    /// The lease of these subnets.
-    pub lease: Option<Lease>,
-    /// The interface for packets between nodes.
-    pub underlay: Option<Underlay>,
-    /// The MTU of pods.
-    pub mtu: Option<u32>,
-    /// The file for the CNI plugin.
-    pub subnet_env: Option<File>,
-    /// Where leases are kept.
+    /// Whether pods have a network, and why not.
+    #[serde(flatten)]
+    pub readiness: Readiness,
+    /// The network of this node.
+    #[serde(flatten)]
+    pub network: NodeNetwork,
+    /// The store of the leases.
     pub store: Option<Store>,
-    /// What the kernel has of this network.
+    /// The state of this network in the kernel.
     pub kernel: Option<Kernel>,
     /// The traffic rules.
     pub rules: Option<Rules>,
-    /// What is wrong on this node, the gravest first, causes before what they explain; absent before the first look.
+    /// The doctor's findings, the most severe first, causes before their consequences; absent before its first round.
     pub findings: Option<Vec<Finding>>,
     /// Checks that could not be made.
     pub unknown: Vec<Unknown>,
-    /// What probes tell of the peers; absent where nothing is probed.
+    /// The results of probes of the peers; absent where nothing is probed.
     pub mesh: Option<Mesh>,
-    /// The page's address, if there is one.
+    /// The URL of the status API on its port, if it has one.
     pub page: Option<String>,
     /// The other nodes whose leases are in force, by subnet.
     pub peers: Vec<Peer>,
@@ -68,19 +52,51 @@ pub struct Node {
     pub unused: Vec<Unused>,
 }
 
+/// Whether pods on a node have a network, and why not. Its fields are fields of [`Node`] in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    /// Whether pods on this node have a network.
+    pub ready: bool,
+    /// Why not; empty if they have.
+    pub reasons: Vec<Reason>,
+    /// Tasks of the daemon that hang, if any.
+    pub silent: Option<String>,
+    /// Events that do not affect readiness but should be known.
+    pub notices: Vec<Notice>,
+}
+
+/// The network of a node. Its fields are fields of [`Node`] in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeNetwork {
+    /// The cluster's networks, one a family.
+    pub networks: Vec<IpNet>,
+    /// The type of the backend.
+    pub backend: Option<String>,
+    /// This node's subnets, one a family.
+    pub subnets: Vec<IpNet>,
+    /// The lease of these subnets.
+    pub lease: Option<Lease>,
+    /// The interface for packets between nodes.
+    pub underlay: Option<Underlay>,
+    /// The MTU of pods in bytes.
+    pub mtu: Option<u32>,
+    /// The file for the CNI plugin.
+    pub subnet_env: Option<File>,
+}
+
 /// A condition that keeps the node from being ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// Its name, as `/readyz` says it.
+    /// The name of the condition, as in `/readyz`.
     pub condition: String,
-    /// The code of the problem, which stays the same between releases; empty from a daemon of before.
+    /// The code of the problem, which stays the same between releases; empty from an earlier daemon.
     #[serde(default)]
     pub code: String,
-    /// The reason in words.
+    /// The reason as text.
     pub text: String,
 }
 
-/// Something that costs no readiness and should be known.
+/// An event that does not affect readiness but should be known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// Its name, such as `port-taken`.
@@ -103,13 +119,13 @@ pub struct Lease {
 /// The interface for packets between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Underlay {
-    /// Its name.
+    /// The name of the interface.
     pub interface: String,
     /// Its addresses in use, one a family.
     pub addresses: Vec<IpAddr>,
-    /// The addresses that other nodes are told.
+    /// The addresses that this node publishes.
     pub public: Vec<IpAddr>,
-    /// Its MTU.
+    /// The MTU of the interface in bytes.
     pub mtu: u32,
     /// Why this one, as a phrase: `named by --iface=eth1`.
     pub why: String,
@@ -118,30 +134,30 @@ pub struct Underlay {
 /// A file that the daemon keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// How it is.
+    /// Whether it has the right contents.
     pub state: FileState,
 }
 
-/// How a file is.
+/// Whether a file has the right contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileState {
-    /// As it should be.
+    /// It has the contents that it should have.
     Right,
-    /// Not there.
+    /// It does not exist.
     Missing,
-    /// With other contents than it should have.
+    /// It has other contents than it should have.
     Different,
 }
 
-/// Where leases are kept.
+/// The store of the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Store {
-    /// The store, in words.
+    /// The store and its address, as text.
     pub what: String,
-    /// When it answered last.
+    /// When the store answered last.
     pub heard: Option<Timestamp>,
     /// Why it is away, if it is.
     pub trouble: Option<String>,

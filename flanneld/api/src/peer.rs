@@ -1,4 +1,4 @@
-//! The other nodes.
+//! The other nodes, by their leases.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Its name, else its address.
+    /// Returns its name, or its address if it has none.
     pub fn title(&self) -> String {
         let name = self.node.clone().filter(|name| !name.is_empty());
         name.or_else(|| self.addresses.first().map(IpAddr::to_string))
@@ -31,7 +31,7 @@ pub struct Unused {
     pub lease: String,
     /// The reason, as in the metrics.
     pub reason: String,
-    /// The reason in words.
+    /// The reason as text.
     pub text: String,
 }
 
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_without_a_name_goes_by_its_address() {
+    fn peer_without_a_name_is_titled_by_its_address() {
         let go = Peer {
             node: None,
             addresses: vec!["192.0.2.2".parse().unwrap()],

@@ -1,4 +1,4 @@
-//! `GET /api/v1/probe?peer=…`: the way to a peer or a pod, step by step.
+//! `GET /api/v1/probe?peer=…`: the path to a peer or a pod, step by step.
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -8,19 +8,19 @@ use types::reachability::State;
 
 /// The schema of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
-/// The path of the document, on the socket alone.
+/// The path of the document. Only the socket serves it.
 pub const PROBE_PATH: &str = "/api/v1/probe";
 
-/// What came of asking a peer or a pod at once.
+/// The result of probing a peer or a pod on request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// [`PROBE`].
+    /// The schema: [`PROBE`].
     pub schema: String,
     /// When it was asked, by this node's clock.
     pub at: Timestamp,
     /// This node's name.
     pub node: String,
-    /// Whom.
+    /// The peer or pod that was probed.
     pub target: Target,
     /// The verdict, as [`crate::Probed`] has it; absent for an address of this node.
     #[serde(default)]
@@ -31,16 +31,16 @@ pub struct Probe {
     pub ends_at: Option<StepName>,
     /// Where it ends, in one sentence.
     pub sentence: String,
-    /// What to type next.
+    /// Commands that show more.
     pub next: Vec<Next>,
 }
 
-/// Whom a probe asks.
+/// The peer or pod that a probe is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The peer's name; Go flannel writes none into the store.
     pub node: Option<String>,
-    /// The subnet.
+    /// The subnet of its node.
     pub subnet: Option<IpNet>,
     /// The address at which nodes reach the peer; absent for this node.
     pub address: Option<IpAddr>,
@@ -50,7 +50,7 @@ pub struct Target {
     pub here: bool,
 }
 
-/// A part of the way.
+/// A part of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
@@ -62,20 +62,20 @@ pub enum StepName {
     Fdb,
     /// The peer of WireGuard to which packets go, and its session.
     Peer,
-    /// The peer's address, beside the overlay network.
+    /// The peer's address over the underlay.
     Underlay,
     /// The firewalls and sysctls of this node.
     Rules,
-    /// The overlay network.
+    /// The peer's address over the overlay.
     Overlay,
     /// The pods' bridge, for pods of this node.
     Bridge,
-    /// The pod.
+    /// The pod itself.
     Pod,
 }
 
 impl StepName {
-    /// All of them.
+    /// All values, in order.
     pub const ALL: [StepName; 9] = [
         StepName::Route,
         StepName::Neighbour,
@@ -88,7 +88,7 @@ impl StepName {
         StepName::Pod,
     ];
 
-    /// The words for a reader.
+    /// Returns the words for output.
     pub const fn words(self) -> &'static str {
         match self {
             StepName::Route => "route",
@@ -108,19 +108,19 @@ impl StepName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// As it should be.
+    /// It works.
     Ok,
-    /// Packets get no further.
+    /// Packets do not get further.
     Failed,
-    /// It was not asked, or its silence proves nothing: the text says why.
+    /// It was not asked, or its silence proves nothing; the text gives the reason.
     NotAsked,
 }
 
 impl Outcome {
-    /// All of them.
+    /// All values, in order.
     pub const ALL: [Outcome; 3] = [Outcome::Ok, Outcome::Failed, Outcome::NotAsked];
 
-    /// The words for a reader.
+    /// Returns the words for output.
     pub const fn words(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -130,23 +130,23 @@ impl Outcome {
     }
 }
 
-/// One step.
+/// One step of a packet's path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Which.
+    /// The part of the path.
     pub name: StepName,
-    /// What came of it.
+    /// Whether packets pass it.
     pub outcome: Outcome,
-    /// What was seen.
+    /// What was found, as text.
     pub text: String,
     /// What was asked, and how often it was answered.
     pub questions: Vec<Questions>,
 }
 
-/// Questions of one kind.
+/// The number of questions of one kind, and of their answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Questions {
-    /// The kind.
+    /// The kind of the questions.
     pub kind: QuestionKind,
     /// How often it was asked.
     pub asked: u8,
@@ -171,7 +171,7 @@ pub enum QuestionKind {
 }
 
 impl QuestionKind {
-    /// All of them.
+    /// All values, in order.
     pub const ALL: [QuestionKind; 4] = [
         QuestionKind::Question,
         QuestionKind::LongQuestion,
@@ -229,7 +229,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_request_names_whom_it_asks() {
+    fn request_names_its_target() {
         assert_eq!(
             request("fd00:10:2::/64"),
             "/api/v1/probe?peer=fd00:10:2::/64"
@@ -258,7 +258,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn whatever_is_typed_arrives(peer in "\\PC{1,40}|[ -~]{1,40}") {
+        fn request_survives_percent_encoding(peer in "\\PC{1,40}|[ -~]{1,40}") {
             let request = request(&peer);
             prop_assert!(request.bytes().all(|byte| byte.is_ascii_graphic()));
             prop_assert_eq!(asked(request.split_once('?').map(|(_, query)| query)), Some(peer));

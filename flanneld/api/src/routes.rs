@@ -1,4 +1,4 @@
-//! Every object that a daemon wants in the kernel beside what the kernel has: the document of `GET /api/v1/routes`.
+//! Every object that a daemon wants in the kernel, compared with the kernel: the document of `GET /api/v1/routes`.
 
 use crate::kernel::Rules;
 use ipnet::IpNet;
@@ -9,14 +9,14 @@ use std::net::IpAddr;
 /// The schema of [`Routes`].
 pub const SCHEMA: &str = "flannel.routes/1";
 
-/// Wanted objects and others', read when it was asked for.
+/// Wanted objects and those of other programs, read on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
-    /// [`SCHEMA`].
+    /// The schema: [`SCHEMA`].
     pub schema: String,
     /// When it was read, by the node's clock.
     pub at: Timestamp,
-    /// The node's name.
+    /// The name of this node.
     pub node: String,
     /// The wanted objects: links, addresses, FDB entries, neighbours, routes.
     pub objects: Vec<Object>,
@@ -26,18 +26,18 @@ pub struct Routes {
     pub rules: Option<Rules>,
 }
 
-/// A wanted object.
+/// An object that the daemon wants in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Its kind.
-    pub kind: Kind,
+    /// The kind of the object.
+    pub kind: ObjectKind,
     /// The object as `ip` and `bridge` print it.
     pub text: String,
     /// The node that it is for; absent where it is this node's own.
     #[serde(rename = "for")]
     pub holder: Option<Holder>,
-    /// Whether it is there.
-    pub state: State,
+    /// Whether the kernel has it.
+    pub state: ObjectState,
     /// What is there in its place.
     pub found: Option<String>,
     /// The kernel's error, and the remedy.
@@ -49,19 +49,19 @@ pub struct Object {
 pub struct Holder {
     /// Its name; Go flannel writes none into the store.
     pub node: Option<String>,
-    /// Its subnet.
+    /// The subnet of the peer.
     pub subnet: IpNet,
-    /// Its address.
+    /// The address that the peer publishes.
     pub address: IpAddr,
 }
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// An interface.
+pub enum ObjectKind {
+    /// A network interface.
     Link,
-    /// An address on one.
+    /// An address of an interface.
     Address,
     /// The destination of frames to a MAC.
     Fdb,
@@ -80,10 +80,10 @@ pub enum Kind {
 /// Whether a wanted object is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// It is.
+pub enum ObjectState {
+    /// The kernel has it as wanted.
     AsWanted,
-    /// It is not.
+    /// The kernel does not have it.
     Missing,
     /// Something else is there in its place.
     Different,
@@ -91,11 +91,11 @@ pub enum State {
     Refused,
 }
 
-/// An object of somebody else.
+/// An object of another program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foreign {
-    /// Its kind.
-    pub kind: Kind,
+    /// The kind of the object.
+    pub kind: ObjectKind,
     /// The object as `ip` and `bridge` print it.
     pub text: String,
     /// Who made it, in words.
@@ -114,7 +114,7 @@ impl Routes {
             || self
                 .objects
                 .iter()
-                .any(|object| object.state != State::AsWanted)
+                .any(|object| object.state != ObjectState::AsWanted)
             || self
                 .foreign
                 .iter()
@@ -137,9 +137,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_as_wanted_or_in_the_way_is_broken() {
+    fn missing_or_conflicting_object_makes_routes_broken() {
         let object = |state| Object {
-            kind: Kind::Route,
+            kind: ObjectKind::Route,
             text: String::new(),
             holder: None,
             state,
@@ -147,7 +147,7 @@ mod tests {
             why: None,
         };
         let foreign = |in_the_way_of| Foreign {
-            kind: Kind::Route,
+            kind: ObjectKind::Route,
             text: String::new(),
             by: String::new(),
             own_subnet: false,
@@ -160,16 +160,20 @@ mod tests {
             })
         };
         let well = Routes {
-            objects: vec![object(State::AsWanted)],
+            objects: vec![object(ObjectState::AsWanted)],
             foreign: vec![foreign(vec![])],
             rules: rules(true),
             ..Routes::default()
         };
         assert!(!well.is_broken() && !Routes::default().is_broken());
-        for state in [State::Missing, State::Different, State::Refused] {
+        for state in [
+            ObjectState::Missing,
+            ObjectState::Different,
+            ObjectState::Refused,
+        ] {
             assert!(
                 Routes {
-                    objects: vec![object(State::AsWanted), object(state)],
+                    objects: vec![object(ObjectState::AsWanted), object(state)],
                     ..well.clone()
                 }
                 .is_broken()

@@ -5,14 +5,15 @@
 use doctor::finding::{self, Unknown as Unmade};
 use doctor::{Finding, Report, Severity};
 use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
-use node_api::routes::{self, Foreign, Holder, Kind, Object, Routes};
+use node_api::routes::{self, Foreign, Holder, Object, ObjectKind, Routes};
 use node_api::{
-    FailedPeer, File, FileState, Kernel, Lease, Node, Notice, PEERS, PROBE, Peer, Peers, Probe,
-    Probed, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay, Unused, Wireguard,
+    FailedPeer, File, FileState, Kernel, Lease, Node, NodeNetwork, Notice, PEERS, PROBE, Peer,
+    Peers, Probe, Probed, Readiness, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay,
+    Unused, Wireguard,
 };
 use probing::view::{self, Mesh};
 use run_dir::exit_report::{Choice, ExitReport};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use types::reachability::State;
 use types::{Detail, Problem};
@@ -38,7 +39,7 @@ fn finding() -> Finding {
 
 fn mesh() -> Mesh {
     let (text, subnet) = (String::new, "10.244.2.0/24".parse().unwrap());
-    let peer = view::Peer {
+    let peer = view::PeerView {
         id: Some("".into()),
         name: Some("".into()),
         subnet,
@@ -53,13 +54,15 @@ fn mesh() -> Mesh {
         asked: 16,
         carries: Some(1450),
         mtu: 1450,
-        asked_age_ms: Some(1),
-        answered_age_ms: Some(1),
-        underlay_age_ms: Some(1),
-        hears_us_age_ms: Some(1),
-        hears_us_underlay_age_ms: Some(1),
-        heard_age_ms: Some(1),
-        heard_underlay_age_ms: Some(1),
+        ages: view::Ages {
+            asked_age_ms: Some(1),
+            answered_age_ms: Some(1),
+            underlay_age_ms: Some(1),
+            hears_us_age_ms: Some(1),
+            hears_us_underlay_age_ms: Some(1),
+            heard_age_ms: Some(1),
+            heard_underlay_age_ms: Some(1),
+        },
         clock_offset_ms: Some(1),
         answered_by: Some(text()),
         others: vec![view::PeerOpinion {
@@ -109,6 +112,39 @@ fn mesh() -> Mesh {
     }
 }
 
+fn kernel() -> Kernel {
+    let text = String::new;
+    Kernel {
+        in_sync: true,
+        trouble: text(),
+        failed_peers: vec![FailedPeer {
+            node: Some(text()),
+            subnet: "10.244.2.0/24".parse().unwrap(),
+            address: "192.0.2.2".parse().unwrap(),
+            text: text(),
+        }],
+        routes: 1,
+        neighbours: 1,
+        fdb: 1,
+        put_back: 1,
+        wireguard: Some(Wireguard {
+            peers: 1,
+            silent: 1,
+        }),
+    }
+}
+
+fn rules() -> Rules {
+    let text = String::new;
+    Rules {
+        with: text(),
+        what: vec![text()],
+        in_place: true,
+        trouble: text(),
+        put_back: 1,
+    }
+}
+
 /// Every field has a value, and every list an element: a field that is added to a type has to be added here.
 fn full() -> Node {
     let text = String::new;
@@ -120,67 +156,48 @@ fn full() -> Node {
         node_id: Some("".into()),
         version: text(),
         uptime_seconds: 1,
-        ready: true,
-        reasons: vec![Reason {
-            condition: text(),
-            code: text(),
-            text: text(),
-        }],
-        silent: Some(text()),
-        notices: vec![Notice {
-            name: text(),
-            text: text(),
-        }],
-        networks: vec!["10.244.0.0/16".parse().unwrap()],
-        backend: Some(text()),
-        subnets: vec!["10.244.1.0/24".parse().unwrap()],
-        lease: Some(Lease {
-            until: Some(time),
-            renewed: Some(time),
-            trouble: Some(text()),
-        }),
-        underlay: Some(Underlay {
-            interface: text(),
-            addresses: vec!["192.0.2.1".parse().unwrap()],
-            public: vec!["192.0.2.1".parse().unwrap()],
-            mtu: 1500,
-            why: text(),
-        }),
-        mtu: Some(1450),
-        subnet_env: Some(File {
-            path: "/run".into(),
-            state: FileState::Right,
-        }),
+        readiness: Readiness {
+            ready: true,
+            reasons: vec![Reason {
+                condition: text(),
+                code: text(),
+                text: text(),
+            }],
+            silent: Some(text()),
+            notices: vec![Notice {
+                name: text(),
+                text: text(),
+            }],
+        },
+        network: NodeNetwork {
+            networks: vec!["10.244.0.0/16".parse().unwrap()],
+            backend: Some(text()),
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            lease: Some(Lease {
+                until: Some(time),
+                renewed: Some(time),
+                trouble: Some(text()),
+            }),
+            underlay: Some(Underlay {
+                interface: text(),
+                addresses: vec!["192.0.2.1".parse().unwrap()],
+                public: vec!["192.0.2.1".parse().unwrap()],
+                mtu: 1500,
+                why: text(),
+            }),
+            mtu: Some(1450),
+            subnet_env: Some(File {
+                path: "/run".into(),
+                state: FileState::Right,
+            }),
+        },
         store: Some(Store {
             what: text(),
             heard: Some(time),
             trouble: Some(text()),
         }),
-        kernel: Some(Kernel {
-            in_sync: true,
-            trouble: text(),
-            failed_peers: vec![FailedPeer {
-                node: Some(text()),
-                subnet: "10.244.2.0/24".parse().unwrap(),
-                address: "192.0.2.2".parse().unwrap(),
-                text: text(),
-            }],
-            routes: 1,
-            neighbours: 1,
-            fdb: 1,
-            put_back: 1,
-            wireguard: Some(Wireguard {
-                peers: 1,
-                silent: 1,
-            }),
-        }),
-        rules: Some(Rules {
-            with: text(),
-            what: vec![text()],
-            in_place: true,
-            trouble: text(),
-            put_back: 1,
-        }),
+        kernel: Some(kernel()),
+        rules: Some(rules()),
         findings: Some(vec![finding()]),
         unknown: vec![Unmade {
             check: text(),
@@ -227,21 +244,7 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
             compare(schema, &choices[0], value, full, place);
         };
     }
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    let kinds: Vec<&str> = part["type"]
-        .as_array()
-        .map_or_else(|| vec![&part["type"]], |kinds| kinds.iter().collect())
-        .iter()
-        .map(|kind| kind.as_str().unwrap())
-        .collect();
-    assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
+    compare_type(part, value, place);
     match value {
         Value::Array(items) => items
             .iter()
@@ -252,21 +255,7 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
             });
         }
         Value::Object(fields) => {
-            let described: BTreeSet<&String> =
-                part["properties"].as_object().unwrap().keys().collect();
-            assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");
-            let required: BTreeSet<&str> = part["required"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|name| name.as_str().unwrap())
-                .collect();
-            assert_eq!(
-                required,
-                described.iter().map(|name| name.as_str()).collect(),
-                "{place}"
-            );
-            assert_eq!(part["additionalProperties"], false, "{place}");
+            compare_names(part, fields, place);
             fields.iter().for_each(|(name, value)| {
                 compare(
                     schema,
@@ -292,8 +281,45 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
     }
 }
 
+/// Compares the type of a value with those that the schema allows.
+fn compare_type(part: &Value, value: &Value, place: &str) {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds: Vec<&str> = part["type"]
+        .as_array()
+        .map_or_else(|| vec![&part["type"]], |kinds| kinds.iter().collect())
+        .iter()
+        .map(|kind| kind.as_str().unwrap())
+        .collect();
+    assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
+}
+
+/// Compares the names of an object's fields with those that the schema describes, all of which it requires.
+fn compare_names(part: &Value, fields: &Map<String, Value>, place: &str) {
+    let described: BTreeSet<&String> = part["properties"].as_object().unwrap().keys().collect();
+    assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");
+    let required: BTreeSet<&str> = part["required"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap())
+        .collect();
+    assert_eq!(
+        required,
+        described.iter().map(|name| name.as_str()).collect(),
+        "{place}"
+    );
+    assert_eq!(part["additionalProperties"], false, "{place}");
+}
+
 #[test]
-fn the_schema_describes_the_types() {
+fn node_schema_describes_the_types() {
     let schema = schema("node");
     assert_eq!(schema["title"], SCHEMA);
     compare(
@@ -321,7 +347,23 @@ fn the_schema_describes_the_types() {
 }
 
 #[test]
-fn the_schema_of_findings_describes_the_report() {
+fn node_document_keeps_the_order_of_its_fields() {
+    let text = serde_json::to_string(&full()).unwrap();
+    let places = [
+        "uptime_seconds",
+        "ready",
+        "notices",
+        "networks",
+        "subnet_env",
+        "store",
+        "findings",
+    ]
+    .map(|name| text.find(&format!("\"{name}\":")).unwrap());
+    assert!(places.is_sorted(), "{places:?} in {text}");
+}
+
+#[test]
+fn findings_schema_describes_the_report() {
     let schema = schema("findings");
     let unknown = vec![Unmade {
         check: String::new(),
@@ -347,7 +389,7 @@ fn the_schema_of_findings_describes_the_report() {
 }
 
 #[test]
-fn the_schemas_of_flannelctl_describe_what_it_prints() {
+fn flannelctl_schemas_describe_its_output() {
     let detail = Detail::ModuleMissing {
         name: "vxlan".to_owned(),
     };
@@ -400,7 +442,7 @@ fn the_schemas_of_flannelctl_describe_what_it_prints() {
 }
 
 #[test]
-fn the_schema_of_routes_describes_the_document() {
+fn routes_schema_describes_the_document() {
     let schema = schema("routes");
     let holder = Holder {
         node: Some(String::new()),
@@ -408,15 +450,15 @@ fn the_schema_of_routes_describes_the_document() {
         address: "192.0.2.2".parse().unwrap(),
     };
     let object = Object {
-        kind: Kind::Route,
+        kind: ObjectKind::Route,
         text: String::new(),
         holder: Some(holder),
-        state: routes::State::Refused,
+        state: routes::ObjectState::Refused,
         found: Some(String::new()),
         why: Some(String::new()),
     };
     let foreign = Foreign {
-        kind: Kind::Route,
+        kind: ObjectKind::Route,
         text: String::new(),
         by: String::new(),
         own_subnet: true,
@@ -452,14 +494,14 @@ fn the_schema_of_routes_describes_the_document() {
             .clone()
     };
     for kind in [
-        Kind::Link,
-        Kind::Address,
-        Kind::Fdb,
-        Kind::Neighbour,
-        Kind::WireguardPeer,
-        Kind::AllowedIp,
-        Kind::Route,
-        Kind::Blackhole,
+        ObjectKind::Link,
+        ObjectKind::Address,
+        ObjectKind::Fdb,
+        ObjectKind::Neighbour,
+        ObjectKind::WireguardPeer,
+        ObjectKind::AllowedIp,
+        ObjectKind::Route,
+        ObjectKind::Blackhole,
     ] {
         let kind = serde_json::to_value(kind).unwrap();
         assert!(
@@ -468,10 +510,10 @@ fn the_schema_of_routes_describes_the_document() {
         );
     }
     for state in [
-        routes::State::AsWanted,
-        routes::State::Missing,
-        routes::State::Different,
-        routes::State::Refused,
+        routes::ObjectState::AsWanted,
+        routes::ObjectState::Missing,
+        routes::ObjectState::Different,
+        routes::ObjectState::Refused,
     ] {
         assert!(described("object", "state").contains(&serde_json::to_value(state).unwrap()));
     }
@@ -482,7 +524,7 @@ fn the_schema_of_routes_describes_the_document() {
 }
 
 #[test]
-fn the_schema_of_probes_describes_them() {
+fn probe_schema_describes_the_document() {
     let questions = QuestionKind::ALL.map(|kind| Questions {
         kind,
         asked: 5,
@@ -562,7 +604,7 @@ fn the_schema_of_probes_describes_them() {
 }
 
 #[test]
-fn json_leads_back() {
+fn documents_survive_json() {
     for node in [full(), Node::default()] {
         assert_eq!(
             serde_json::from_str::<Node>(&serde_json::to_string(&node).unwrap()).unwrap(),

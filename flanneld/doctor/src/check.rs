@@ -4,7 +4,7 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 
-/// One check.
+/// A check of the doctor, as data.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
     /// Its name, in metrics, JSON and documentation.
@@ -19,7 +19,7 @@ pub struct Check {
     pub explains: &'static [&'static str],
     /// Whether it means something only once the daemon has run for some seconds.
     pub waits: bool,
-    /// The judgement.
+    /// Returns the findings from the facts.
     pub judge: fn(&Facts) -> Vec<Finding>,
 }
 

@@ -3,33 +3,33 @@
 use crate::shell::word;
 use std::fmt;
 
-/// What a command acts on, which says where it can be typed.
+/// What a command acts on, which decides where it can be typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActsOn {
-    /// The host where it is typed.
+    /// The host on which it is typed.
     Host,
-    /// The cluster, by kubectl.
+    /// Objects of the cluster, through kubectl.
     Cluster,
-    /// flannel's own objects in the cluster, by kubectl with their namespace.
+    /// flannel's own objects in the cluster, through kubectl with their namespace.
     Namespace,
 }
 
 /// A command for a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// As it is typed.
+    /// The line as it is typed.
     pub text: String,
-    /// What it acts on.
+    /// The objects that it acts on.
     pub acts_on: ActsOn,
 }
 
 impl Command {
-    /// kubectl with these arguments, which do not name flannel's namespace.
+    /// Returns kubectl with these arguments, which do not name flannel's namespace.
     pub fn kubectl(arguments: impl fmt::Display) -> Self {
         Self::on_cluster(format!("kubectl {arguments}"))
     }
 
-    /// A line of a shell that reaches the cluster by kubectl.
+    /// Returns a shell line that uses kubectl.
     pub(crate) fn on_cluster(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// A line of a shell about objects in flannel's namespace. `line` gets kubectl with that namespace.
+    /// Returns a shell line about objects in flannel's namespace. `line` gets kubectl with that namespace.
     pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
         Self {
             text: line(&format!("kubectl -n {}", word(namespace))),

@@ -4,18 +4,18 @@ use crate::facts::Network;
 use crate::facts::host::Sysctls;
 use std::path::PathBuf;
 
-/// A sysctl to set.
+/// A sysctl that has to be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
     /// Its name, as in sysctl(8).
     pub name: String,
-    /// Its file.
+    /// Its file below /proc/sys.
     pub path: PathBuf,
-    /// The current value.
+    /// The value that it has.
     pub old: i64,
-    /// The desired value.
+    /// The value that it needs.
     pub new: i64,
-    /// The reason, for the log.
+    /// Why it needs that value, for the log.
     pub why: String,
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     }
 }
 
-/// What a capture selects, beside other conditions.
+/// Returns the filter of tcpdump for the packets of a tunnel, to be combined with other conditions.
 pub fn capture(encapsulation: Encapsulation) -> String {
     let filter = |one: Encapsulation| {
         one.port().map_or_else(

@@ -1,13 +1,13 @@
-//! One fact: known, known to be absent, or not to be had, with the reason.
+//! One fact: known, known to be absent, or unavailable for a reason.
 
 /// One fact about the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact<T> {
-    /// It is known.
+    /// The value is known.
     Known(T),
-    /// It is known that there is none.
+    /// It is known that there is no value.
     Absent,
-    /// It could not be had, for this reason. Checks that need it are unknown, never well and never broken.
+    /// It could not be determined, for this reason. Checks that need it are unknown, neither passed nor failed.
     Unavailable(String),
 }
 
@@ -18,22 +18,22 @@ impl<T> Default for Fact<T> {
 }
 
 impl<T> Fact<T> {
-    /// A fact that could not be had.
+    /// Returns a fact that could not be determined, with the reason.
     pub fn unavailable(why: impl std::fmt::Display) -> Self {
         Self::Unavailable(why.to_string())
     }
 
-    /// A value that there may be.
+    /// Returns a known value, or `Absent` for `None`.
     pub fn of(value: Option<T>) -> Self {
         value.map_or(Self::Absent, Self::Known)
     }
 
-    /// A value, or the error that kept it away.
+    /// Returns a known value, or the error for which it is unavailable.
     pub(crate) fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
         result.map_or_else(Self::unavailable, Self::Known)
     }
 
-    /// The value, if it is known.
+    /// Returns the value, if it is known.
     pub fn known(&self) -> Option<&T> {
         if let Self::Known(value) = self {
             Some(value)
@@ -42,7 +42,7 @@ impl<T> Fact<T> {
         }
     }
 
-    /// Why it could not be had.
+    /// Returns why it could not be determined; `None` if it is known or absent.
     pub fn why(&self) -> Option<&str> {
         if let Self::Unavailable(why) = self {
             Some(why)

@@ -1,4 +1,4 @@
-//! What is known of a node. Each part is gathered by whoever can: the daemon its own state, [`crate::look`] the host.
+//! Facts about a node. The daemon provides its own state, [`crate::look`] the state of the host.
 
 pub mod argument;
 pub mod daemon;
@@ -18,23 +18,23 @@ use types::{Encapsulation, Family, Profile};
 /// Everything that the checks depend on. By default nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The backends that there are.
+    /// The profiles of all backends.
     pub backends: Vec<&'static Profile>,
     /// The network that this node serves.
     pub network: Fact<Network>,
-    /// The host.
+    /// The host and its kernel.
     pub host: host::Host,
-    /// The daemon.
+    /// The daemon and its options.
     pub daemon: daemon::Daemon,
     /// The store of the leases.
     pub store: store::Store,
-    /// The leases.
+    /// This node's lease and those of its peers.
     pub leases: leases::Leases,
     /// What this node's probes of its peers found.
     pub mesh: Fact<mesh::Mesh>,
     /// The peers of WireGuard; absent with another backend.
     pub wireguard: Fact<wireguard::Wireguard>,
-    /// What pods depend on beside the network.
+    /// What pods depend on in addition to the network.
     pub pods: pods::Pods,
     /// This node's Node; absent without Kubernetes.
     pub kubernetes: Fact<kubernetes::Kubernetes>,
@@ -43,17 +43,17 @@ pub struct Facts {
 /// The network that this node serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The cluster's networks.
+    /// The cluster's networks, one a family.
     pub networks: Subnets,
-    /// This node's own subnets.
+    /// This node's own subnets, one a family.
     pub own: Subnets,
-    /// The backend, if it is known.
+    /// The profile of the backend, if it is known.
     pub backend: Option<&'static Profile>,
-    /// What packets of pods travel in between nodes, if it is known.
+    /// The encapsulation of pods' packets between nodes, if it is known.
     pub encapsulation: Option<Encapsulation>,
-    /// The VNI, with vxlan.
+    /// The VNI; `None` unless the backend is vxlan.
     pub vni: Option<u32>,
-    /// FLANNEL_MTU.
+    /// FLANNEL_MTU: the MTU of pods in bytes.
     pub mtu: Option<u32>,
     /// Whether the traffic rules are in nftables rather than iptables.
     pub nftables: bool,
@@ -62,45 +62,45 @@ pub struct Network {
 }
 
 impl Network {
-    /// What packets of pods travel in between nodes; `None` without a tunnel, or where it is not known.
+    /// Returns the encapsulation of pods' packets between nodes; `None` without a tunnel, or where it is not known.
     pub fn tunnel(&self) -> Option<Encapsulation> {
         self.encapsulation
             .filter(|encapsulation| !encapsulation.is_none())
     }
 
-    /// Whether an address is inside the cluster's networks.
+    /// Returns whether a network is inside the cluster's networks.
     pub fn contains(&self, net: &IpNet) -> bool {
         self.networks.nets().any(|network| network.contains(net))
     }
 
-    /// Whether packets of the tunnels travel in a family of the underlay.
+    /// Returns whether packets of the tunnels travel in a family of the underlay.
     pub(crate) fn travels_in(&self, family: Family) -> bool {
         self.tunnel()
             .and_then(|tunnel| tunnel.outer())
             .map_or(self.has(family), |outer| outer == family)
     }
 
-    /// Whether a family is in use.
+    /// Returns whether the network has a family.
     pub fn has(&self, family: Family) -> bool {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Whether packets between nodes are encrypted: then nothing is asked beside the overlay network but ping.
+    /// Returns whether packets between nodes are encrypted. Then only ping is sent over the underlay.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }
 
-    /// Whether IPv4 is in use.
+    /// Returns whether the network has IPv4.
     pub fn v4(&self) -> bool {
         self.networks.v4().is_some()
     }
 
-    /// Whether IPv6 is in use.
+    /// Returns whether the network has IPv6.
     pub fn v6(&self) -> bool {
         self.networks.v6().is_some()
     }
 
-    /// The device through which packets of pods go to other nodes; `None` where the backend has none, or it is not known.
+    /// Returns the device through which packets of pods go to other nodes; `None` where the backend has none, or it is not known.
     pub fn device(&self, family: Family) -> Option<String> {
         // Where it is not known how a backend is configured, IPv4's device is taken for that of both families.
         let assumed = self.encapsulation.is_none() && self.v4();
@@ -115,7 +115,7 @@ impl Network {
         device?.named(self.vni)
     }
 
-    /// The bytes that the backend adds to a packet over a family, as far as they are known.
+    /// Returns how many bytes the backend adds to a packet over a family; `None` where that is not known.
     pub fn overhead(&self, family: Family) -> Option<u32> {
         self.backend.map(|backend| backend.overhead.over(family))
     }

@@ -1,4 +1,4 @@
-//! What the doctor says: findings, what it could not look at, and the report of both.
+//! The doctor's output: findings, checks that could not be made, and the report of both.
 
 use crate::command::{ActsOn, Command};
 use jiff::Timestamp;
@@ -10,14 +10,14 @@ use types::problem::MUTE;
 
 /// The schema of [`Report`].
 pub const SCHEMA: &str = "flannel.findings/1";
-/// Where a remedy belongs if it says nothing else.
+/// The place of remedies that name no other one.
 pub const HERE: &str = "this node";
 /// Where a remedy belongs that all nodes need.
 pub(crate) const EVERYWHERE: &str = "every node";
 /// Where commands of kubectl belong: once, since they are the cluster's.
 pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -49,22 +49,22 @@ impl fmt::Display for Severity {
 /// Something that was seen, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was seen.
+    /// What was found, as text.
     pub text: String,
     /// The command or source that shows it.
     pub from: String,
 }
 
-/// What ends the problem.
+/// The commands that end a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// Commands for a shell, to be typed as they stand, in this order, then comments about them. Empty if no command can do it.
+    /// Commands for a shell, to be typed in this order, then comments about them. Empty if no command can end the problem.
     pub commands: Vec<String>,
-    /// Where to type them.
+    /// The machine on which to type them.
     pub on: String,
 }
 
-/// One problem.
+/// One problem of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The check that found it.
@@ -74,27 +74,27 @@ pub struct Finding {
     /// The only address family that it is about; none where it is about both.
     #[serde(skip)]
     pub family: Option<Family>,
-    /// How bad it is.
+    /// The severity of a finding.
     pub severity: Severity,
     /// What is wrong, in one sentence.
     pub what: String,
     /// Its cause or its consequence.
     pub why: String,
-    /// What was seen.
+    /// What was found, as text.
     pub evidence: Vec<Evidence>,
-    /// What to type.
+    /// The commands that end it.
     pub remedy: Remedy,
-    /// What each command of the remedy acts on, until the remedy says where to type them.
+    /// What each command of the remedy acts on, until [`Remedy::on`] is derived from that.
     #[serde(skip)]
     pub acts_on: Vec<ActsOn>,
-    /// When it was found first; `None` where nobody keeps watch.
+    /// When it was found first; `None` without a daemon that repeats the checks.
     pub since: Option<Timestamp>,
     /// The check whose finding explains this one. Such a finding needs no remedy of its own.
     pub explained_by: Option<String>,
 }
 
 impl Finding {
-    /// A problem without evidence and remedy so far.
+    /// Creates a finding without evidence and remedy.
     pub fn new(
         check: &str,
         severity: Severity,
@@ -127,7 +127,7 @@ impl Finding {
         self
     }
 
-    /// Adds something that was seen.
+    /// Adds evidence: a text, and the command or source that shows it.
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
         self.evidence.push(Evidence {
@@ -137,7 +137,7 @@ impl Finding {
         self
     }
 
-    /// Adds a command.
+    /// Adds a command to the remedy.
     #[must_use]
     pub fn run(mut self, command: impl Into<Command>) -> Self {
         let Command { text, acts_on } = command.into();
@@ -146,27 +146,27 @@ impl Finding {
         self
     }
 
-    /// Adds commands.
+    /// Adds commands to the remedy.
     #[must_use]
     pub(crate) fn run_all<C: Into<Command>>(self, commands: impl IntoIterator<Item = C>) -> Self {
         commands.into_iter().fold(self, Self::run)
     }
 
-    /// Adds what to know of the commands, as a comment of the shell. Comments come last.
+    /// Adds a note on the commands as a comment of the shell. Comments come last.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         self.remedy.commands.push(format!("# {text}"));
         self
     }
 
-    /// Says where the commands belong.
+    /// Sets the machine on which to type the commands.
     #[must_use]
     pub fn on(mut self, place: impl Into<String>) -> Self {
         self.remedy.on = place.into();
         self
     }
 
-    /// What tells it from other findings.
+    /// Returns what distinguishes it from other findings.
     pub fn key(&self) -> (String, String) {
         (self.check.clone(), self.about.clone())
     }
@@ -214,62 +214,62 @@ impl fmt::Display for Finding {
 /// A check that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
-    /// The check.
+    /// The id of the check.
     pub check: String,
-    /// Why not.
+    /// Why it could not be made.
     pub why: String,
 }
 
-/// Whether a daemon runs.
+/// Whether a daemon runs on the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonState {
-    /// It answers.
+    /// It runs and answers.
     Running,
-    /// It is there and does not answer.
+    /// It runs and does not answer.
     Hanging,
-    /// There is none.
+    /// No daemon runs.
     Stopped,
-    /// Nobody knows.
+    /// It is not known.
     #[default]
     Unknown,
 }
 
-/// Everything that was found.
+/// The findings of one round of checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// The schema: [`SCHEMA`].
     pub schema: String,
     /// This node's name.
     pub node: String,
-    /// When it was looked.
+    /// When the checks were made.
     pub at: Timestamp,
-    /// Whether a daemon runs.
+    /// Whether a daemon runs on the node.
     pub daemon: DaemonState,
     /// Number of checks in the table.
     pub checks: usize,
-    /// The gravest first, causes before what they explain.
+    /// The findings, the most severe first, causes before their consequences.
     pub findings: Vec<Finding>,
     /// Checks that could not be made.
     pub unknown: Vec<Unknown>,
 }
 
 impl Report {
-    /// The findings that no other one explains.
+    /// Returns the findings that no other one explains.
     pub fn causes(&self) -> impl Iterator<Item = &Finding> {
         self.findings
             .iter()
             .filter(|finding| finding.explained_by.is_none())
     }
 
-    /// The findings that this one explains.
+    /// Returns the findings that this one explains.
     pub fn explained<'a>(&'a self, cause: &'a Finding) -> impl Iterator<Item = &'a Finding> {
         self.findings
             .iter()
             .filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
     }
 
-    /// The number of unexplained findings of a severity.
+    /// Returns the number of unexplained findings of a severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.causes()
             .filter(|finding| finding.severity == severity)

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use traffic_rules::reader::Stop;
 
-/// What firewalld accepts.
+/// What an active firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalld {
     /// The networks of ours whose packets it forwards.
@@ -23,7 +23,7 @@ pub struct Firewalls {
     pub(crate) barriers: Vec<Barrier>,
 }
 
-/// What drops packets.
+/// A rule or a policy that drops packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The rule or the policy.
@@ -41,7 +41,7 @@ pub struct Table {
     pub command: String,
     /// Whether our jump is present.
     pub jump: bool,
-    /// What drops pods' packets in FORWARD, one behind the other.
+    /// What drops pods' packets in FORWARD, in order.
     pub forward: Vec<Block>,
     /// The number of the last rule of FORWARD that jumps to a chain of network policies.
     pub policies: Option<usize>,
@@ -54,7 +54,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rules.
+    /// Returns a table without rules.
     pub fn empty(network: &IpNet, command: &str) -> Self {
         Self {
             network: *network,
@@ -95,13 +95,13 @@ impl Table {
 /// An nftables chain on the forward hook that blocks packets of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Barrier {
-    /// ip, ip6 or inet.
+    /// The family of the table: ip, ip6 or inet.
     pub family: String,
-    /// Its table.
+    /// The name of the table.
     pub table: String,
-    /// Its name.
+    /// The name of the chain.
     pub chain: String,
-    /// The network.
+    /// The network whose packets it drops.
     pub network: IpNet,
     /// Whether a rule rejects the packets, rather than the policy.
     pub by_rule: bool,

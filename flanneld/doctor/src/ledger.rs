@@ -1,4 +1,4 @@
-//! What was found before: since when a finding stands, and which ones came and went.
+//! The findings of earlier rounds: since when each exists, and which are new or gone.
 
 use crate::finding::{Finding, Report};
 use jiff::Timestamp;
@@ -15,12 +15,12 @@ pub struct Ledger {
 pub struct News {
     /// Findings that were not there before, or that something else explained.
     pub came: Vec<Finding>,
-    /// Findings that are no more.
+    /// Findings that are gone.
     pub went: Vec<Finding>,
 }
 
 impl Ledger {
-    /// Enters a report: dates its findings and tells what is new.
+    /// Enters a report: dates its findings and returns what is new and what is gone.
     pub fn enter(&mut self, report: &mut Report) -> News {
         let mut news = News::default();
         let mut now = BTreeMap::new();
@@ -28,14 +28,14 @@ impl Ledger {
             let known = self.known.get(&finding.key());
             let since = known.map(|(since, _)| *since);
             finding.since = Some(since.unwrap_or(report.at));
-            // What nothing explains any more was not told while something did.
+            // A finding that is no longer explained was not reported before.
             let was_explained = known.is_some_and(|(_, before)| before.explained_by.is_some());
             if since.is_none() || was_explained && finding.explained_by.is_none() {
                 news.came.push(finding.clone());
             }
             now.insert(finding.key(), (since.unwrap_or(report.at), finding.clone()));
         }
-        // A check that could not be made says nothing about its findings: they are not over.
+        // A check that could not be made does not end its findings.
         let blind = |finding: &Finding| {
             report
                 .unknown

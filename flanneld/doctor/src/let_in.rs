@@ -1,4 +1,4 @@
-//! The commands that let packets of other nodes in, and nobody else's.
+//! The commands that accept packets of other nodes, and of no other hosts.
 
 use crate::encapsulation::iptables;
 use crate::facts::daemon::Choice;
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
 /// Limit on the prefixes in a command. More of them are widened to their neighbourhoods.
-const MOST: usize = 32;
+const MAX_PREFIXES: usize = 32;
 /// More commands than this for one program become a loop.
 const MAX_COMMANDS: usize = 4;
 
@@ -23,11 +23,11 @@ pub(crate) const RELOAD: &str = "firewall-cmd --reload";
 /// The program that manages a host's firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// ufw.
+    /// ufw, which has commands of its own.
     Ufw,
-    /// firewalld.
+    /// firewalld, which has commands of its own.
     Firewalld,
-    /// None: rules of iptables.
+    /// No program: rules of iptables.
     Iptables,
 }
 
@@ -45,9 +45,9 @@ pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
 pub(crate) struct Origin {
     /// The interface; `None` for commands that run on every node, where it may have another name.
     pub interface: Option<String>,
-    /// The addresses.
+    /// The networks that contain the addresses of other nodes.
     pub sources: Vec<IpNet>,
-    /// The family.
+    /// The address family.
     pub family: Family,
 }
 
@@ -89,7 +89,7 @@ impl Origin {
     /// that run on every node.
     #[must_use]
     pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
-        // To the others this node is one of the other nodes.
+        // For other nodes this node is also a sender.
         let own = facts
             .daemon
             .choice
@@ -147,7 +147,7 @@ pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Ve
 fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
-        if nets.len() <= MOST {
+        if nets.len() <= MAX_PREFIXES {
             break;
         }
         let wider = |net: &IpNet| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_become_few_prefixes_and_never_all_of_them() {
+    fn many_addresses_become_few_prefixes_never_one_of_all() {
         assert_eq!(
             few(&nets(&["192.0.2.2/32", "192.0.2.3/32"])),
             nets(&["192.0.2.2/31"])
@@ -307,7 +307,7 @@ mod tests {
         );
         let many = scattered(5000);
         assert!(
-            many.len() <= MOST && many.iter().all(|net| net.prefix_len() >= 8),
+            many.len() <= MAX_PREFIXES && many.iter().all(|net| net.prefix_len() >= 8),
             "{many:?}"
         );
     }

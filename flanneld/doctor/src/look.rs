@@ -32,32 +32,32 @@ use std::path::Path;
 use std::time::Instant;
 use tally::Tally;
 
-/// Looks at the host, again and again.
+/// Reads facts from the host repeatedly.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// Where things are.
+    /// Paths of files and folders on the host.
     pub places: Places,
     /// The programs that list firewalls.
     pub programs: Programs,
-    /// The counters of checksum errors at earlier looks, by the time since the first one.
+    /// The counters of checksum errors at earlier reads, by the time since the first one.
     checksums: Tally,
     began: Option<Instant>,
 }
 
 impl Look {
-    /// Everything about the host but its firewalls, which are listed by processes and therefore less often.
+    /// Reads everything about the host except its firewalls, which are listed by processes and therefore less often.
     pub async fn host(
         &mut self,
         network: Option<&Network>,
         underlay: Option<&str>,
         targets: &[Target],
     ) -> Host {
-        let (interfaces, routes, ways) = netlink::read(targets).await;
+        let (interfaces, routes, lookups) = netlink::read(targets).await;
         let mut host = Host {
             name: proc::hostname(),
             interfaces,
             routes,
-            ways,
+            lookups,
             name_servers: proc::name_servers(&self.places.resolv),
             conntrack: proc::conntrack(),
             neighbours: proc::neighbours(),
@@ -83,7 +83,7 @@ impl Look {
         host
     }
 
-    /// What pods depend on beside the network.
+    /// Reads what pods depend on in addition to the network.
     pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
         Pods {
             env: env(&daemon.subnet_file),
@@ -98,7 +98,7 @@ impl Look {
         }
     }
 
-    /// How many checksum errors there were lately; none at the first look.
+    /// Returns how many checksum errors there were in the last minutes; none at the first read.
     fn checksums(&mut self) -> Fact<Checksums> {
         let since = self.began.get_or_insert_with(Instant::now).elapsed();
         Fact::from_result(proc::checksums().map(|now| self.checksums.gained(since, now)))
@@ -107,24 +107,24 @@ impl Look {
 
 /// The peers that are reached by another interface than the underlay.
 fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
-    let ways = host
-        .ways
+    let lookups = host
+        .lookups
         .known()
         .into_iter()
         .flatten()
-        .filter(|way| way.kind == LookupPurpose::Peer && way.to.is_ipv4());
-    let other = ways.filter(|way| {
-        let by = way
+        .filter(|lookup| lookup.kind == LookupPurpose::Peer && lookup.to.is_ipv4());
+    let other = lookups.filter(|lookup| {
+        let by = lookup
             .by
             .as_ref()
             .ok()
             .and_then(|answer| host.interface(answer.index));
         by.is_some_and(|interface| interface.name != underlay && !interface.loopback)
     });
-    other.map(|way| way.to).collect()
+    other.map(|lookup| lookup.to).collect()
 }
 
-/// subnet.env, as it is.
+/// Reads subnet.env.
 fn env(path: &Path) -> Fact<Env> {
     if path.is_dir() {
         return Fact::Known(Env {

@@ -1,4 +1,4 @@
-//! The facts that a check needs, by name: where one could not be had, the check is unknown.
+//! The facts that a check needs, by name: where one is unavailable, the check is unknown.
 
 use crate::facts::Facts;
 
@@ -11,7 +11,7 @@ pub enum Need {
     Interfaces,
     /// The routes.
     Routes,
-    /// The ways to other addresses.
+    /// The kernel's route lookups for other addresses.
     RouteLookups,
     /// The sysctls.
     Sysctls,
@@ -74,7 +74,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Why the fact could not be had; `None` if it is known, or known to be absent.
+    /// Returns why the fact is unavailable; `None` if it is known, or known to be absent.
     pub fn missing(self, facts: &Facts) -> Option<&str> {
         let (host, daemon, store, leases, pods) = (
             &facts.host,
@@ -87,7 +87,7 @@ impl Need {
             Need::Network => facts.network.why(),
             Need::Interfaces => host.interfaces.why(),
             Need::Routes => host.routes.why(),
-            Need::RouteLookups => host.ways.why(),
+            Need::RouteLookups => host.lookups.why(),
             Need::Sysctls => host.sysctls.why(),
             Need::Firewalls => host.firewalls.why(),
             Need::Ports => host.ports.why(),

@@ -14,15 +14,15 @@ use types::{Encapsulation, Family};
 
 /// The mark that kube-proxy sets on packets of Services: pods' packets to pods do not have it.
 const KUBE_PROXY: u32 = 0x4000;
-/// The pods' bridge.
+/// The bridge of pods.
 const BRIDGE: &str = "cni0";
-/// How the names of interfaces begin that are those of containers beside Kubernetes, of virtual machines, or the loopback.
+/// Prefixes of the names of interfaces for containers outside of Kubernetes and virtual machines, and the loopback.
 const OTHERS: &[&str] = &[
     "lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman",
 ];
-/// TCP and UDP.
+/// The protocol numbers of TCP and UDP.
 const PROTOCOLS: [u32; 2] = [6, 17];
-/// firewalld's table.
+/// The name of firewalld's table.
 pub(crate) const FIREWALLD: &str = "firewalld";
 
 /// Judges the table `filter` of one family and variant of iptables.
@@ -135,7 +135,7 @@ pub(crate) fn of_tunnel(
         .map(Ranges::net)
         .collect();
     let source = match (peers.as_slice(), near.as_slice()) {
-        // Anybody, but no pod.
+        // Any sender except pods.
         ([], []) => {
             let pods: Vec<Ranges> = pods
                 .iter()
@@ -278,7 +278,7 @@ pub fn barrier(
     })
 }
 
-/// Judges firewalld's table.
+/// Returns what firewalld's table accepts of our packets.
 pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
     let only = |table: &Listed, _: &str, _: &Base| {
         table.program == Program::Nft && table.name == FIREWALLD

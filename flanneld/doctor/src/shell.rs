@@ -20,7 +20,7 @@ mod tests {
 
         /// The shell reads back what went in, and runs nothing of it.
         #[test]
-        fn a_shell_reads_it_as_one_word(text in "[^\0]{0,20}|[$`\"'\\\\;|&<>() \n!*?~#-]{0,12}") {
+        fn quoted_text_is_one_word_for_a_shell(text in "[^\0]{0,20}|[$`\"'\\\\;|&<>() \n!*?~#-]{0,12}") {
             let output = std::process::Command::new("sh").arg("-c").arg(format!("printf '%s' {}", word(&text))).output().unwrap();
             prop_assert_eq!(String::from_utf8_lossy(&output.stdout), text);
         }

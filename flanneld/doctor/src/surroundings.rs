@@ -10,6 +10,6 @@ pub struct Surroundings {
     pub underlay: Option<String>,
     /// The addresses of the other nodes.
     pub peers: Vec<IpAddr>,
-    /// The networks of the underlay's addresses: where other nodes may be as long as none is known.
+    /// The networks of the underlay's addresses, where other nodes may be as long as none is known.
     pub near: Vec<IpNet>,
 }

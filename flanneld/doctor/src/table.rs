@@ -30,7 +30,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     .flatten()
 }
 
-/// Judges the facts.
+/// Runs all checks on the facts.
 pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     let (mut findings, mut unknown) = (Vec::new(), Vec::new());
     for check in checks() {

@@ -57,7 +57,7 @@ fn only(facts: &Facts, check: &str) -> Finding {
 }
 
 #[test]
-fn no_facts_raise_nothing_and_leave_everything_unknown() {
+fn missing_facts_leave_every_check_unknown() {
     let report = report(&Facts::default());
     assert_eq!(report.findings, []);
     let unknown: BTreeSet<&str> = report
@@ -78,13 +78,13 @@ fn no_facts_raise_nothing_and_leave_everything_unknown() {
 }
 
 #[test]
-fn a_healthy_node_has_no_findings_and_nothing_is_unknown() {
+fn healthy_node_has_no_findings_and_no_unknown_checks() {
     let report = report(&healthy());
     assert_eq!((report.findings, report.unknown), (vec![], vec![]));
 }
 
 #[test]
-fn the_table_is_sound() {
+fn table_of_checks_is_consistent() {
     let ids: Vec<&str> = checks().map(|check| check.id).collect();
     assert_eq!(
         ids.iter().collect::<BTreeSet<_>>().len(),
@@ -113,7 +113,7 @@ fn the_table_is_sound() {
 }
 
 #[test]
-fn each_check_is_raised_by_its_case_alone() {
+fn check_is_raised_only_by_its_case() {
     let mut raised = BTreeSet::new();
     for (check, spoil) in cases::CASES {
         let mut facts = healthy();
@@ -149,7 +149,7 @@ fn each_check_is_raised_by_its_case_alone() {
                     .all(|seen| !seen.text.is_empty() && !seen.from.is_empty()),
                 "{finding:?}"
             );
-            // A sentence is put together by whoever shows it.
+            // The program that prints it makes a sentence of it.
             assert!(
                 ![&finding.what, &finding.why]
                     .iter()
@@ -164,10 +164,10 @@ fn each_check_is_raised_by_its_case_alone() {
 }
 
 #[test]
-fn a_fact_that_could_not_be_had_leaves_its_checks_unknown() {
+fn unavailable_fact_leaves_its_checks_unknown() {
     for check in checks() {
         for need in check.needs {
-            // As bad as it gets, and still nobody may say so.
+            // The fault exists, but without the fact the check must not report it.
             for (_, spoil) in cases::CASES.iter().filter(|(id, _)| *id == check.id) {
                 let mut facts = healthy();
                 spoil(&mut facts);
@@ -193,7 +193,7 @@ fn a_fact_that_could_not_be_had_leaves_its_checks_unknown() {
 }
 
 #[test]
-fn what_needs_waiting_is_not_told_at_once() {
+fn waiting_checks_report_nothing_right_after_a_start() {
     for (id, spoil) in cases::CASES {
         let mut facts = healthy();
         spoil(&mut facts);
@@ -211,7 +211,7 @@ fn what_needs_waiting_is_not_told_at_once() {
 }
 
 #[test]
-fn what_is_explained_is_folded_and_explains_nothing() {
+fn explained_finding_is_folded_and_explains_nothing() {
     let mut facts = healthy();
     for id in ["wrong-interface", "duplicate-address", "ip-forward"] {
         cases::CASES
@@ -245,7 +245,7 @@ fn what_is_explained_is_folded_and_explains_nothing() {
 }
 
 #[test]
-fn a_report_survives_json() {
+fn report_survives_json() {
     for (id, spoil) in cases::CASES {
         let mut facts = healthy();
         spoil(&mut facts);
@@ -280,7 +280,7 @@ fn a_report_survives_json() {
 }
 
 #[test]
-fn a_finding_is_dated_once_and_its_end_is_told_once() {
+fn finding_is_dated_once_and_ends_once() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
     let mut ledger = Ledger::default();
     let mut bad = healthy();
@@ -293,7 +293,7 @@ fn a_finding_is_dated_once_and_its_end_is_told_once() {
     let mut second = judge(&bad, at(20));
     assert_eq!(ledger.enter(&mut second), crate::ledger::News::default());
     assert_eq!(second.findings[0].since, Some(at(10)));
-    // Whoever cannot look does not say that it is over.
+    // A check that is unknown does not end its finding.
     cases::withhold(&mut bad, Need::Sysctls);
     assert_eq!(
         ledger.enter(&mut judge(&bad, at(30))),
@@ -321,7 +321,7 @@ proptest! {
 
     /// Whatever a peer calls itself, what is shown is printable and what is typed is one word.
     #[test]
-    fn names_of_others_do_no_harm(name in hostile()) {
+    fn hostile_names_are_printable_and_quoted(name in hostile()) {
         let of = |spoil: &cases::Spoil, name: &str| {
             let mut facts = healthy();
             spoil(&mut facts);
@@ -337,7 +337,7 @@ proptest! {
             }
             // A name stands in a command quoted or not at all.
             for command in &finding.remedy.commands {
-                // A short name may occur in what the command says by itself.
+                // A short name may occur in the command itself.
                 let by_itself = own.iter().any(|own| own.contains(&name));
                 prop_assert!(name.is_empty() || shell::word(&name) == name || by_itself || !bare(command).contains(&name), "{:?}", command);
             }
@@ -346,7 +346,7 @@ proptest! {
 }
 
 #[test]
-fn severities_are_as_the_table_says_or_milder_by_circumstance() {
+fn severity_is_that_of_the_table_or_milder() {
     for (id, spoil) in cases::CASES {
         let mut facts = healthy();
         spoil(&mut facts);
@@ -377,14 +377,14 @@ fn severities_are_as_the_table_says_or_milder_by_circumstance() {
 }
 
 #[test]
-fn facts_know_what_they_are() {
+fn fact_is_known_absent_or_unavailable() {
     assert_eq!(Fact::of(None::<u8>), Fact::Absent);
     assert_eq!(Fact::from_result(Err::<u8, _>("no")).why(), Some("no"));
     assert_eq!(Fact::Known(1).known(), Some(&1));
 }
 
 #[test]
-fn a_daemon_that_starts_anew_is_no_filtered_port() {
+fn restarting_daemon_is_no_filtered_port() {
     let mut facts = healthy();
     let Fact::Known(mesh) = &mut facts.mesh else {
         panic!("no mesh")
@@ -398,7 +398,7 @@ fn a_daemon_that_starts_anew_is_no_filtered_port() {
     mesh.paths[0].since = Some(30);
     assert_eq!(causes(&facts), ["probe-filtered"]);
     assert!(only(&facts, "probe-filtered").remedy.commands[0].starts_with("iptables -I INPUT"));
-    // A closed port is no firewall's: nobody opens one because of it.
+    // A closed port is not due to a firewall, and no command opens one because of it.
     let Fact::Known(mesh) = &mut facts.mesh else {
         panic!("no mesh")
     };
@@ -415,7 +415,7 @@ fn a_daemon_that_starts_anew_is_no_filtered_port() {
 }
 
 #[test]
-fn state_of_a_path_has_the_finding_that_the_page_names() {
+fn path_state_has_the_finding_that_the_docs_name() {
     let page = include_str!("../../../docs/probing.md");
     for state in State::ALL {
         let mut facts = healthy();

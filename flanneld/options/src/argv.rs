@@ -6,13 +6,13 @@ use std::ffi::OsString;
 use clap::{Arg, Command};
 
 use crate::mistake::Mistake;
-use crate::renamed;
 use crate::value::Value;
+use types::renamed;
 
 /// The flag whose value is never shown.
 const SECRET: &str = "etcd-password";
 
-/// A command line as clap reads it, and what clap could not say about it.
+/// A command line as clap reads it, and what clap could not report about it.
 #[derive(Debug, Default)]
 pub(crate) struct Argv {
     /// Flags with a value each, in order; their names are known ones.
@@ -23,7 +23,6 @@ pub(crate) struct Argv {
     pub(crate) ignored: Option<String>,
     /// Flags that were given by a former name, with the present one.
     pub(crate) renamed: Vec<(String, String)>,
-    /// What is wrong.
     pub(crate) mistakes: Vec<Mistake>,
 }
 
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn dashes_values_and_the_end_of_flags() {
+    fn flags_are_read_in_all_of_gos_spellings() {
         let want = pair("iface", "eth0");
         for args in [
             &["-iface", "eth0"][..],
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_found() {
+    fn all_mistakes_of_a_command_line_are_found() {
         let mistakes = read(&["--ifcae=eth0", "---x", "--=1", "--iface"]).mistakes;
         assert_eq!(mistakes.len(), 4, "{mistakes:?}");
         assert!(

@@ -1,4 +1,4 @@
-//! Where etcd listens, and where in it our keys are.
+//! Addresses of etcd, and the root of our keys in it.
 
 use std::fmt;
 use types::Coded;
@@ -9,7 +9,7 @@ use types::problem::text;
 pub struct Endpoint {
     /// Where to connect.
     pub target: Target,
-    /// Whether TLS is spoken.
+    /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
@@ -18,15 +18,15 @@ pub struct Endpoint {
 pub enum Target {
     /// A host name or address (IPv6 without brackets), and a port.
     Host(String, u16),
-    /// A unix socket.
+    /// The path of a unix socket.
     Unix(String),
 }
 
-/// What is said of an address with a user in it; nothing of the address itself, since a password may be there, in any form.
+/// The error for an address with a user in it. It quotes nothing of the address, which may contain a password in any form.
 pub(super) const USER: &str = "a user is given with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), \
      not in the address of an etcd endpoint; it should look like http://10.0.0.1:2379";
 
-/// Whether there is a user in an address, perhaps with a password: that part ends with an `@`, which somebody may have encoded.
+/// Returns whether an address contains a user, perhaps with a password. That part ends with an `@`, which may be percent-encoded.
 pub(super) fn holds_user(text: &str) -> bool {
     text.contains('@') || text.contains("%40")
 }
@@ -36,9 +36,9 @@ pub(super) fn holds_user(text: &str) -> bool {
 pub enum EndpointError {
     /// It contains a user. Nothing of it is kept.
     User,
-    /// It is no address.
+    /// It is no address of an endpoint.
     Bad {
-        /// The text.
+        /// The text that was given.
         text: String,
         /// What is wrong with it.
         fault: EndpointFault,
@@ -58,15 +58,15 @@ pub enum EndpointFault {
     TooMuch,
     /// The bracket behind an IPv6 address is missing.
     NoBracket,
-    /// There is something else in the brackets.
+    /// The brackets contain no IPv6 address.
     NoIpv6,
-    /// Something else than a port follows the brackets.
+    /// Something other than a port follows the brackets.
     NoPort,
     /// An IPv6 address without brackets.
     BareIpv6,
-    /// There is no host.
+    /// The host is missing.
     NoHost,
-    /// The port is none.
+    /// The text of the port is no port number.
     Port(String),
 }
 
@@ -124,10 +124,10 @@ impl fmt::Display for EndpointError {
 impl std::error::Error for EndpointError {}
 
 impl Endpoint {
-    /// Reads one endpoint; one without a scheme speaks TLS where `tls_by_default`.
+    /// Parses one endpoint. Without a scheme it uses TLS where `tls_by_default`.
     ///
     /// # Errors
-    /// Says what is wrong with the text and what it should look like.
+    /// The text contains a user, or it is no address; the error names the fault and shows a valid address.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
         let bad = |fault| EndpointError::Bad {
             text: text.to_owned(),
@@ -202,7 +202,7 @@ impl Endpoint {
         })
     }
 
-    /// The host and port to look up; none for a unix socket.
+    /// Returns the host and port to look up; none for a unix socket.
     pub fn host(&self) -> Option<(&str, u16)> {
         match &self.target {
             Target::Host(host, port) => Some((host, *port)),
@@ -224,7 +224,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A path cleaned as Go's `path.Clean` does: doubled slashes, `.` and `..` vanish, and so does the slash at the end.
+/// Cleans a path as Go's `path.Clean` does: removes doubled slashes, `.`, `..` and a slash at the end.
 pub(crate) fn clean(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints() {
+    fn endpoints_are_read_or_refused_with_a_reason() {
         for (text, tls, want) in [
             ("http://127.0.0.1:4001", true, "http://127.0.0.1:4001"),
             (

@@ -1,6 +1,6 @@
 //! Every flag: its name, variable, kind of value, default and line of help.
 //!
-//! A field is a list because Go's `flag` takes a flag any number of times: every value is checked, and the last one counts unless
+//! A field is a list because Go's `flag` takes a flag any number of times: every value is checked, and the last one applies unless
 //! the flag is repeatable.
 
 use clap::{ArgAction, Args, Parser};

@@ -1,6 +1,6 @@
 //! Values as Go's `flag` and klog read them.
 
-/// A truth value as Go's `strconv.ParseBool` reads it.
+/// Parses a truth value as Go's `strconv.ParseBool` does.
 pub(crate) fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -9,7 +9,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// An integer as Go's `strconv.ParseInt(text, 0, 64)` reads it: `10`, `0x10`, `0o17`, `017`, `0b11`, `1_000`, with a sign.
+/// Parses an integer as Go's `strconv.ParseInt(text, 0, 64)` does: `10`, `0x10`, `0o17`, `017`, `0b11`, `1_000`, with a sign.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, body) = match text.strip_prefix('-') {
         Some(body) => (true, body),
@@ -27,7 +27,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
     } else {
         (10, lower.as_str(), false)
     };
-    // An underscore stands between digits, or between the base's prefix and a digit.
+    // An underscore is allowed between digits, and between the base's prefix and a digit.
     let digits = if prefixed {
         digits.strip_prefix('_').unwrap_or(digits)
     } else {
@@ -45,7 +45,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
-/// A decimal integer, as klog reads its levels.
+/// Parses a decimal integer, as klog does for its levels.
 pub(crate) fn decimal(text: &str) -> Option<i32> {
     text.parse().ok()
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_of_go() {
+    fn integers_are_read_as_in_go() {
         for (text, want) in [
             ("10", Some(10)),
             ("010", Some(8)),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_of_go() {
+    fn truth_values_are_read_as_in_go() {
         for text in ["1", "t", "T", "true", "TRUE", "True"] {
             assert_eq!(truth(text), Some(true));
         }

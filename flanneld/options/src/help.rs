@@ -1,13 +1,13 @@
-//! What `--help` prints: clap's flags by group, in the dense form `--flag=VALUE` that fits 80 columns.
+//! The output of `--help`: clap's flags by group, in the dense form `--flag=VALUE` that fits 80 columns.
 
 use crate::argv::{is_switch, value_name};
 use crate::mistake::Mistake;
 use clap::{Arg, Command};
 use types::printable;
 
-/// Column at which the descriptions begin.
+/// The column at which descriptions begin.
 const COLUMN: usize = 30;
-/// Where descriptions are wrapped.
+/// The column at which descriptions are wrapped.
 const WIDTH: usize = 80;
 
 /// What flanneld does and how it reads its flags.
@@ -29,7 +29,7 @@ this host; 5 the lease is lost for good (start again: a new one is acquired).
 Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto
 ";
 
-/// The whole help.
+/// Renders the whole help.
 pub(crate) fn help(command: &Command) -> String {
     let (about, syntax) = ABOUT.split_once("\n\n").unwrap_or((ABOUT, ""));
     let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\n{syntax}");
@@ -71,7 +71,7 @@ fn description(arg: &Arg) -> String {
     text
 }
 
-/// One flag's lines: its name, and its description wrapped beside it.
+/// Renders one flag: its name, and its description in the second column.
 fn entry(head: &str, text: &str) -> String {
     let mut out = head.to_owned();
     let mut used = head.chars().count();
@@ -98,11 +98,11 @@ fn entry(head: &str, text: &str) -> String {
     out
 }
 
-/// What stands before a list of mistakes.
+/// Renders a list of mistakes for stderr.
 pub(crate) fn mistakes(command: &Command, list: &[Mistake]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
-        // What was typed stands in it as it was typed.
+        // A mistake quotes its value unescaped.
         out.push_str(&format!("  {}\n", printable::line(&mistake.to_string())));
     }
     out.push_str(&format!(
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flag_has_its_line_and_no_line_is_too_long() {
+    fn help_has_every_flag_within_80_columns() {
         let command = crate::command();
         let text = help(&command);
         assert!(command.get_arguments().count() > 40);

@@ -7,65 +7,67 @@ use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
 
-/// The Nodes of Kubernetes, where they are asked for; a value that cannot be read is a mistake all the same.
-pub(crate) fn kube(flags: &KubernetesFlags, reader: &mut Reader) -> Option<KubeOptions> {
-    let KubernetesFlags {
-        kube_subnet_mgr,
-        kube_api_url,
-        kube_annotation_prefix,
-        kubeconfig_file,
-        net_config_path,
-        set_node_network_unavailable,
-    } = flags;
-    let wanted = reader.on(kube_subnet_mgr);
-    let clear_condition = reader.on(set_node_network_unavailable);
-    if !wanted {
-        return None;
-    }
-    let mut urls = Vec::new();
-    if let Some(value) = given(kube_api_url) {
-        for text in value
-            .text
-            .split(',')
-            .map(str::trim)
-            .filter(|text| !text.is_empty())
-        {
-            match server_url(text) {
-                Ok(url) => urls.push(url),
-                // A password may contain the comma that separates addresses.
-                Err(why) => {
-                    let named = (!value.text.contains(['@', '?'])).then(|| text.to_owned());
-                    reader.wrong(value.mistake(Fault::Server { named, why }));
+impl KubernetesFlags {
+    /// Returns how to reach the Nodes of Kubernetes where `--kube-subnet-mgr` is on. Switches are checked even where it is off.
+    pub(crate) fn read(&self, reader: &mut Reader) -> Option<KubeOptions> {
+        let Self {
+            kube_subnet_mgr,
+            kube_api_url,
+            kube_annotation_prefix,
+            kubeconfig_file,
+            net_config_path,
+            set_node_network_unavailable,
+        } = self;
+        let wanted = reader.on(kube_subnet_mgr);
+        let clear_condition = reader.on(set_node_network_unavailable);
+        if !wanted {
+            return None;
+        }
+        let mut urls = Vec::new();
+        if let Some(value) = given(kube_api_url) {
+            for text in value
+                .text
+                .split(',')
+                .map(str::trim)
+                .filter(|text| !text.is_empty())
+            {
+                match server_url(text) {
+                    Ok(url) => urls.push(url),
+                    // A password may contain the comma that separates addresses.
+                    Err(why) => {
+                        let named = (!value.text.contains(['@', '?'])).then(|| text.to_owned());
+                        reader.wrong(value.mistake(Fault::Server { named, why }));
+                    }
                 }
             }
         }
+        let prefix = kube_annotation_prefix.last().and_then(|value| {
+            Prefix::parse(&value.text)
+                .map_err(|why| {
+                    reader.wrong(Mistake::Prefix {
+                        from: value.from.clone(),
+                        why,
+                    });
+                })
+                .ok()
+        })?;
+        Some(KubeOptions {
+            urls,
+            kubeconfig: file(kubeconfig_file),
+            prefix,
+            net_conf: file(net_config_path).unwrap_or_default(),
+            clear_condition,
+            identity: Identity::Nobody,
+            user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
+            up: boot_time(),
+        })
     }
-    let prefix = kube_annotation_prefix.last().and_then(|value| {
-        Prefix::parse(&value.text)
-            .map_err(|why| {
-                reader.wrong(Mistake::Prefix {
-                    from: value.from.clone(),
-                    why,
-                });
-            })
-            .ok()
-    })?;
-    Some(KubeOptions {
-        urls,
-        kubeconfig: file(kubeconfig_file),
-        prefix,
-        net_conf: file(net_config_path).unwrap_or_default(),
-        clear_condition,
-        identity: Identity::Nobody,
-        user_agent: format!("flanneld/{}", env!("CARGO_PKG_VERSION")),
-        up: boot_time(),
-    })
 }
 
 /// Checks the variables of Go flannel that have no meaning here: there is no queue that could overflow.
 ///
 /// # Errors
-/// Go flannel ends at this value, too.
+/// EVENT_QUEUE_DEPTH is no integer: Go flannel also ends at it.
 pub(crate) fn check_variables() -> Result<(), Mistake> {
     match std::env::var("EVENT_QUEUE_DEPTH") {
         Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
@@ -75,10 +77,10 @@ pub(crate) fn check_variables() -> Result<(), Mistake> {
     }
 }
 
-/// Which Node the daemon serves, by its environment.
+/// Returns which Node the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
 ///
 /// # Errors
-/// The environment does not say, or says what cannot be a name.
+/// None of them is set, or one holds what cannot be a name.
 pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     if let Some(name) = name_in("NODE_NAME")? {
         return Ok(Identity::Node(name));
@@ -89,7 +91,7 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     }
 }
 
-/// The name in a variable, which becomes part of a path. Another case than the Node's is told once the Nodes are known.
+/// Returns the name in a variable. It becomes part of a URL's path. A difference in case is reported once the Nodes are known.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
         return Ok(None);

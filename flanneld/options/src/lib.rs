@@ -28,7 +28,10 @@ pub use endpoint::{Endpoint, EndpointError, EndpointFault, Target};
 pub use flags::StoreFlags;
 pub use mistake::{Fault, Mistake, Partner, PatternError, Warning};
 pub use selector::{Pattern, Selector};
-pub use settings::{CniConf, LogFormat, Logging, Settings};
+pub use settings::{
+    CniConf, InterfaceSettings, ListenSettings, LogFormat, Logging, NodeSettings, RuleSettings,
+    Settings,
+};
 pub use store::{Etcd, Secret, Store, Tls};
 
 use build::Asked;
@@ -39,30 +42,30 @@ use reader::Reader;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// What a start of the program asks for.
+/// What a command line asks the program to do.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Run the daemon.
+    /// Run the daemon with these settings.
     Run(Box<Settings>),
-    /// Print the help and end.
+    /// Print this help and exit.
     Help(String),
-    /// Print the version and end.
+    /// Print this version and exit.
     Version(String),
-    /// Nothing can be run: every mistake.
+    /// The command line or the environment has these mistakes.
     Mistakes(Vec<Mistake>),
 }
 
-/// The version as `--version` prints it.
+/// Returns the version as `--version` prints it.
 pub fn version() -> String {
     format!("v{} (flannel-rs)", env!("CARGO_PKG_VERSION"))
 }
 
-/// What this process is asked to do. `backends` are the names of all backends.
+/// Reads the command line and the environment of this process. `backends` are the names of all backends.
 pub fn invocation(backends: &[&str]) -> Invocation {
     read(std::env::args_os().skip(1), backends)
 }
 
-/// What a command line (without the program's name) and this process's environment ask for. `backends` are the names of all backends.
+/// Reads a command line (without the program's name) and the environment of this process. `backends` are the names of all backends.
 pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invocation {
     let command = command();
     let argv = argv::normalise(&command, args);
@@ -77,7 +80,7 @@ pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invo
         Ok(flags) => flags,
         Err(error) => return Invocation::Mistakes(vec![Mistake::Unreadable(error.kind())]),
     };
-    match build::read(&flags, Reader::of(argv), backends) {
+    match flags.read(Reader::of(argv), backends) {
         Ok(Asked::Run(settings)) => Invocation::Run(settings),
         Ok(Asked::Version) => Invocation::Version(version()),
         Err(mistakes) => Invocation::Mistakes(mistakes),
@@ -89,7 +92,7 @@ fn command() -> Command {
     environment(Flags::command())
 }
 
-/// Reads variables as flanneld does: an empty one counts as unset, and help never shows what is in them.
+/// Makes clap treat variables as flanneld does: an empty one is unset, and help never shows their values.
 pub fn environment(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = match renamed::former_variable(&arg) {
@@ -108,7 +111,7 @@ pub fn environment(command: Command) -> Command {
     })
 }
 
-/// flanneld's command line for a manual page.
+/// Returns flanneld's command line for a manual page.
 pub fn manual() -> Command {
     let command = Flags::command()
         .after_help(help::EXIT_CODES)
@@ -125,7 +128,7 @@ pub fn manual() -> Command {
     })
 }
 
-/// flanneld's command line for completion by a shell: switches without a value, since a word behind one would end the flags.
+/// Returns flanneld's command line for completion by a shell. Switches have no value there, since a word after one would end the flags.
 pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
@@ -138,7 +141,7 @@ pub fn completion() -> Command {
     })
 }
 
-/// Tells shells which arguments are files and directories.
+/// Marks an argument whose value is a file or a directory, for completion by shells.
 pub fn hinted(arg: Arg) -> Arg {
     let hint = match argv::value_name(&arg) {
         "FILE" => ValueHint::FilePath,
@@ -149,10 +152,10 @@ pub fn hinted(arg: Arg) -> Arg {
 }
 
 impl Invocation {
-    /// Returns the settings to run with, or prints what was asked for, or the mistakes, and returns the exit code.
+    /// Returns the settings to run with. For all else, prints the help, the version or the mistakes.
     ///
     /// # Errors
-    /// The exit code of a start that runs nothing.
+    /// The exit code where there is nothing to run: 0 after help or version, 1 after mistakes.
     #[allow(
         clippy::print_stderr,
         reason = "there is no log yet; what was typed is made printable by `help::mistakes`"

@@ -1,4 +1,4 @@
-//! What is wrong with a command line or an environment, as values.
+//! Mistakes in a command line or an environment, as values.
 
 use crate::endpoint::{Endpoint, EndpointError, USER};
 use std::fmt;
@@ -7,7 +7,7 @@ use subnet_lease::kube::fault::PrefixError;
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// Why nothing can be run.
+/// A mistake that keeps the daemon from starting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mistake {
     /// clap refuses what the normaliser let pass.
@@ -58,37 +58,37 @@ pub enum Mistake {
     Alone {
         /// The flag or variable that was given.
         from: String,
-        /// What is missing.
+        /// The flag that is missing.
         missing: Partner,
     },
-    /// EVENT_QUEUE_DEPTH is no number.
+    /// The variable EVENT_QUEUE_DEPTH holds no integer.
     QueueDepth {
-        /// Its text.
+        /// Its text as it was given.
         depth: String,
     },
-    /// Nothing says which Node this is.
+    /// The environment does not name this host's Node.
     NodeUnknown,
     /// A variable holds what is no name of Kubernetes.
     NodeName {
-        /// The variable.
+        /// The variable that holds it.
         variable: String,
-        /// What is in it.
+        /// The value of the variable.
         name: String,
     },
-    /// Beside the mistakes: what would have been a warning.
+    /// A warning, which is listed with the mistakes because there is no log yet.
     Also(Warning),
 }
 
 /// A flag that goes together with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partner {
-    /// `--etcd-keyfile`.
+    /// `--etcd-keyfile`, which `--etcd-certfile` needs.
     KeyFile,
-    /// `--etcd-certfile`.
+    /// `--etcd-certfile`, which `--etcd-keyfile` needs.
     CertFile,
-    /// `--etcd-password`.
+    /// `--etcd-password`, which `--etcd-username` needs.
     Password,
-    /// `--etcd-username`.
+    /// `--etcd-username`, which `--etcd-password` needs.
     User,
 }
 
@@ -97,7 +97,7 @@ pub enum Partner {
 pub enum Fault {
     /// It is no truth value.
     Truth(String),
-    /// It is no integer.
+    /// It is no integer in Go's syntax.
     Integer(String),
     /// It is no decimal integer.
     Decimal(String),
@@ -109,20 +109,20 @@ pub enum Fault {
     Datapath(String),
     /// A number is out of bounds.
     Range {
-        /// The number.
+        /// The number that was given.
         value: i64,
-        /// The lowest one.
+        /// The lowest number that is allowed.
         low: u64,
-        /// The highest one.
+        /// The highest number that is allowed.
         high: u64,
-        /// What it counts.
+        /// The unit, and the meaning of special values.
         note: &'static str,
     },
     /// A number is no port.
     Port(i64),
     /// It is no public address.
     PublicAddress {
-        /// Its text.
+        /// Its text as it was given.
         text: String,
         /// Of which family it has to be.
         family: types::Family,
@@ -131,7 +131,7 @@ pub enum Fault {
     Address(String),
     /// It is no network that an interface can have an address of.
     InterfaceNetwork(String),
-    /// It is no network.
+    /// It is no network in CIDR notation.
     Network(String),
     /// It is no regular expression.
     Pattern(PatternError),
@@ -139,7 +139,7 @@ pub enum Fault {
     Endpoint(EndpointError),
     /// An endpoint of etcd contains a user.
     EndpointUser,
-    /// It names no endpoint.
+    /// It contains no endpoint of etcd.
     NoEndpoint,
     /// It is no root for keys.
     Root(String),
@@ -152,31 +152,31 @@ pub enum Fault {
     },
     /// It cannot be the identity of a node.
     NodeId(String),
-    /// It names no backend.
+    /// It contains no name of a backend.
     NoBackend(String),
     /// There is no such backend.
     Backend {
-        /// What is named.
+        /// The name that was given.
         name: String,
-        /// Those that there are.
+        /// The names of all backends.
         known: Vec<String>,
     },
     /// It is not the path of a file.
     File(String),
     /// It is not the paths of two files.
     TwoFiles(String),
-    /// It is no `pattern=N`.
+    /// It is not of the form `pattern=N`.
     Vmodule(String),
-    /// It is no `file.go:N`.
+    /// It is not of the form `file.go:N`.
     Backtrace(String),
 }
 
 /// A pattern that cannot be compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PatternError {
-    /// Its text.
+    /// Its text as it was given.
     pub pattern: String,
-    /// What the compiler of regular expressions says.
+    /// The error of the regex compiler.
     pub cause: regex::Error,
 }
 
@@ -188,7 +188,7 @@ pub enum Warning {
         /// Its first argument; none where it may be a secret.
         from: Option<String>,
     },
-    /// `--iface=auto` with Kubernetes.
+    /// `--iface=auto` has no meaning with Kubernetes.
     Auto,
     /// TLS options, and an endpoint that does not speak TLS.
     TlsUnused(Endpoint),
@@ -196,7 +196,7 @@ pub enum Warning {
     RouteProtocol {
         /// The flag or variable that gave it.
         from: String,
-        /// Its number.
+        /// The protocol number.
         number: u64,
     },
     /// No time between two comparisons.
@@ -208,7 +208,7 @@ pub enum Warning {
     Renamed {
         /// The name that was given.
         former: String,
-        /// The name to use.
+        /// The name to use now.
         present: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Reads the values of flags, and collects what is wrong with them.
+//! Reads the values of flags, and collects the mistakes in them.
 
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
@@ -8,17 +8,17 @@ use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
 
-/// What reading the flags has found out so far, beside their values.
+/// The mistakes and warnings so far.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// What Go's `flag` package would have refused: it reads the whole command line before anything else happens.
+    /// Mistakes that Go's `flag` package would have reported: it reads the whole command line before anything else happens.
     pub(crate) argv: Vec<Mistake>,
     mistakes: Vec<Mistake>,
     pub(crate) warnings: Vec<Warning>,
 }
 
 impl Reader {
-    /// Begins with what the command line's syntax told.
+    /// Begins with the mistakes and warnings of the command line's syntax.
     pub(crate) fn of(argv: Argv) -> Self {
         let mut warnings = Vec::new();
         if let Some(ignored) = &argv.ignored {
@@ -40,7 +40,7 @@ impl Reader {
         }
     }
 
-    /// Every mistake, or nothing.
+    /// Returns the warnings, or every mistake if there are any.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
@@ -53,7 +53,7 @@ impl Reader {
         self.mistakes.push(mistake);
     }
 
-    /// The last value of a flag with what it says; none where it was not given, has no default or cannot be read. Every value has to
+    /// Returns the last value of a flag with its parsed form; none where it was not given, has no default or cannot be read. Every value has to
     /// be readable, as with Go's `flag` package.
     pub(crate) fn last<'a, T: Parse>(
         &mut self,
@@ -74,7 +74,7 @@ impl Reader {
             .and_then(|value| Some((value, value.parsed.clone().ok()?)))
     }
 
-    /// The last value of a flag that can be one of a few words; the default where it is none of them.
+    /// Returns the last value of a flag that takes one of a few words; the default where it is none of them.
     pub(crate) fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
         let Some(value) = values.last() else {
             return T::default();
@@ -85,12 +85,12 @@ impl Reader {
         })
     }
 
-    /// Whether a switch is on.
+    /// Returns whether a switch is on.
     pub(crate) fn on(&mut self, values: &[Value<bool>]) -> bool {
         self.last(values).is_some_and(|(_, on)| on)
     }
 
-    /// An integer within bounds.
+    /// Returns an integer within bounds; `low` where it is out of bounds, which is a mistake. `note` explains the number.
     pub(crate) fn ranged(
         &mut self,
         values: &[Value<i64>],
@@ -115,7 +115,7 @@ impl Reader {
         }
     }
 
-    /// A public address of a family, where one is given.
+    /// Returns a public address of a family, where one is given.
     pub(crate) fn address<A: std::str::FromStr>(
         &mut self,
         values: &[Value<String>],
@@ -133,7 +133,7 @@ impl Reader {
     }
 }
 
-/// The last value of a flag where it is not empty.
+/// Returns the last value of a flag where it is not empty.
 pub(crate) fn given(values: &[Value<String>]) -> Option<&Value<String>> {
     values.last().filter(|value| !value.text.is_empty())
 }

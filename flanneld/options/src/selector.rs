@@ -1,26 +1,26 @@
-//! Ways of naming the interface that carries packets between nodes.
+//! Selectors of the interface that carries packets between nodes.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// One way of naming the interface.
+/// A condition for the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The default route's, asked for by an empty value of this flag or variable.
+    /// The default route's, requested by an empty value of this flag or variable.
     DefaultRoute(String),
     /// `--iface=auto`: the one that reaches the store.
     Auto,
-    /// `--iface=<address>`.
+    /// `--iface=<address>`: the one with this address.
     Address(IpAddr),
-    /// `--iface=<name>`.
+    /// `--iface=<name>`: the one of this name.
     Name(String),
-    /// `--iface-cidr`.
+    /// `--iface-cidr`: one with an address in this network.
     Cidr(IpNet),
-    /// `--iface-regex`.
+    /// `--iface-regex`: one whose address or name matches.
     Regex(Pattern),
-    /// `--iface-can-reach`.
+    /// `--iface-can-reach`: the one of the route to this address.
     CanReach(IpAddr),
 }
 
@@ -43,15 +43,15 @@ impl fmt::Display for Selector {
 pub struct Pattern(regex::Regex);
 
 impl Pattern {
-    /// Compiles a pattern.
+    /// Compiles a regular expression.
     ///
     /// # Errors
-    /// Where it lies.
+    /// The text is no regular expression; the error points at the place.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
         regex::Regex::new(text).map(Self)
     }
 
-    /// Whether it occurs in a text.
+    /// Returns whether it matches a part of a text.
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
     }

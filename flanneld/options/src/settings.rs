@@ -10,58 +10,84 @@ use std::time::Duration;
 use traffic_rules::rules::RuleOptions;
 use types::Addresses;
 
-/// Everything the daemon was told, validated.
+/// The daemon's validated options, by subject.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where leases are kept.
+    /// The store of the leases.
     pub store: Store,
-    /// Not ready once the lease has less than this left.
+    /// The node is not ready once its lease has less than this left.
     pub renew_margin: Duration,
-    /// Which interface is wanted, in the order in which to try; empty means nobody named one.
-    pub selectors: Vec<Selector>,
-    /// `--public-ip` and `--public-ipv6`.
-    pub public: Option<Addresses>,
-    /// How long to wait for the interface; `None` for ever.
-    pub iface_wait: Option<Duration>,
-    /// Where subnet.env is written.
-    pub subnet_file: PathBuf,
-    /// `--install-cni-conf`.
-    pub cni_conf: Option<CniConf>,
-    /// `--ip-masq`, as subnet.env repeats it.
-    pub ip_masq: bool,
-    /// What else was chosen about traffic rules.
-    pub rules: RuleOptions,
-    /// How often iptables rules are compared.
-    pub rules_resync: Duration,
-    /// `--set-sysctls`.
-    pub set_sysctls: bool,
-    /// `--ip-blackhole-route`.
-    pub blackhole: bool,
-    /// `--node-id`; none: derive it.
-    pub node_id: Option<String>,
-    /// `--require-backend`; empty: any.
-    pub require_backend: Vec<String>,
-    /// `--refuse-insecure`.
-    pub refuse_insecure: bool,
-    /// How often the whole kernel state is compared; `None`: on events only.
-    pub audit: Option<Duration>,
-    /// What marks our routes.
-    pub route_protocol: u8,
+    /// The interface that carries packets between nodes.
+    pub interface: InterfaceSettings,
+    /// This node's identity, files and kernel.
+    pub node: NodeSettings,
+    /// What was chosen about traffic rules.
+    pub rules: RuleSettings,
     /// How packets are moved in userspace.
     pub features: Features,
-    /// Where the health server listens; none: nowhere.
-    pub health: Option<SocketAddr>,
-    /// Where the status API listens, in addition to its socket; none: nowhere.
-    pub status: Option<SocketAddr>,
-    /// The port by which nodes ask each other; none: they do not.
-    pub probe_port: Option<u16>,
-    /// How to log.
+    /// Where the daemon listens.
+    pub listen: ListenSettings,
+    /// Format and verbosity of the log.
     pub logging: Logging,
-    /// What is odd but no mistake: to be logged at start.
+    /// Oddities that are no mistakes, to be logged at start.
     pub warnings: Vec<Warning>,
 }
 
-/// A CNI configuration and where the container runtime looks for it.
+/// Which interface carries packets between nodes, and which addresses it has for them.
+#[derive(Clone, Debug)]
+pub struct InterfaceSettings {
+    /// `--iface` and its kin in the order of trying; empty where none is given.
+    pub selectors: Vec<Selector>,
+    /// `--public-ip` and `--public-ipv6`: addresses to advertise to other nodes.
+    pub public: Option<Addresses>,
+    /// `--iface-wait`: how long to wait for a missing interface; `None` waits forever.
+    pub wait: Option<Duration>,
+}
+
+/// This node's identity, files and kernel.
+#[derive(Clone, Debug)]
+pub struct NodeSettings {
+    /// `--node-id`; `None` derives it from the host.
+    pub id: Option<String>,
+    /// `--subnet-file`: path of subnet.env.
+    pub subnet_file: PathBuf,
+    /// `--install-cni-conf`: a CNI configuration to install.
+    pub cni_conf: Option<CniConf>,
+    /// `--require-backend`; empty allows any.
+    pub require_backend: Vec<String>,
+    /// `--refuse-insecure`: refuse secrets that others can read.
+    pub refuse_insecure: bool,
+    /// `--audit-interval`: how often the whole kernel state is compared; `None` compares on events only.
+    pub audit: Option<Duration>,
+    /// `--set-sysctls`: set the sysctls that pods need.
+    pub set_sysctls: bool,
+    /// `--route-protocol`: protocol number that marks flannel's routes.
+    pub route_protocol: u8,
+}
+
+/// What was chosen about traffic rules.
+#[derive(Clone, Debug)]
+pub struct RuleSettings {
+    /// The rules that flanneld keeps.
+    pub options: RuleOptions,
+    /// `--iptables-resync`: how often iptables rules are compared.
+    pub resync: Duration,
+    /// `--ip-blackhole-route`: add a blackhole route for this node's subnet.
+    pub blackhole: bool,
+}
+
+/// Where the daemon listens.
+#[derive(Clone, Debug)]
+pub struct ListenSettings {
+    /// Address of the health server; `None` without one.
+    pub health: Option<SocketAddr>,
+    /// Address of the status API, in addition to its unix socket; `None` without one.
+    pub status: Option<SocketAddr>,
+    /// UDP port of probes between nodes; `None` without probes.
+    pub probe_port: Option<u16>,
+}
+
+/// A CNI configuration and its place for the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniConf {
     /// The file to install; on Kubernetes a key of the ConfigMap.
@@ -70,21 +96,21 @@ pub struct CniConf {
     pub destination: PathBuf,
 }
 
-/// How to log.
+/// Format and verbosity of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logging {
-    /// How a line looks.
+    /// The format of a line.
     pub format: LogFormat,
     /// klog's level: 0 info, 1 to 3 debug, 4 and above trace.
     pub verbosity: i32,
 }
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// For machines: one JSON object a line.
+    /// One JSON object a line, for machines.
     Json,
 }

@@ -1,4 +1,4 @@
-//! The stores that flags can name: how each is reached and opened, and what is said of it. Nobody else asks for a store by its name.
+//! The stores that flags can name: how each is reached, opened and described. No other file distinguishes stores.
 
 use crate::endpoint::Endpoint;
 use std::fmt;
@@ -11,28 +11,28 @@ use subnet_lease::manager::{Error, LeaseStore, SubnetManager};
 use types::access::{self, Access};
 use types::problem::ConfigPlace;
 
-/// Where leases are kept.
+/// The store of the leases.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// In etcd.
+    /// Leases are keys of etcd.
     Etcd(Etcd),
-    /// As files in a directory.
+    /// Leases are files in this directory.
     Dir(PathBuf),
-    /// In the Nodes of Kubernetes.
+    /// Leases are annotations of the Nodes of Kubernetes.
     Kube(Box<KubeOptions>),
 }
 
 impl Store {
-    /// The host of the first endpoint, whose route is the one that matters; none where the store is on this host by its nature.
+    /// Returns host and port of the first endpoint, to which `--iface=auto` looks up the route; none for a store on this host.
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
-            // The address of Kubernetes' API is usually a Service's, whose route says nothing.
+            // The address of Kubernetes' API is usually a Service's, whose route does not lead to the underlay.
             Store::Dir(_) | Store::Kube(_) => None,
         }
     }
 
-    /// Where the network configuration is, as data and for people.
+    /// Returns the place of the network configuration, as data and as text.
     pub fn config_place(&self) -> (ConfigPlace, String) {
         match self {
             Store::Etcd(etcd) => {
@@ -57,7 +57,7 @@ impl Store {
         }
     }
 
-    /// How commands reach it. The password stays here.
+    /// Returns how commands in remedies reach it, without the password.
     pub fn access(&self) -> Access {
         match self {
             Store::Etcd(etcd) => Access::Etcd(access::Etcd {
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// The name of this node in a store that knows its nodes, empty until the store tells it; none in others.
+    /// Returns the name of this node in a store that knows its nodes, empty until it has been read; none for other stores.
     pub fn node(&self) -> Option<String> {
         match self {
             Store::Kube(kube) => Some(match &kube.identity {
@@ -95,7 +95,7 @@ impl Store {
         })
     }
 
-    /// Opens it for a tool that serves no node. Connects to nothing and reads nothing yet.
+    /// Opens it for a tool that serves no node. Does not connect yet.
     pub fn look(self, user_agent: String) -> Box<dyn LeaseStore> {
         match self {
             Store::Dir(folder) => Box::new(DirManager::new(folder)),
@@ -108,7 +108,7 @@ impl Store {
     }
 }
 
-/// Where the leases are, for people.
+/// The place of the leases, for people.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -134,21 +134,21 @@ impl fmt::Display for Store {
     }
 }
 
-/// How to reach etcd.
+/// How to reach and authenticate to etcd.
 #[derive(Clone, Debug)]
 pub struct Etcd {
-    /// Its addresses, at least one.
+    /// Its client addresses, at least one.
     pub endpoints: Vec<Endpoint>,
     /// Root of the keys, cleaned: `{prefix}/config` is a key. Empty where the root is `/`.
     pub prefix: String,
     /// TLS options; none where none were given or no endpoint speaks TLS.
     pub tls: Option<Tls>,
-    /// User and password.
+    /// User name and password, if given.
     pub user: Option<(String, Secret)>,
 }
 
 impl Etcd {
-    /// The same for the client; TLS files only where an endpoint speaks TLS.
+    /// Returns the options of the etcd client.
     pub fn options(&self) -> EtcdOptions {
         EtcdOptions {
             endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
@@ -168,7 +168,7 @@ impl Etcd {
 pub struct Tls {
     /// Certificate authority; none: the system's.
     pub ca: Option<PathBuf>,
-    /// Client certificate and key.
+    /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
@@ -177,12 +177,12 @@ pub struct Tls {
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a text.
+    /// Wraps a text so that `Debug` does not print it.
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The text, for the one place that sends it.
+    /// Returns the text, for the client that sends it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

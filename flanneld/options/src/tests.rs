@@ -5,8 +5,8 @@ use packet_engine::features::Features;
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::time::Duration;
-use subnet_lease::kube::Identity;
 use subnet_lease::kube::annotations::Prefix;
+use subnet_lease::kube::{Identity, KubeOptions};
 
 /// Runs something in this environment and no other; tests that do so wait for each other.
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
@@ -76,7 +76,7 @@ fn endpoints(settings: &Settings) -> Vec<String> {
 }
 
 #[test]
-fn defaults_are_go_flannel_s() {
+fn defaults_are_those_of_go_flannel() {
     let settings = settings(&[], &[]);
     assert_eq!(
         endpoints(&settings),
@@ -84,23 +84,27 @@ fn defaults_are_go_flannel_s() {
     );
     assert_eq!(etcd(&settings).prefix, "/coreos.com/network");
     assert_eq!(
-        settings.subnet_file.to_str(),
+        settings.node.subnet_file.to_str(),
         Some("/run/flannel/subnet.env")
     );
     assert_eq!(settings.renew_margin, Duration::from_secs(3600));
     assert_eq!(
-        (settings.health, settings.ip_masq, settings.iface_wait),
+        (
+            settings.listen.health,
+            settings.rules.options.masquerade,
+            settings.interface.wait
+        ),
         (None, false, None)
     );
     assert_eq!(
-        (settings.audit, settings.route_protocol),
+        (settings.node.audit, settings.node.route_protocol),
         (Some(Duration::from_secs(10)), 241)
     );
-    assert!(settings.selectors.is_empty() && settings.warnings.is_empty());
+    assert!(settings.interface.selectors.is_empty() && settings.warnings.is_empty());
 }
 
 #[test]
-fn command_line_before_environment_before_default() {
+fn command_line_beats_environment_beats_default() {
     let environment = [
         ("FLANNELD_ETCD_PREFIX", "/env"),
         ("FLANNELD_SUBNET_FILE", ""),
@@ -114,15 +118,17 @@ fn command_line_before_environment_before_default() {
     let from_environment = settings(&[], &environment);
     assert_eq!(etcd(&from_environment).prefix, "/env");
     assert_eq!(
-        from_environment.subnet_file.to_str(),
+        from_environment.node.subnet_file.to_str(),
         Some("/run/flannel/subnet.env")
     );
     assert_eq!(
-        from_environment.selectors,
+        from_environment.interface.selectors,
         [Selector::Name("a,b".to_owned())]
     );
     assert_eq!(
-        settings(&["--iface=eth7"], &environment).selectors,
+        settings(&["--iface=eth7"], &environment)
+            .interface
+            .selectors,
         [Selector::Name("eth7".to_owned())]
     );
     assert_eq!(
@@ -132,13 +138,17 @@ fn command_line_before_environment_before_default() {
 }
 
 #[test]
-fn required_backends_are_names_that_there_are() {
+fn required_backends_must_be_known_names() {
     assert_eq!(
-        settings(&["--require-backend=WireGuard, ipip,"], &[]).require_backend,
+        settings(&["--require-backend=WireGuard, ipip,"], &[])
+            .node
+            .require_backend,
         ["wireguard", "ipip"]
     );
     assert_eq!(
-        settings(&[], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")]).require_backend,
+        settings(&[], &[("FLANNELD_REQUIRE_BACKEND", "vxlan")])
+            .node
+            .require_backend,
         ["vxlan"]
     );
     for any in [
@@ -148,7 +158,7 @@ fn required_backends_are_names_that_there_are() {
             &[("FLANNELD_REQUIRE_BACKEND", "vxlan")],
         ),
     ] {
-        assert!(any.require_backend.is_empty());
+        assert!(any.node.require_backend.is_empty());
     }
     let wrong = mistakes(
         &["--require-backend=vxlan,wiregard"],
@@ -164,11 +174,12 @@ fn required_backends_are_names_that_there_are() {
 }
 
 #[test]
-fn a_cni_configuration_is_two_paths() {
+fn cni_configuration_is_two_paths() {
     let conf = settings(
         &["--install-cni-conf=/etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist"],
         &[],
     )
+    .node
     .cni_conf
     .unwrap();
     assert_eq!(
@@ -180,7 +191,9 @@ fn a_cni_configuration_is_two_paths() {
         Some("/etc/cni/net.d/10-flannel.conflist")
     );
     assert_eq!(
-        settings(&[], &[("FLANNELD_INSTALL_CNI_CONF", "")]).cni_conf,
+        settings(&[], &[("FLANNELD_INSTALL_CNI_CONF", "")])
+            .node
+            .cni_conf,
         None
     );
     for text in ["/etc/a", "/etc/a:", ":/etc/a", ":", "/etc/a:/"] {
@@ -193,7 +206,7 @@ fn a_cni_configuration_is_two_paths() {
 }
 
 #[test]
-fn every_mistake_at_once() {
+fn mistakes_are_all_reported_at_once() {
     let list = mistakes(
         &[
             "--healthz-port=abc",
@@ -231,19 +244,19 @@ fn every_mistake_at_once() {
     assert_eq!(list.len(), 10, "{list:#?}");
 }
 
-#[test]
-fn leases_in_the_nodes_of_kubernetes() {
-    let node = [("NODE_NAME", "n1")];
-    let kube = |args: &[&str], environment: &[(&str, &str)]| match settings(
-        &[&["--kube-subnet-mgr"], args].concat(),
-        environment,
-    )
-    .store
-    {
+/// The environment of a node of Kubernetes.
+const NODE: [(&str, &str); 1] = [("NODE_NAME", "n1")];
+
+fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
+    match settings(&[&["--kube-subnet-mgr"], args].concat(), environment).store {
         Store::Kube(kube) => *kube,
         store => panic!("{store}"),
-    };
-    let plain = kube(&[], &node);
+    }
+}
+
+#[test]
+fn kubernetes_store_is_read_from_flags_and_environment() {
+    let plain = kube_options(&[], &NODE);
     assert_eq!(
         (plain.urls.len(), plain.kubeconfig, plain.clear_condition),
         (0, None, true)
@@ -257,7 +270,7 @@ fn leases_in_the_nodes_of_kubernetes() {
         plain.prefix,
         Prefix::parse("flannel.alpha.coreos.com").unwrap()
     );
-    let told = kube(
+    let given = kube_options(
         &[
             "-kube-api-url=https://a:6443, http://b/",
             "--kubeconfig-file=/k",
@@ -266,27 +279,30 @@ fn leases_in_the_nodes_of_kubernetes() {
         ],
         &[("POD_NAME", "p"), ("POD_NAMESPACE", "ns")],
     );
-    assert_eq!(told.urls, ["https://a:6443/", "http://b/"]);
+    assert_eq!(given.urls, ["https://a:6443/", "http://b/"]);
     assert_eq!(
-        (told.kubeconfig, told.clear_condition),
+        (given.kubeconfig, given.clear_condition),
         (Some(PathBuf::from("/k")), false)
     );
     assert_eq!(
-        told.identity,
+        given.identity,
         Identity::Pod {
             namespace: "ns".to_owned(),
             name: "p".to_owned()
         }
     );
-    assert_eq!(told.prefix.key("public-ip"), "a.b/c-public-ip");
+    assert_eq!(given.prefix.key("public-ip"), "a.b/c-public-ip");
     assert!(matches!(
-        settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), node[0]]).store,
+        settings(&[], &[("FLANNELD_KUBE_SUBNET_MGR", "T"), NODE[0]]).store,
         Store::Kube(_)
     ));
-    // The interface is chosen by the Node.
-    let auto = settings(&["--kube-subnet-mgr", "--iface=auto"], &node);
+}
+
+#[test]
+fn iface_auto_is_ignored_with_kubernetes() {
+    let auto = settings(&["--kube-subnet-mgr", "--iface=auto"], &NODE);
     assert!(
-        auto.selectors.is_empty()
+        auto.interface.selectors.is_empty()
             && auto
                 .warnings
                 .iter()
@@ -294,6 +310,10 @@ fn leases_in_the_nodes_of_kubernetes() {
         "{:?}",
         auto.warnings
     );
+}
+
+#[test]
+fn kubernetes_mistakes_are_reported() {
     for (args, environment, part) in [
         (
             &["--kube-subnet-mgr"][..],
@@ -317,17 +337,17 @@ fn leases_in_the_nodes_of_kubernetes() {
         ),
         (
             &["--kube-subnet-mgr", "--kube-annotation-prefix=org"],
-            &node,
+            &NODE,
             "prefix must be in a format",
         ),
         (
             &["--kube-subnet-mgr", "--kube-api-url=10.0.0.1:6443"],
-            &node,
+            &NODE,
             "\"10.0.0.1:6443\" is not",
         ),
         (
             &["--kube-subnet-mgr", "--subnet-dir=/l"],
-            &node,
+            &NODE,
             "exclude each other",
         ),
     ] {
@@ -337,7 +357,7 @@ fn leases_in_the_nodes_of_kubernetes() {
 }
 
 #[test]
-fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
+fn invalid_api_server_address_is_named() {
     let read = |urls: &str| {
         with(
             &["--kube-subnet-mgr", &format!("--kube-api-url={urls}")],
@@ -401,7 +421,7 @@ fn api_server_that_cannot_be_an_address_is_named_whichever_it_is() {
 }
 
 #[test]
-fn event_queue_depth_that_is_no_integer_ends_the_start_as_go_s() {
+fn invalid_event_queue_depth_ends_the_start_as_in_go() {
     let node = ("NODE_NAME", "n1");
     for depth in ["5000", "0", "-1", "+7", ""] {
         assert!(
@@ -436,8 +456,8 @@ fn event_queue_depth_that_is_no_integer_ends_the_start_as_go_s() {
 }
 
 #[test]
-fn switches_are_on_and_off() {
-    let on = settings(&["-ip-blackhole-route=1"], &[]).blackhole;
+fn switches_take_all_truth_values_of_go() {
+    let on = settings(&["-ip-blackhole-route=1"], &[]).rules.blackhole;
     let off = settings(
         &[
             "--ip-masq=false",
@@ -459,11 +479,11 @@ fn switches_are_on_and_off() {
         ],
         &[],
     );
-    assert!(on && !off.blackhole);
+    assert!(on && !off.rules.blackhole);
 }
 
 #[test]
-fn endpoints_and_tls() {
+fn tls_options_apply_to_https_endpoints() {
     let tls = ["--etcd-certfile=/c", "--etcd-keyfile=/k"];
     let both = settings(
         &[
@@ -498,7 +518,7 @@ fn endpoints_and_tls() {
 }
 
 #[test]
-fn a_password_is_never_printed() {
+fn etcd_password_is_never_printed() {
     let settings = settings(
         &["--etcd-username=u"],
         &[("FLANNELD_ETCD_PASSWORD", "hunter2")],
@@ -520,7 +540,7 @@ fn a_password_is_never_printed() {
 }
 
 #[test]
-fn what_was_given_as_a_secret_is_never_repeated() {
+fn secret_of_a_mistyped_flag_is_never_repeated() {
     let texts = [
         "http://user:s3cret@a:1",
         "https://user:s3cret@a:1,http://b:2",
@@ -552,13 +572,13 @@ fn what_was_given_as_a_secret_is_never_repeated() {
                 "ignored",
             ),
         ] {
-            let told = list.join(" ");
-            assert!(told.contains(from), "{told}");
+            let printed = list.join(" ");
+            assert!(printed.contains(from), "{printed}");
             assert!(
                 !["s3c", "ret@", "ret%40"]
                     .iter()
-                    .any(|piece| told.contains(piece)),
-                "{text}: {told}"
+                    .any(|piece| printed.contains(piece)),
+                "{text}: {printed}"
             );
         }
     }
@@ -569,8 +589,8 @@ fn what_was_given_as_a_secret_is_never_repeated() {
         &["--=s3cret"],
         &["---etcd-passwords3cret"],
     ] {
-        let told = mistakes(args, &[]).join(" ");
-        assert!(!told.contains("s3cret"), "{told}");
+        let printed = mistakes(args, &[]).join(" ");
+        assert!(!printed.contains("s3cret"), "{printed}");
     }
     let stray = mistakes(&["--etcd-username=u", "--etcd-password=", "s3cret"], &[]).join(" ");
     assert!(
@@ -588,7 +608,7 @@ fn what_was_given_as_a_secret_is_never_repeated() {
 }
 
 #[test]
-fn the_store_alone_is_read_as_in_the_settings() {
+fn store_flags_alone_are_read_as_in_the_settings() {
     #[derive(clap::Parser)]
     struct Alone {
         #[command(flatten)]
@@ -634,7 +654,7 @@ fn the_store_alone_is_read_as_in_the_settings() {
 }
 
 #[test]
-fn a_directory_excludes_etcd() {
+fn directory_excludes_etcd() {
     let dir = settings(&["--subnet-dir=/shared"], &[]);
     assert!(matches!(dir.store, Store::Dir(_)) && dir.store.host().is_none());
     let list = mistakes(
@@ -646,7 +666,7 @@ fn a_directory_excludes_etcd() {
 }
 
 #[test]
-fn selectors_in_order() {
+fn selectors_keep_the_order_of_trying() {
     let args = [
         "--iface-can-reach=10.0.0.9",
         "--iface-regex=^10\\.",
@@ -659,6 +679,7 @@ fn selectors_in_order() {
         "--iface-regex=",
     ];
     let texts: Vec<String> = settings(&args, &[])
+        .interface
         .selectors
         .iter()
         .map(ToString::to_string)
@@ -686,9 +707,10 @@ fn selectors_in_order() {
 }
 
 #[test]
-fn health_address() {
+fn health_address_is_read_from_ip_and_port() {
     let address = |args: &[&str]| {
         settings(args, &[])
+            .listen
             .health
             .map(|address| address.to_string())
     };
@@ -713,9 +735,10 @@ fn health_address() {
 }
 
 #[test]
-fn page_address() {
+fn status_address_is_read_from_ip_and_port() {
     let address = |args: &[&str]| {
         settings(args, &[])
+            .listen
             .status
             .map(|address| address.to_string())
     };
@@ -739,6 +762,7 @@ fn former_names_work_and_cause_a_warning() {
         });
         (
             settings
+                .listen
                 .status
                 .map(|address| address.to_string())
                 .unwrap_or_default(),
@@ -774,7 +798,7 @@ fn former_names_work_and_cause_a_warning() {
 }
 
 #[test]
-fn numbers_within_bounds() {
+fn numbers_out_of_bounds_are_refused() {
     let both = settings(
         &[
             "--audit-interval=0",
@@ -785,7 +809,7 @@ fn numbers_within_bounds() {
         &[],
     );
     assert_eq!(
-        (both.audit, both.iface_wait),
+        (both.node.audit, both.interface.wait),
         (None, Some(Duration::from_secs(30)))
     );
     assert_eq!(both.warnings.len(), 1, "{:?}", both.warnings);
@@ -799,14 +823,14 @@ fn numbers_within_bounds() {
         assert!(mistakes(&[bad], &[])[0].contains("out of range"), "{bad}");
     }
     assert_eq!(
-        settings(&["--node-id=node-7"], &[]).node_id.as_deref(),
+        settings(&["--node-id=node-7"], &[]).node.id.as_deref(),
         Some("node-7")
     );
     assert_eq!(mistakes(&["--node-id=a b"], &[]).len(), 1);
 }
 
 #[test]
-fn prefix_is_cleaned() {
+fn etcd_prefix_is_cleaned() {
     assert_eq!(
         etcd(&settings(&["--etcd-prefix=//a//b/"], &[])).prefix,
         "/a/b"
@@ -816,7 +840,7 @@ fn prefix_is_cleaned() {
 }
 
 #[test]
-fn help_and_version() {
+fn help_and_version_take_precedence() {
     assert!(matches!(
         with(&["--help", "--nosuch"], &[]),
         Invocation::Help(_)
@@ -841,7 +865,7 @@ fn help_and_version() {
 }
 
 #[test]
-fn words_behind_the_flags_are_ignored_with_a_warning() {
+fn arguments_after_the_flags_are_ignored_with_a_warning() {
     let settings = settings(&["--ip-masq=false", "rest", "--nosuch"], &[]);
     assert!(
         settings.warnings[0].to_string().contains("\"rest\""),
@@ -851,7 +875,7 @@ fn words_behind_the_flags_are_ignored_with_a_warning() {
 }
 
 #[test]
-fn the_flags_are_sound() {
+fn flags_have_variables_and_value_names() {
     for command in [command(), manual(), completion()] {
         command.debug_assert();
     }
@@ -873,7 +897,7 @@ fn the_flags_are_sound() {
 }
 
 #[test]
-fn how_packets_are_moved() {
+fn datapath_flags_choose_the_features() {
     let features =
         |args: &[&str], environment: &[(&str, &str)]| settings(args, environment).features;
     assert_eq!(features(&[], &[]), Features::offload());
@@ -913,14 +937,20 @@ fn how_packets_are_moved() {
 }
 
 #[test]
-fn every_value_is_checked_and_the_last_one_counts() {
+fn repeated_flag_is_checked_and_the_last_value_applies() {
     assert_eq!(
         settings(&["--healthz-port=1", "--healthz-port=2"], &[])
+            .listen
             .health
             .map(|address| address.port()),
         Some(2)
     );
-    assert!(settings(&["--ip-masq=false", "--ip-masq"], &[]).ip_masq);
+    assert!(
+        settings(&["--ip-masq=false", "--ip-masq"], &[])
+            .rules
+            .options
+            .masquerade
+    );
     assert_eq!(
         mistakes(
             &["--healthz-port=abc", "--healthz-port=2", "--healthz-port=x"],
@@ -985,7 +1015,7 @@ proptest! {
 
     /// Nothing makes the reading panic, and clap refuses nothing that passed the normaliser.
     #[test]
-    fn any_command_line_is_read(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
+    fn any_command_line_is_read_without_panic(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
         let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| name.to_string_lossy().into_owned()).collect();
         let environment: Vec<(&str, &str)> = variables.iter().filter_map(|(at, text)| Some((names.get(*at)?.as_str(), text.as_str()))).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -997,16 +1027,16 @@ proptest! {
 
     /// One dash or two, `=` or a word of its own: the same.
     #[test]
-    fn a_flag_is_spelled_in_four_ways(at in 0..60_usize, value in value()) {
+    fn flag_has_four_spellings(at in 0..60_usize, value in value()) {
         let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();
         let flag = &flags[at % flags.len()];
         let name = flag.get_long().unwrap();
-        let told = |args: &[&str]| format!("{:?}", with(args, &[]));
-        let want = told(&[&format!("--{name}={value}")]);
-        prop_assert_eq!(&told(&[&format!("-{name}={value}")]), &want);
+        let outcome = |args: &[&str]| format!("{:?}", with(args, &[]));
+        let want = outcome(&[&format!("--{name}={value}")]);
+        prop_assert_eq!(&outcome(&[&format!("-{name}={value}")]), &want);
         if !argv::is_switch(flag) {
-            prop_assert_eq!(&told(&[&format!("--{name}"), &value]), &want);
-            prop_assert_eq!(&told(&[&format!("-{name}"), &value]), &want);
+            prop_assert_eq!(&outcome(&[&format!("--{name}"), &value]), &want);
+            prop_assert_eq!(&outcome(&[&format!("-{name}"), &value]), &want);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Values of flags: each with its origin, and parsed without an end at the first mistake.
+//! Values of flags, each with its origin. Parsing does not stop at the first mistake.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,15 +14,15 @@ use crate::go;
 use crate::mistake::{Fault, Mistake};
 use crate::settings::LogFormat;
 
-/// What a flag's value can be.
+/// The type of a flag's value.
 pub(crate) trait Parse: Clone + Send + Sync + 'static {
-    /// All there are, where they are few.
+    /// All valid words, where they are few.
     const WORDS: &'static [&'static str] = &[];
 
     /// Parses a text.
     ///
     /// # Errors
-    /// What is wrong, with the text in it.
+    /// The text is not of this type.
     fn parse(text: &str) -> Result<Self, Fault>;
 }
 
@@ -84,32 +84,26 @@ impl Parse for Features {
     }
 }
 
-/// Who gave a value.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The command line.
     CommandLine,
-    /// The environment.
     Environment,
-    /// Nobody: it is the default.
     Default,
 }
 
 /// One value of a flag.
 #[derive(Clone)]
 pub(crate) struct Value<T> {
-    /// Who gave it.
     pub(crate) origin: Origin,
     /// The flag or variable that gave it; the flag for a default.
     pub(crate) from: String,
-    /// Its text.
     pub(crate) text: String,
-    /// What the text says.
     pub(crate) parsed: Result<T, Fault>,
 }
 
 impl<T> Value<T> {
-    /// A mistake that is due to this value.
+    /// Returns the mistake that this value causes.
     pub(crate) fn mistake(&self, fault: Fault) -> Mistake {
         Mistake::Value {
             from: self.from.clone(),
@@ -127,7 +121,7 @@ impl<T> fmt::Debug for Value<T> {
     }
 }
 
-/// Makes a [`Value`] of what clap found. It never fails: clap would stop at the first mistake.
+/// Makes a [`Value`] of a text. It never fails, because clap would stop at the first mistake.
 #[derive(Clone)]
 pub(crate) struct ValueParser<T>(PhantomData<fn() -> T>);
 

@@ -1,34 +1,35 @@
-//! How much is sent: buckets of tokens, on a clock that the caller reads.
+//! Limits on what is sent: token buckets on a clock that the caller reads.
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A rate, and how much of it may be used at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tokens a second.
+    /// Tokens that are added a second.
     pub per_second: f64,
-    /// The most that gather.
+    /// The most tokens that accumulate.
     pub burst: f64,
 }
 
-/// Answers to one address.
+/// Echo answers to one address.
 pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate {
     per_second: 20.0,
     burst: 20.0,
 };
-/// Answers in all.
+/// Echo answers to all addresses together.
 pub const ANSWERS: Rate = Rate {
     per_second: 2000.0,
     burst: 2000.0,
 };
-/// Row answers to one viewer's address.
+/// Row answers to one address.
 pub(crate) const ROWS_AN_ADDRESS: Rate = Rate {
     per_second: 2.0,
     burst: 2.0,
 };
-/// Row answers in all: each costs a look at every peer.
+/// Row answers to all addresses together. Writing a row takes a look at every peer.
 pub const ROWS: Rate = Rate {
     per_second: 50.0,
     burst: 50.0,
@@ -38,12 +39,12 @@ pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 12.0,
 };
-/// Pings: of peers that do not answer questions.
+/// Pings of peers that do not answer questions.
 pub const PINGS: Rate = Rate {
     per_second: 8.0,
     burst: 16.0,
 };
-/// Row questions while somebody looks.
+/// Row questions to other nodes while their rows are viewed.
 pub(crate) const ROW_QUESTIONS: Rate = Rate {
     per_second: 100.0,
     burst: 10.0,
@@ -58,7 +59,6 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
     pub(crate) fn new(rate: Rate, now: Duration) -> Self {
         Self {
             rate,
@@ -73,12 +73,12 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes this many tokens; false, and none taken, if there are not as many.
+    /// Takes this many tokens, or returns false and takes none if there are fewer.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
 
-    /// Takes a token; only if half of all are left, where `spare` says so.
+    /// Takes a token. Where `spare` is set, half of the burst is kept for others.
     pub(crate) fn take_one(&mut self, now: Duration, spare: bool) -> bool {
         self.take_above(now, 1, if spare { self.rate.burst / 2.0 } else { 0.0 })
     }
@@ -92,7 +92,7 @@ impl Bucket {
         enough
     }
 
-    /// When there are this many tokens.
+    /// Returns when there will be this many tokens.
     pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);
@@ -114,10 +114,10 @@ pub struct Buckets<K> {
 }
 
 /// How often full buckets are forgotten.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<K: Eq + Hash + Copy> Buckets<K> {
-    /// No key yet.
+    /// Creates buckets of this rate; each begins full.
     pub fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -126,9 +126,9 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
         }
     }
 
-    /// Takes a token of a key; only if half of its tokens are left, where `spare` says so.
+    /// Takes a token of a key. Where `spare` is set, half of the key's burst is kept for others.
     pub fn take(&mut self, key: K, now: Duration, spare: bool) -> bool {
-        if now.saturating_sub(self.swept) >= SWEEP {
+        if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
             self.buckets.retain(|_, bucket| !bucket.is_full(now));
         }
@@ -138,14 +138,43 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
             .take_one(now, spare)
     }
 
-    /// How many keys are known.
+    /// Returns how many keys have a bucket that is not full.
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether none is.
+    /// Returns whether every bucket is full.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
+    }
+}
+
+/// How much this node answers: in all, and to one address.
+pub(crate) struct AnswerLimits {
+    echoes: Bucket,
+    echoes_to: Buckets<IpAddr>,
+    rows: Bucket,
+    rows_to: Buckets<IpAddr>,
+}
+
+impl AnswerLimits {
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            echoes: Bucket::new(ANSWERS, now),
+            echoes_to: Buckets::new(ANSWERS_AN_ADDRESS),
+            rows: Bucket::new(ROWS, now),
+            rows_to: Buckets::new(ROWS_AN_ADDRESS),
+        }
+    }
+
+    /// Returns whether an echo may be answered. Where `spare` is set, half of the tokens are kept for others.
+    pub(crate) fn take_echo(&mut self, to: IpAddr, now: Duration, spare: bool) -> bool {
+        self.echoes_to.take(to, now, spare) && self.echoes.take_one(now, spare)
+    }
+
+    /// Returns whether this node's row may be sent.
+    pub(crate) fn take_row(&mut self, to: IpAddr, now: Duration) -> bool {
+        self.rows_to.take(to, now, false) && self.rows.take(now, 1)
     }
 }
 
@@ -154,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_gets_the_rate() {
+    fn flood_gets_the_rate_of_its_address() {
         let mut buckets = Buckets::new(ANSWERS_AN_ADDRESS);
         let mut allowed = 0;
         for step in 0..10_000 {
@@ -174,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_spare_leaves_half() {
+    fn spare_use_leaves_half_of_the_rate() {
         let mut buckets = Buckets::new(ANSWERS_AN_ADDRESS);
         let mut all = 0;
         for step in 0..10_000 {
@@ -183,7 +212,7 @@ mod tests {
             if step % 100 == 50 {
                 assert!(
                     buckets.take(1, now, false),
-                    "ten a second are left, whatever comes beside them"
+                    "ten a second are left, whatever else comes"
                 );
                 all += 1;
             }
@@ -195,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_as_many_as_it_needs() {
+    fn bucket_is_ready_once_it_has_enough_tokens() {
         let mut bucket = Bucket::new(RETRIES, Duration::ZERO);
         assert!(bucket.take(Duration::ZERO, 12) && !bucket.take(Duration::ZERO, 1));
         assert_eq!(

@@ -1,9 +1,9 @@
-//! How large a packet the way carries, to the byte: a search by questions of different sizes.
+//! Search for the MTU of a path to the byte, by questions of different sizes.
 
 use std::time::Duration;
 use types::Family;
 
-/// The least MTU of a family: what every path must carry.
+/// Returns the minimum MTU of a family in bytes, which every path must carry (RFC 791, RFC 8200).
 pub const fn least(family: Family) -> u16 {
     match family {
         Family::V4 => 576,
@@ -11,12 +11,12 @@ pub const fn least(family: Family) -> u16 {
     }
 }
 
-/// How often a size is asked before it counts as too large.
-const TRIES: u8 = 2;
+/// How often a size is asked before it is taken to be too large.
+const MAX_TRIES: u8 = 2;
 /// The shortest and the longest time to wait for an answer.
-const WAIT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
-/// A search. A size that was answered is carried; one that was asked twice in vain is not.
+/// A search. A size that was answered is carried; a size that was asked twice without an answer is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     /// The largest size known to be carried.
@@ -27,7 +27,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Begins between a size that is carried, or is held to be, and one that is not.
+    /// Begins between a size that is carried, or assumed to be, and one that is not.
     pub fn new(carried: u16, too_large: u16) -> Self {
         Self {
             carried: carried.min(too_large.saturating_sub(1)),
@@ -36,18 +36,18 @@ impl Search {
         }
     }
 
-    /// The size to ask next; none when it is found.
+    /// Returns the size to ask next; none once the MTU is found.
     pub fn next(&self) -> Option<u16> {
         let apart = self.too_large.saturating_sub(self.carried);
         (apart > 1).then(|| self.carried + apart / 2)
     }
 
-    /// What is carried, once it is found.
+    /// Returns the MTU in bytes, once it is found.
     pub fn found(&self) -> Option<u16> {
         self.next().is_none().then_some(self.carried)
     }
 
-    /// The answer to a question of this size came.
+    /// Notes that a question of this size was answered.
     pub fn answered(&mut self, size: u16) {
         if size >= self.too_large {
             // It was lost by chance before.
@@ -57,21 +57,23 @@ impl Search {
         self.tries = 0;
     }
 
-    /// None came.
+    /// Notes that a question of this size was not answered in time.
     pub fn lost(&mut self, size: u16) {
         if Some(size) != self.next() {
             return;
         }
         self.tries += 1;
-        if self.tries >= TRIES {
+        if self.tries >= MAX_TRIES {
             self.too_large = size;
             self.tries = 0;
         }
     }
 
-    /// How long to wait for an answer, by the round trip so far.
+    /// Returns how long to wait for an answer, by the round trip so far.
     pub fn wait(rtt: Option<Duration>) -> Duration {
-        rtt.map_or(WAIT.1, |rtt| (rtt * 20).clamp(WAIT.0, WAIT.1))
+        rtt.map_or(ANSWER_TIMEOUT.1, |rtt| {
+            (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1)
+        })
     }
 }
 
@@ -81,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn waits_by_the_round_trip() {
+    fn wait_follows_the_round_trip() {
         assert_eq!(Search::wait(None), Duration::from_secs(1));
         assert_eq!(
             Search::wait(Some(Duration::from_micros(400))),
@@ -99,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_it_to_the_byte(mtu in 576u16..1450, unlucky in 0usize..30) {
+        fn search_finds_the_mtu_to_the_byte(mtu in 576u16..1450, unlucky in 0usize..30) {
             let mut search = Search::new(least(Family::V4), 1450);
             let mut asked = 0;
             while let Some(size) = search.next() {
@@ -117,7 +119,7 @@ mod tests {
         }
 
         #[test]
-        fn ends_whatever_comes(carried: u16, too_large: u16, answers in proptest::collection::vec((any::<u16>(), any::<bool>()), 0..50)) {
+        fn search_ends_for_any_answers(carried: u16, too_large: u16, answers in proptest::collection::vec((any::<u16>(), any::<bool>()), 0..50)) {
             let mut search = Search::new(carried, too_large);
             for (size, answered) in answers {
                 if answered { search.answered(size) } else { search.lost(size) }

@@ -3,13 +3,15 @@
 
 mod answers;
 mod asks;
-mod hears;
+mod deadlines;
 mod machine;
 mod message;
 mod moment;
 mod mtu_search;
 mod mtu_searches;
+mod outstanding;
 mod peer;
+mod receive;
 mod rounds;
 mod session;
 mod sessions;
@@ -19,4 +21,4 @@ mod viewer;
 mod views;
 
 pub use machine::Node;
-pub use message::{Datagram, LocalNode, Notice, Now, Send, WAIT};
+pub use message::{Datagram, LocalNode, Notice, Now, Send};

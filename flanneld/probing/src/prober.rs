@@ -8,9 +8,9 @@ mod problem;
 mod socket;
 mod sockets;
 
-use crate::node::{Datagram, LocalNode, Node, Now};
+use crate::node::{Datagram, LocalNode, Node, Notice, Now};
 use crate::target::{Path, host_bits, overlay_addresses, targets};
-use crate::view::{Mesh, Own, Peer, Probe, Problem, Traffic};
+use crate::view::{Mesh, Own, PeerView, Probe, Problem, Traffic};
 use crate::who::who;
 use ipnet::IpNet;
 use log::Log;
@@ -19,6 +19,7 @@ use rand::{Rng, SeedableRng};
 use sockets::{Drained, Incoming, Sockets};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subnet_lease::{Kinds, LeaseTable};
@@ -28,15 +29,15 @@ use types::Family;
 use types::Subnets;
 use types::reachability::{Impact, State};
 
-/// The pause after all peers were taken over, as a multiple of the time that took: changes of leases cost little, however many come ...
+/// The pause after all peers were taken over, as a multiple of the time that took. It bounds the cost of any number of changes ...
 const PAUSE_FACTOR: u32 = 40;
 /// ... and at most this: the machine may have been busy.
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 /// How often a socket that could not be opened is tried again.
-const REOPEN: Duration = Duration::from_secs(10);
-/// From this on the program was kept from running.
-const STALL: Duration = Duration::from_millis(400);
-/// A pause in which a flood does not take the processor.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
+/// A delay from which on the program is taken to have been stopped.
+const MIN_STALL: Duration = Duration::from_millis(400);
+/// The pause between reads during a flood, so that it does not take the whole processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Reads wait for the next probe if it is due within this time. The kernel timestamps packets, so this saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
@@ -45,39 +46,39 @@ const MAX_BATCH: usize = 16;
 /// ... and for this long afterwards: a flood comes in waves.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
 /// The longest sleep: clocks may be changed meanwhile.
-const LONGEST: Duration = Duration::from_secs(60);
-/// How long asking at once may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
+/// How long [`Prober::ask`] may take.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What does not change while the network runs.
+/// The settings of a prober, which do not change while the network runs.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// The UDP port.
+pub struct ProberSettings {
+    /// The UDP port of probes.
     pub port: u16,
     /// This node's id.
     pub id: String,
-    /// Its subnets.
+    /// This node's subnets.
     pub own: Subnets,
-    /// Whose leases count.
+    /// The backends whose leases are peers.
     pub kinds: Kinds,
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
     /// The family of the tunnels, where all families use one.
     pub outer: Option<Family>,
-    /// Whether questions may go from node to node in the clear.
+    /// Whether questions may go over the underlay, in the clear.
     pub clear: bool,
 }
 
-/// What may change.
+/// What a prober follows of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnderlayState {
-    /// The addresses of this node, from which it asks: IPv4, and IPv6.
+    /// The addresses from which it asks over the underlay: IPv4 and IPv6.
     pub addresses: (Option<IpAddr>, Option<IpAddr>),
     /// All addresses of this host.
     pub local: Vec<IpAddr>,
-    /// The MTU of the overlay network: IPv4, and IPv6.
+    /// The MTU of the overlay network for IPv4 and for IPv6, in bytes.
     pub mtu: (u16, u16),
-    /// Whose tunnel on this host has the probe port. Packets of pods go before probes: the port is left to it.
+    /// The tunnel on this host that uses the probe port, if one does. It keeps the port, because the packets of pods take precedence.
     pub yields_to: Option<String>,
 }
 
@@ -88,7 +89,7 @@ pub struct Prober {
 }
 
 struct Shared {
-    settings: Settings,
+    settings: ProberSettings,
     began: Instant,
     state: Mutex<Inner>,
     wake: Notify,
@@ -100,6 +101,36 @@ struct Inner {
     problems: Vec<Problem>,
 }
 
+/// What the loop of [`Prober::run`] keeps.
+struct LoopState {
+    sockets: Sockets,
+    log: Log,
+    /// When the sockets that could not be opened are tried again.
+    reopen_at: Duration,
+    /// Until then a flood is expected, and reads are not delayed.
+    calm_at: Duration,
+    /// Whether leases or addresses have changed since they were taken over.
+    changed: bool,
+    /// When changes may be taken over.
+    follow_at: Duration,
+    /// The result of [`host_bits`].
+    hosts: (u32, u32),
+}
+
+impl LoopState {
+    fn new(sockets: Sockets) -> Self {
+        Self {
+            sockets,
+            log: Log::default(),
+            reopen_at: Duration::ZERO,
+            calm_at: Duration::ZERO,
+            changed: true,
+            follow_at: Duration::ZERO,
+            hosts: (0, 0),
+        }
+    }
+}
+
 impl std::fmt::Debug for Prober {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Prober")
@@ -109,10 +140,10 @@ impl std::fmt::Debug for Prober {
 }
 
 impl Prober {
-    /// A prober that does not run yet.
-    pub fn new(settings: Settings, surroundings: &UnderlayState) -> Self {
+    /// Creates a prober; [`Prober::run`] makes it run.
+    pub fn new(settings: ProberSettings, underlay: &UnderlayState) -> Self {
         let mut random = StdRng::from_os_rng();
-        let node = Node::new(local(&settings, surroundings), Duration::ZERO, move || {
+        let node = Node::new(local(&settings, underlay), Duration::ZERO, move || {
             random.random()
         });
         let state = Mutex::new(Inner {
@@ -148,7 +179,7 @@ impl Prober {
         }
     }
 
-    /// Everything that is known.
+    /// Returns everything that is known.
     pub fn view(&self) -> Arc<Mesh> {
         let now = self.now();
         let inner = self.inner();
@@ -159,34 +190,34 @@ impl Prober {
         )
     }
 
-    /// What `of` makes of each peer. With thousands of peers this takes less memory than [`Prober::view`].
-    pub fn peers<T>(&self, of: impl FnMut(Peer) -> T) -> Vec<T> {
+    /// Applies `of` to each peer. With thousands of peers this takes less memory than [`Prober::view`].
+    pub fn peers<T>(&self, of: impl FnMut(PeerView) -> T) -> Vec<T> {
         let now = self.now();
         self.inner().node.peers(now, of)
     }
 
-    /// The sockets that could not be opened.
+    /// Returns the sockets that could not be opened.
     pub fn problems(&self) -> Vec<Problem> {
         self.inner().problems.clone()
     }
 
-    /// The UDP port of the probes.
+    /// Returns the UDP port of the probes.
     pub fn port(&self) -> u16 {
         self.shared.settings.port
     }
 
-    /// Changes whenever a verdict does from which or to which packets are harmed.
+    /// Returns a counter that changes with each verdict that concerns packets.
     pub fn verdicts(&self) -> watch::Receiver<u64> {
         self.shared.verdicts.subscribe()
     }
 
-    /// The counters, and how many peers are in each state.
+    /// Returns the counters, and how many peers are in each state.
     pub fn figures(&self) -> (Traffic, BTreeMap<State, u32>) {
         let inner = self.inner();
         (inner.node.traffic(), inner.node.counts())
     }
 
-    /// Whether any peer is cut off. Cheaper than the view.
+    /// Returns whether any peer is cut off. It is cheaper than the view.
     pub fn anybody_cut_off(&self) -> bool {
         self.inner()
             .node
@@ -195,21 +226,21 @@ impl Prober {
             .is_some_and(|count| *count > 0)
     }
 
-    /// Somebody looks at other nodes' rows: for the next ten seconds they are asked for them, and [`Prober::view`] has them.
-    pub fn look(&self) {
+    /// Asks other nodes for their rows for the next ten seconds, so that [`Prober::view`] has them.
+    pub fn request_rows(&self) {
         let now = self.now();
-        self.inner().node.look(now);
+        self.inner().node.request_rows(now);
         self.shared.wake.notify_one();
     }
 
-    /// What this node says of itself in its row.
-    pub fn tell(&self, own: Own) {
+    /// Sets what this node reports of itself to other nodes.
+    pub fn set_own(&self, own: Own) {
         self.inner().node.set_own(own);
     }
 
-    /// Asks the peer of this subnet at once, several times; none if there is no such peer, or too many are asked at the moment.
+    /// Asks the peer of this subnet at once, several times. Returns none if there is no such peer, or if too many are asked at the moment.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
-        /// Whoever stops waiting leaves nothing behind.
+        /// Ends the session also where its future is dropped.
         struct Asking<'a>(&'a Prober, u64);
         impl Drop for Asking<'_> {
             fn drop(&mut self) {
@@ -220,7 +251,7 @@ impl Prober {
         let _asking = Asking(self, number);
         self.shared.wake.notify_one();
         let begin = Instant::now();
-        while begin.elapsed() < TIMEOUT {
+        while begin.elapsed() < ASK_TIMEOUT {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let now = self.now();
             if let Some(probe) = self.inner().node.end_session(now, number) {
@@ -230,7 +261,7 @@ impl Prober {
         None
     }
 
-    /// The address from which this node asks through the overlay network, if it has one now.
+    /// Returns the address from which this node asks over the overlay, if it has one now.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.inner().node.source(family)
     }
@@ -239,126 +270,166 @@ impl Prober {
     pub async fn run(
         self,
         mut leases: watch::Receiver<Arc<LeaseTable>>,
-        mut surroundings: watch::Receiver<UnderlayState>,
+        mut underlay: watch::Receiver<UnderlayState>,
         stop: CancellationToken,
     ) {
-        let settings = self.shared.settings.clone();
-        let mut sockets = Sockets::new(settings.port, StdRng::from_os_rng().random());
-        let mut log = Log::default();
-        let (mut reopen, mut calm_at) = (Duration::ZERO, Duration::ZERO);
-        let (mut changed, mut follow_at) = (true, Duration::ZERO);
-        let (mut peers, mut hosts) = (Vec::new(), (0, 0));
+        let port = self.shared.settings.port;
+        let mut state = LoopState::new(Sockets::new(port, StdRng::from_os_rng().random()));
         loop {
             let now = self.now();
-            let follows = changed && now.at >= follow_at;
-            if follows || now.at >= reopen {
-                let around = surroundings.borrow_and_update().clone();
-                if follows {
-                    let table = leases.borrow_and_update().clone();
-                    peers = targets(
-                        &table,
-                        &settings.own,
-                        settings.kinds,
-                        &around.local,
-                        settings.outer,
-                    );
-                    hosts = host_bits(
-                        settings
-                            .own
-                            .nets()
-                            .chain(peers.iter().map(|peer| peer.subnet)),
-                    );
-                }
-                sockets.follow(
-                    &addresses(&settings, &around),
-                    hosts,
-                    settings.clear,
-                    around.yields_to.as_deref(),
-                );
-                reopen = now.at + REOPEN;
-                let mut inner = self.inner();
-                inner.problems = sockets.problems();
-                let open = sockets.places();
-                inner
-                    .node
-                    .set_sockets(move |way, family, ping| open.contains(&(way, family, ping)));
-                if follows {
-                    inner.node.set_local(local(&settings, &around));
-                    inner.node.set_targets(std::mem::take(&mut peers), now.at);
-                    let ended = self.now().at;
-                    (changed, follow_at) =
-                        (false, ended + pause_after(ended.saturating_sub(now.at)));
-                }
-            }
-            let read = self.drain(&mut sockets);
-            let (next, notices) = self.step(&sockets);
-            log.tell(now.at, &notices);
-            // Of a peer that is well at the first look there is nothing to find out: in a large cluster that is news for minutes.
-            if notices
-                .iter()
-                .any(|notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some)
-            {
-                self.shared
-                    .verdicts
-                    .send_modify(|count| *count = count.wrapping_add(1));
-            }
+            self.follow(&mut state, &mut leases, &mut underlay, now);
+            let read = self.drain(&mut state.sockets);
+            let (next, notices) = self.step(&state.sockets);
+            state.log.report(now.at, &notices);
+            self.publish(&notices);
             if read.count > MAX_BATCH {
-                calm_at = now.at + FLOOD_MEMORY;
+                state.calm_at = now.at + FLOOD_MEMORY;
             }
             if read.more {
                 tokio::select! {
                     () = tokio::time::sleep(FLOOD_PAUSE) => {}
                     () = stop.cancelled() => return,
                 }
-                changed |= leases.has_changed().unwrap_or(false)
-                    || surroundings.has_changed().unwrap_or(false);
-                continue;
+                state.changed |= leases.has_changed().unwrap_or(false)
+                    || underlay.has_changed().unwrap_or(false);
+            } else if self
+                .wait(&mut state, next, &mut leases, &mut underlay, &stop)
+                .await
+                .is_break()
+            {
+                return;
             }
-            let present = self.now().at;
-            let waits = present >= calm_at
-                && next.saturating_sub(present) <= MAX_READ_DELAY
-                && self.inner().node.is_calm();
-            let longest = if sockets.tell(!waits) {
-                LONGEST
-            } else {
-                MAX_READ_DELAY
-            };
-            let until = next.min(reopen).min(present + longest);
-            let until = if changed { until.min(follow_at) } else { until };
-            changed |= tokio::select! {
-                () = tokio::time::sleep_until((self.shared.began + until).into()) => {
-                    let late = self.now().at.saturating_sub(until);
-                    if late >= STALL {
-                        // What came in meanwhile is read first: it came in time.
-                        self.drain(&mut sockets);
-                        self.inner().node.stalled(late);
-                    }
-                    false
-                }
-                () = sockets.readable() => false,
-                () = self.shared.wake.notified() => false,
-                changed = leases.changed(), if !changed => if changed.is_ok() { true } else { return stop.cancelled().await },
-                changed = surroundings.changed(), if !changed => if changed.is_ok() { true } else { return stop.cancelled().await },
-                () = stop.cancelled() => return,
-            };
         }
     }
 
-    /// Reads everything that came in, and answers.
+    /// Takes over changed leases and addresses, and opens and closes sockets, where that is due.
+    fn follow(
+        &self,
+        state: &mut LoopState,
+        leases: &mut watch::Receiver<Arc<LeaseTable>>,
+        underlay: &mut watch::Receiver<UnderlayState>,
+        now: Now,
+    ) {
+        let follows = state.changed && now.at >= state.follow_at;
+        if !follows && now.at < state.reopen_at {
+            return;
+        }
+        let settings = &self.shared.settings;
+        let underlay = underlay.borrow_and_update().clone();
+        let peers = follows.then(|| {
+            let table = leases.borrow_and_update().clone();
+            targets(
+                &table,
+                &settings.own,
+                settings.kinds,
+                &underlay.local,
+                settings.outer,
+            )
+        });
+        if let Some(peers) = &peers {
+            let subnets = peers.iter().map(|peer| peer.subnet);
+            state.hosts = host_bits(settings.own.nets().chain(subnets));
+        }
+        state.sockets.follow(
+            &addresses(settings, &underlay),
+            state.hosts,
+            settings.clear,
+            underlay.yields_to.as_deref(),
+        );
+        state.reopen_at = now.at + REOPEN_INTERVAL;
+        let mut inner = self.inner();
+        inner.problems = state.sockets.problems();
+        let open = state.sockets.places();
+        inner
+            .node
+            .set_sockets(move |path, family, ping| open.contains(&(path, family, ping)));
+        if let Some(peers) = peers {
+            inner.node.set_local(local(settings, &underlay));
+            inner.node.set_targets(peers, now.at);
+            let ended = self.now().at;
+            state.changed = false;
+            state.follow_at = ended + pause_after(ended.saturating_sub(now.at));
+        }
+    }
+
+    /// Notifies subscribers where the changes concern packets. The first verdict on a peer that is well is no news: in a large cluster there are
+    /// such for minutes.
+    fn publish(&self, notices: &[Notice]) {
+        if notices
+            .iter()
+            .any(|notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some)
+        {
+            self.shared
+                .verdicts
+                .send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Waits until something is to be done; `next` is when the node wants to be woken. Breaks once `stop` is cancelled.
+    async fn wait(
+        &self,
+        state: &mut LoopState,
+        next: Duration,
+        leases: &mut watch::Receiver<Arc<LeaseTable>>,
+        underlay: &mut watch::Receiver<UnderlayState>,
+        stop: &CancellationToken,
+    ) -> ControlFlow<()> {
+        let present = self.now().at;
+        let may_delay = present >= state.calm_at
+            && next.saturating_sub(present) <= MAX_READ_DELAY
+            && self.inner().node.is_calm();
+        let longest = if state.sockets.wake_on_packets(!may_delay) {
+            MAX_SLEEP
+        } else {
+            MAX_READ_DELAY
+        };
+        let changed = state.changed;
+        let until = next.min(state.reopen_at).min(present + longest);
+        let until = if changed {
+            until.min(state.follow_at)
+        } else {
+            until
+        };
+        let source = tokio::select! {
+            () = tokio::time::sleep_until((self.shared.began + until).into()) => {
+                let late = self.now().at.saturating_sub(until);
+                if late >= MIN_STALL {
+                    // Packets that arrived meanwhile are read first: they were in time.
+                    self.drain(&mut state.sockets);
+                    self.inner().node.stalled(late);
+                }
+                return ControlFlow::Continue(());
+            }
+            () = state.sockets.readable() => return ControlFlow::Continue(()),
+            () = self.shared.wake.notified() => return ControlFlow::Continue(()),
+            source = leases.changed(), if !changed => source,
+            source = underlay.changed(), if !changed => source,
+            () = stop.cancelled() => return ControlFlow::Break(()),
+        };
+        if source.is_err() {
+            // Nothing changes any more: the daemon is about to stop.
+            stop.cancelled().await;
+            return ControlFlow::Break(());
+        }
+        state.changed = true;
+        ControlFlow::Continue(())
+    }
+
+    /// Reads the received packets, and answers.
     fn drain(&self, sockets: &mut Sockets) -> Drained {
         let port = self.shared.settings.port;
         sockets.drain(|incoming, age| {
             let now = self.now();
             let at = now.at.saturating_sub(age);
             match incoming {
-                // What comes from another port is no node: answers go to the probe port only.
+                // A datagram from another port is from no node: answers go only to the probe port.
                 Incoming::Datagram { port: from, .. } if from != port => None,
                 Incoming::Datagram {
-                    way, from, bytes, ..
-                } => self.inner().node.hear(
+                    path, from, bytes, ..
+                } => self.inner().node.receive(
                     now,
                     Datagram {
-                        way,
+                        path,
                         from,
                         at,
                         bytes,
@@ -368,8 +439,8 @@ impl Prober {
                     self.inner().node.refused(from, nonce, at);
                     None
                 }
-                Incoming::Pong { way, from, nonce } => {
-                    self.inner().node.pong(now, way, from, nonce, at);
+                Incoming::Pong { path, from, nonce } => {
+                    self.inner().node.pong(now, path, from, nonce, at);
                     None
                 }
             }
@@ -377,7 +448,7 @@ impl Prober {
     }
 
     /// Does what is due, and sends.
-    fn step(&self, sockets: &Sockets) -> (Duration, Vec<crate::node::Notice>) {
+    fn step(&self, sockets: &Sockets) -> (Duration, Vec<Notice>) {
         let (next, sends, notices) = {
             let now = self.now();
             let mut inner = self.inner();
@@ -394,36 +465,36 @@ impl Prober {
     }
 }
 
-/// The pause after all peers were taken over, which took so long.
+/// Returns the pause after all peers were taken over, which took this long.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
 }
 
-/// The address in the overlay network from which a subnet's node asks.
-fn overlay_address(settings: &Settings, subnet: &IpNet) -> IpAddr {
+/// Returns the address from which the node of a subnet asks over the overlay.
+fn overlay_address(settings: &ProberSettings, subnet: &IpNet) -> IpAddr {
     let [device, bridge] = overlay_addresses(subnet);
     if settings.device { device } else { bridge }
 }
 
-/// The sockets' addresses.
-fn addresses(settings: &Settings, around: &UnderlayState) -> Vec<(Path, IpAddr)> {
+/// Returns the addresses of the sockets.
+fn addresses(settings: &ProberSettings, underlay: &UnderlayState) -> Vec<(Path, IpAddr)> {
     let overlay = settings
         .own
         .nets()
         .map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));
-    let underlay = [around.addresses.0, around.addresses.1]
+    let underlay = [underlay.addresses.0, underlay.addresses.1]
         .into_iter()
         .flatten()
         .map(|address| (Path::Underlay, address));
     overlay.chain(underlay).collect()
 }
 
-fn local(settings: &Settings, around: &UnderlayState) -> LocalNode {
+fn local(settings: &ProberSettings, underlay: &UnderlayState) -> LocalNode {
     let number = |subnet: Option<IpNet>| subnet.map(|subnet| who(&settings.id, &subnet));
     // A device that is gone comes back; until then its peers are cut off. A bridge comes with the first pod.
     let overlay = |subnet: Option<IpNet>| {
         let address = overlay_address(settings, &subnet?);
-        (settings.device || around.local.contains(&address)).then_some(address)
+        (settings.device || underlay.local.contains(&address)).then_some(address)
     };
     let (v4, v6) = (
         settings.own.v4().map(|net| IpNet::V4(*net)),
@@ -436,8 +507,8 @@ fn local(settings: &Settings, around: &UnderlayState) -> LocalNode {
         overlay_v6: overlay(v6),
         device: settings.device,
         clear: settings.clear,
-        mtu_v4: around.mtu.0,
-        mtu_v6: around.mtu.1,
+        mtu_v4: underlay.mtu.0,
+        mtu_v6: underlay.mtu.1,
     }
 }
 

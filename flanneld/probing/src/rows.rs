@@ -1,23 +1,23 @@
-//! A node's row in one datagram: what it says of itself and of its peers; `docs/probing.md` has the table.
+//! A node's row in one datagram: what it reports of itself and of its peers. `docs/probing.md` describes the format.
 
 use crate::view::Own;
 use crate::wire::{HEADER, ROW, Reader};
 use std::collections::BTreeMap;
 use types::reachability::State;
 
-/// The room for the name of the gravest finding's check.
-const NAME: usize = 24;
-/// The bytes of one peer.
-const CELL: usize = 8;
+/// The room for the name of the most severe finding's check, in bytes.
+const NAME_LENGTH: usize = 24;
+/// The length of one peer in bytes.
+const CELL_LENGTH: usize = 8;
 /// The bit of "ping only" in a peer's state.
 const PING_ONLY: u8 = 0x80;
 /// A round trip or an age that is not known.
 const NEVER: u8 = u8::MAX;
 
-/// What stands in a row answer.
+/// The content of a row answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
-    /// What the node says of itself.
+    /// What the node reports of itself.
     pub own: Own,
     /// How many peers are in each state.
     pub counts: BTreeMap<State, u32>,
@@ -32,9 +32,9 @@ pub struct Body {
 pub struct Wire {
     /// The number of its subnet.
     pub subnet: u32,
-    /// The verdict.
+    /// The verdict of the node on this peer.
     pub state: State,
-    /// Whether it answers ping alone.
+    /// Whether it answers only ping.
     pub ping_only: bool,
     /// Round trip in microseconds, roughly.
     pub rtt_us: Option<u32>,
@@ -44,36 +44,36 @@ pub struct Wire {
     pub asked_age_ms: Option<u64>,
 }
 
-/// Whether all peers have room. Where they have not, `cells` is best sorted by [`Wire::rank`] before it is cut.
+/// Returns whether all peers have room. Where they have not, sort `cells` by [`Wire::rank`] so that the worst are kept.
 pub fn fit(peers: usize) -> bool {
     peers <= room()
 }
 
-/// For how many peers there is room.
+/// Returns for how many peers a row has room.
 pub fn room() -> usize {
-    (ROW - HEADER - fixed()) / CELL
+    (ROW - HEADER - fixed()) / CELL_LENGTH
 }
 
 fn fixed() -> usize {
     // Flags, three counts, the name, the number of states and their counts, the round trip, the number of peers.
-    1 + 6 + NAME + 1 + 4 * State::ALL.len() + 4 + 2
+    1 + 6 + NAME_LENGTH + 1 + 4 * State::ALL.len() + 4 + 2
 }
 
 impl Wire {
-    /// The worst first: what costs most packets, then what loses most, then what is slowest.
+    /// Returns a key that sorts the worst first: by impact on packets, then by losses, then by round trip.
     pub fn rank(&self) -> impl Ord + use<> {
         std::cmp::Reverse((self.state.impact(), self.state, self.lost, self.rtt_us))
     }
 }
 
-/// The bytes of a row. Peers for which there is no room are left out.
+/// Encodes a row. Peers for which there is no room are left out.
 pub fn write(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROW - HEADER);
     out.push(u8::from(body.own.ready));
     for count in [body.own.broken, body.own.degraded, body.own.risks] {
         out.extend(count.to_be_bytes());
     }
-    let mut name = [0u8; NAME];
+    let mut name = [0u8; NAME_LENGTH];
     let gravest = body.own.gravest.as_deref().unwrap_or_default();
     name.iter_mut()
         .zip(gravest.bytes())
@@ -96,12 +96,12 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Reads a row; none if it is cut short. Lies are possible, surprises are not: numbers stay numbers, and a name is printable ASCII.
+/// Decodes a row; none if it is truncated. Its content may be false, but numbers are in range and names are printable ASCII.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;
     let (broken, degraded, risks) = (read.u16()?, read.u16()?, read.u16()?);
-    let name: [u8; NAME] = read.take()?;
+    let name: [u8; NAME_LENGTH] = read.take()?;
     let name: String = name
         .iter()
         .take_while(|byte| **byte != 0)
@@ -150,7 +150,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     })
 }
 
-/// A number as a byte: its logarithm in steps of `1/steps` of a doubling.
+/// Encodes a number as a byte: its logarithm in steps of `1/steps` of a doubling.
 fn rough(number: u64, steps: u32) -> u8 {
     #[expect(
         clippy::cast_precision_loss,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_leads_back() {
+    fn row_survives_encoding() {
         let own = Own {
             ready: true,
             broken: 1,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn about_140_peers_have_room() {
+    fn row_has_room_for_about_140_peers() {
         assert!((139..=145).contains(&room()), "{}", room());
         assert!(fit(room()) && !fit(room() + 1));
         let many = Body {
@@ -225,12 +225,12 @@ mod tests {
             ..Body::default()
         };
         let bytes = write(&many);
-        assert!(bytes.len() <= ROW - HEADER && bytes.len() + CELL > ROW - HEADER);
+        assert!(bytes.len() <= ROW - HEADER && bytes.len() + CELL_LENGTH > ROW - HEADER);
         assert_eq!(read(&bytes).unwrap().cells.len(), room());
     }
 
     #[test]
-    fn the_worst_come_first() {
+    fn worst_peers_come_first() {
         let mut cells = [
             cell(1, State::Well),
             cell(2, State::Unknown),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn rough_numbers_are_near() {
+    fn rough_numbers_are_within_five_percent() {
         for number in [0u64, 1, 10, 400, 5_000, 1_000_000] {
             for steps in [10, 12] {
                 let back = exact(rough(number, steps), steps);
@@ -267,8 +267,8 @@ mod tests {
         #[test]
         fn junk_is_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1300)) {
             if let Some(body) = read(&bytes) {
-                prop_assert!(body.cells.len() * CELL <= bytes.len());
-                prop_assert!(body.own.gravest.is_none_or(|name| name.is_ascii() && name.len() <= NAME));
+                prop_assert!(body.cells.len() * CELL_LENGTH <= bytes.len());
+                prop_assert!(body.own.gravest.is_none_or(|name| name.is_ascii() && name.len() <= NAME_LENGTH));
                 prop_assert!(body.cells.iter().all(|cell| cell.lost <= 16));
             }
         }

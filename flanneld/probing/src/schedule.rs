@@ -1,46 +1,46 @@
-//! When which peer is asked: constant cost a node, whatever the size of the cluster.
+//! When each peer is asked. The cost for a node does not depend on the size of the cluster.
 
 use crate::who::mix;
 use std::time::Duration;
 
 /// The shortest cycle.
-pub(crate) const SHORTEST: Duration = Duration::from_secs(5);
+pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
 /// Questions a second in large clusters.
 const PER_SECOND: u32 = 4;
-/// How often a question is as long as the MTU.
-const FULL_EVERY: Duration = Duration::from_secs(2);
-/// Up to so many peers are asked beside the overlay network in addition, and not instead.
-const MAX_EXTRA_PATHS: usize = 16;
-/// Every so many turns of a peer go beside the overlay network.
-const UNDERLAY_EVERY: u32 = 4;
+/// The time between two questions that are as long as the MTU.
+const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
+/// Up to this many peers, a turn over the underlay also asks over the overlay.
+const MAX_BOTH_PATHS: usize = 16;
+/// One in this many turns of a peer goes over the underlay.
+const UNDERLAY_INTERVAL: u32 = 4;
 
-/// How long it takes to ask each peer once.
-pub fn cycle(paths: usize) -> Duration {
-    let paths = u32::try_from(paths).unwrap_or(u32::MAX);
-    SHORTEST.max(Duration::from_secs(1) * paths / PER_SECOND)
+/// Returns how long it takes to ask each of this many peers once.
+pub fn cycle(peers: usize) -> Duration {
+    let peers = u32::try_from(peers).unwrap_or(u32::MAX);
+    MIN_CYCLE.max(Duration::from_secs(1) * peers / PER_SECOND)
 }
 
-/// The ways by which a turn asks.
+/// The paths over which a turn asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ways {
-    /// Through the overlay network.
+pub struct TurnPaths {
+    /// Whether it asks over the overlay.
     pub overlay: bool,
-    /// Beside it.
+    /// Whether it asks over the underlay.
     pub underlay: bool,
 }
 
-/// The ways of a peer's turn: every fourth turn goes beside the overlay network, not the same one for all peers.
-pub fn ways(who: u64, turn: u32, paths: usize) -> Ways {
+/// Returns the paths of a peer's turn. Every fourth turn goes over the underlay, not the same one for all `peers`.
+pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     let underlay = mix([who, 0, 0])
         .wrapping_add(u64::from(turn))
-        .is_multiple_of(u64::from(UNDERLAY_EVERY));
-    Ways {
-        overlay: !underlay || paths <= MAX_EXTRA_PATHS,
+        .is_multiple_of(u64::from(UNDERLAY_INTERVAL));
+    TurnPaths {
+        overlay: !underlay || peers <= MAX_BOTH_PATHS,
         underlay,
     }
 }
 
-/// The walk over the peers: an order of its own for each node and cycle, evenly over the cycle.
+/// The order in which peers have their turns, evenly over a cycle. It differs between nodes and between cycles.
 #[derive(Clone, Debug)]
 pub struct Walk<K> {
     own: u64,
@@ -51,7 +51,7 @@ pub struct Walk<K> {
 }
 
 impl<K: Copy> Walk<K> {
-    /// Begins within a second: nodes that start together do not ask together.
+    /// Creates a walk whose first turn is due within a second, so that nodes that start together do not ask together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
         Self {
@@ -59,21 +59,21 @@ impl<K: Copy> Walk<K> {
             number: 0,
             rest: Vec::new(),
             next,
-            step: SHORTEST,
+            step: MIN_CYCLE,
         }
     }
 
-    /// When the next turn is due.
+    /// Returns when the next turn is due.
     pub fn next(&self) -> Duration {
         self.next
     }
 
-    /// Does nothing for so long: time in which this program did not run.
+    /// Postpones all turns by the time for which this program did not run.
     pub fn delay(&mut self, by: Duration) {
         self.next += by;
     }
 
-    /// The next peer, if one is due. `peers` yields all of them with their numbers, and is asked once a cycle only.
+    /// Returns the next peer, if one is due. `peers` yields all of them with their numbers, and is called only once a cycle.
     pub fn turn<I: Iterator<Item = (K, u64)>>(
         &mut self,
         now: Duration,
@@ -90,7 +90,7 @@ impl<K: Copy> Walk<K> {
         self.rest.pop()
     }
 
-    /// A peer that was not there when the cycle began: somewhere in what is left of it.
+    /// Adds a new peer somewhere in the rest of the cycle.
     pub fn add(&mut self, key: K, who: u64) {
         let Some(rest) = u64::try_from(self.rest.len()).ok().filter(|rest| *rest > 0) else {
             return;
@@ -99,7 +99,7 @@ impl<K: Copy> Walk<K> {
         self.rest.insert(at.min(self.rest.len()), key);
     }
 
-    /// Leaves out peers that are gone.
+    /// Drops peers that are gone.
     pub fn retain(&mut self, stays: impl FnMut(&K) -> bool) {
         self.rest.retain(stays);
     }
@@ -112,14 +112,14 @@ impl<K: Copy> Walk<K> {
         order.sort_unstable_by_key(|(hash, _)| *hash);
         self.rest.clear();
         self.rest.extend(order.into_iter().map(|(_, key)| key));
-        let paths = u32::try_from(self.rest.len()).unwrap_or(u32::MAX).max(1);
+        let peers = u32::try_from(self.rest.len()).unwrap_or(u32::MAX).max(1);
         // Up to a tenth more or less: cycles of several nodes do not stay together.
         let tenths = u32::try_from(mix([self.own, self.number, 1]) % 201).unwrap_or(100);
-        self.step = cycle(self.rest.len()) * (900 + tenths) / 1000 / paths;
+        self.step = cycle(self.rest.len()) * (900 + tenths) / 1000 / peers;
     }
 }
 
-/// Which questions are as long as the MTU: one in two seconds, in turn over the peers.
+/// Decides which questions are as long as the MTU: one in two seconds, in turn over the peers.
 #[derive(Clone, Debug)]
 pub(crate) struct FullSize {
     last: Option<Duration>,
@@ -136,8 +136,8 @@ impl Default for FullSize {
 }
 
 impl FullSize {
-    /// Whether this question is a long one. `done` is the round in which the peer had its last one; `waits` tells whether another peer still has
-    /// to get its own of a round.
+    /// Returns whether this question is a long one. `done` is the round in which the peer had its last one; `waits` returns whether another peer
+    /// still waits for its own in a round.
     pub(crate) fn turn(
         &mut self,
         now: Duration,
@@ -146,7 +146,7 @@ impl FullSize {
     ) -> bool {
         if self
             .last
-            .is_some_and(|last| now.saturating_sub(last) < FULL_EVERY)
+            .is_some_and(|last| now.saturating_sub(last) < LONG_QUESTION_INTERVAL)
         {
             return false;
         }
@@ -168,8 +168,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn cycles_grow_with_the_cluster() {
-        for (paths, seconds) in [
+    fn cycle_grows_with_the_cluster() {
+        for (peers, seconds) in [
             (0, 5),
             (2, 5),
             (20, 5),
@@ -177,12 +177,12 @@ mod tests {
             (1000, 250),
             (10_000, 2500),
         ] {
-            assert_eq!(cycle(paths), Duration::from_secs(seconds), "{paths}");
+            assert_eq!(cycle(peers), Duration::from_secs(seconds), "{peers}");
         }
     }
 
     #[test]
-    fn every_peer_has_one_turn_a_cycle_in_another_order_each_time() {
+    fn peer_has_one_turn_a_cycle_in_changing_order() {
         let peers: Vec<u32> = (0..100).collect();
         let all = || peers.iter().map(|peer| (*peer, u64::from(*peer) * 77));
         let mut walk = Walk::new(7, Duration::ZERO);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_come_and_go_within_a_cycle() {
+    fn new_and_gone_peers_change_the_running_cycle() {
         let mut walk = Walk::new(7, Duration::ZERO);
         let all = || (0..10u64).map(|peer| (peer, peer));
         let mut now = walk.next();
@@ -238,18 +238,19 @@ mod tests {
     }
 
     #[test]
-    fn every_fourth_turn_goes_beside() {
-        for paths in [3, 1000] {
+    fn every_fourth_turn_goes_over_the_underlay() {
+        for peers in [3, 1000] {
             let mut counts = BTreeMap::new();
             for who in 0..50 {
-                let turns: Vec<Ways> = (0..4).map(|turn| ways(who, turn, paths)).collect();
-                assert_eq!(turns.iter().filter(|ways| ways.underlay).count(), 1);
+                let turns: Vec<TurnPaths> =
+                    (0..4).map(|turn| turn_paths(who, turn, peers)).collect();
+                assert_eq!(turns.iter().filter(|paths| paths.underlay).count(), 1);
                 assert_eq!(
-                    turns.iter().filter(|ways| ways.overlay).count(),
-                    if paths == 3 { 4 } else { 3 }
+                    turns.iter().filter(|paths| paths.overlay).count(),
+                    if peers == 3 { 4 } else { 3 }
                 );
                 *counts
-                    .entry(turns.iter().position(|ways| ways.underlay))
+                    .entry(turns.iter().position(|paths| paths.underlay))
                     .or_insert(0) += 1;
             }
             assert_eq!(counts.len(), 4, "not all peers at once: {counts:?}");
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn long_questions_go_round() {
+    fn long_questions_go_to_all_peers_in_turn() {
         let mut full = FullSize::default();
         let mut done = [0u32; 5];
         let mut long = [0; 5];

@@ -1,4 +1,4 @@
-//! Whom a node asks, and by which way.
+//! The peers of a node, and the paths to them.
 
 use crate::who::who;
 use ipnet::IpNet;
@@ -8,12 +8,12 @@ use subnet_lease::{Kinds, Lease, LeaseTable, Peer};
 use types::Family;
 use types::Subnets;
 
-/// A way to a peer.
+/// A path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Through the overlay network, as the packets of pods.
+    /// Through the overlay, as the packets of pods.
     Overlay,
-    /// Beside it, from node to node.
+    /// From node to node, outside of the overlay.
     Underlay,
 }
 
@@ -22,29 +22,29 @@ pub enum Path {
 pub struct Target {
     /// The node's id, if it publishes one.
     pub id: Option<Arc<str>>,
-    /// Its hostname.
+    /// Its hostname, if it publishes one.
     pub name: Option<Arc<str>>,
-    /// Its subnet.
+    /// Its subnet of this family.
     pub subnet: IpNet,
     /// The address at which nodes reach it.
     pub address: IpAddr,
-    /// Whether its row is asked for by this family: one is enough.
+    /// Whether its row is requested in this family: one family is enough.
     pub primary: bool,
 }
 
 impl Target {
-    /// Its number, if it can be computed.
+    /// Returns its number on the wire, if it has an id.
     pub fn who(&self) -> Option<u64> {
         self.id.as_ref().map(|id| who(id, &self.subnet))
     }
 
-    /// The addresses at which it can be asked through the overlay network: that of the device, and that of the bridge.
+    /// Returns the addresses at which it can be asked over the overlay: that of its device and that of its bridge.
     pub fn overlay_addresses(&self) -> [IpAddr; 2] {
         overlay_addresses(&self.subnet)
     }
 }
 
-/// The first two addresses of a subnet: the overlay device has the first, the pods' bridge the second.
+/// Returns the first two addresses of a subnet: the overlay device has the first, the bridge of pods the second.
 pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     match subnet.network() {
         IpAddr::V4(first) => [
@@ -58,7 +58,7 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     }
 }
 
-/// The bits in which addresses differ in each of these subnets, of IPv4 and of the last 32 of IPv6. Nodes have 0 or 1 there, pods more.
+/// Returns the bits in which addresses differ in each of these subnets, of IPv4 and of the last 32 of IPv6. Nodes have 0 or 1 there, pods more.
 pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     let (mut v4, mut v6) = (u32::MAX, u32::MAX);
     for subnet in subnets {
@@ -73,7 +73,7 @@ pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     (v4, v6)
 }
 
-/// The peers in a table of leases. `outer` is the family of the tunnels, where all families use one.
+/// Returns the peers in a table of leases. `outer` is the family of the tunnels, where all families use one.
 pub fn targets(
     leases: &LeaseTable,
     own: &Subnets,
@@ -87,14 +87,14 @@ pub fn targets(
     };
     let of = |lease: &Lease| -> Vec<Target> {
         let node = lease.attrs.node.as_ref();
-        // A lease without an id is Go flannel's, or an operator's: whoever answers there may be meant.
+        // A lease without an id is Go flannel's or an operator's: any node that answers there may be the peer.
         let id = node.map(|node| node.id.clone()).filter(|id| !id.is_empty());
         let name = node
             .map(|node| node.name.clone())
             .filter(|name| !name.is_empty());
         let mut primary = true;
         let peers = Peer::of(lease).filter(|peer| own.has(peer.subnet.into()));
-        // An address of this host is no way to another node.
+        // An address of this host does not lead to another node.
         let found = peers.filter_map(|peer| {
             Some((
                 peer.subnet,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_differ_from_pods_in_the_bits_of_the_smallest_subnet() {
+    fn host_bits_are_those_of_the_smallest_subnet() {
         let bits = |nets: &[&str]| host_bits(nets.iter().map(|net| net.parse().unwrap()));
         assert_eq!(bits(&["10.5.1.0/24", "fd00:1::/64"]), (0xff, u32::MAX));
         assert_eq!(
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_a_target_in_each_family() {
+    fn lease_is_a_target_in_each_family() {
         let own = lease(1, Some("a"), true);
         let table = LeaseTable::of(
             [
@@ -227,7 +227,7 @@ mod tests {
         assert!(by_v4.iter().any(|target| target.subnet.addr().is_ipv6()));
         assert!(by_v4.iter().all(|target| target.address.is_ipv4()));
         assert!(targets(&table, &own.subnets, Kinds::Only("host-gw"), &[], None).is_empty());
-        // A node without IPv6 has no way to the IPv6 half of others.
+        // A node without IPv6 does not reach the IPv6 half of others.
         assert!(
             targets(
                 &table,

@@ -1,63 +1,63 @@
-//! The verdict on a peer: a function of what was asked and what was heard. Who changes its mind needs more than one round.
+//! Computes the verdict on a peer from probe results. A verdict changes only after several rounds agree.
 
 use types::reachability::{State, Verdict};
 
-/// "Just now": how long ago the peer heard us through the overlay network, in milliseconds. Rounds are a second apart.
+/// How recently a peer has to have received a question over the overlay to prove that direction, in milliseconds. Rounds are a second apart.
 const JUST_NOW_MS: u32 = 2_500;
-/// Losses among the last sixteen questions that make a peer lose some.
-pub(crate) const LOSES: u32 = 2;
-/// Slow begins here, in microseconds,
+/// The number of losses among the last sixteen questions from which on a peer is lossy.
+pub(crate) const MIN_LOSSES: u32 = 2;
+/// A peer is slow above this round trip in microseconds,
 const SLOW_US: u32 = 5_000;
-/// and at so many times the median of the other peers.
+/// if it is also this many times the median of the other peers.
 const SLOW_TIMES: u32 = 5;
 
 /// What came of one kind of question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// It was not asked.
+    /// The question was not asked.
     #[default]
     NotAsked,
-    /// The answer came.
+    /// The answer arrived in time.
     Answered,
-    /// No answer came.
+    /// No answer arrived in time.
     Lost,
 }
 
-/// What was heard in one round of questions.
+/// The results of one round of questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// A question as long as the MTU, through the overlay network.
+    /// A question as long as the MTU, over the overlay.
     pub full: ProbeResult,
-    /// A small one.
+    /// A short question, over the overlay.
     pub small: ProbeResult,
-    /// Ping, through the overlay network.
+    /// Ping over the overlay.
     pub ping: ProbeResult,
-    /// Ping as long as the MTU.
+    /// Ping as long as the MTU, over the overlay.
     pub full_ping: ProbeResult,
-    /// A question beside the overlay network.
+    /// A question over the underlay.
     pub underlay: ProbeResult,
-    /// Ping beside it.
+    /// Ping over the underlay.
     pub underlay_ping: ProbeResult,
-    /// What the peer said beside the overlay network: it heard us through it so many milliseconds ago.
+    /// How many milliseconds ago the peer received a question over the overlay, as it reports over the underlay.
     pub hears_us_ms: Option<u32>,
-    /// Whether somebody else answered.
+    /// Whether another node answered.
     pub other: bool,
 }
 
 impl Evidence {
-    /// Whether anything was heard through the overlay network.
+    /// Returns whether any answer arrived over the overlay.
     pub fn through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping].contains(&ProbeResult::Answered)
     }
 
-    /// Whether anything was asked through the overlay network.
+    /// Returns whether anything was asked over the overlay.
     pub fn asked_through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping]
             .iter()
-            .any(|heard| *heard != ProbeResult::NotAsked)
+            .any(|result| *result != ProbeResult::NotAsked)
     }
 
-    /// The part of it that is about the underlay.
+    /// Returns only the results over the underlay.
     #[must_use]
     pub fn only_underlay(&self) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Evidence {
     }
 }
 
-/// The verdict on a whole round.
+/// Returns the verdict on a whole round.
 pub fn judge(evidence: &Evidence) -> Verdict {
     use ProbeResult::{Answered, Lost, NotAsked};
     let Evidence {
@@ -94,7 +94,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         (Lost, Answered) => return Verdict::by_ping(State::SmallMtu),
         _ => {}
     }
-    // Without an address to ask there, what is beside the overlay network is all there is.
+    // Without an address in the overlay, the underlay decides.
     let cut = if evidence.asked_through() {
         State::OverlayCut
     } else {
@@ -108,7 +108,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     if underlay_ping == Answered {
         return Verdict::by_ping(cut);
     }
-    // Without ping a peer that answers ping alone cannot be told from one that is gone.
+    // Without ping, a peer that answers only ping cannot be distinguished from one that is gone.
     let pinged = [ping, full_ping, underlay_ping] != [NotAsked; 3];
     let silent = pinged && (evidence.asked_through() || underlay == Lost || underlay_ping == Lost);
     Verdict::of(if silent {
@@ -118,10 +118,10 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     })
 }
 
-/// The verdict on several rounds at once, of which so many questions got no answer.
+/// Returns the verdict on several rounds at once. `lost` is the number of their questions without an answer.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
-    // Nobody else's round trips are known.
+    // The round trips of other peers are not known here.
     if verdict.state == State::Well {
         Verdict {
             state: grade(lost, None, None),
@@ -132,14 +132,14 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     }
 }
 
-/// Whether what a single turn brought is what the present verdict leads to expect. A surprise is looked into.
+/// Returns whether the results of a single turn confirm the present verdict. If not, a whole round follows.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {
         return present.state == State::WrongNode;
     }
-    let lost = |heard| heard != Answered;
-    let kept = |heard| heard != Lost;
+    let lost = |result| result != Answered;
+    let kept = |result| result != Lost;
     let Evidence {
         full,
         small,
@@ -170,9 +170,9 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
 }
 
-/// The grade of "well": by the losses among the last questions, and by the fastest of the last round trips, against the median of all peers.
+/// Grades a peer that is well: by its losses, and by its fastest round trip against the median of all peers (both in microseconds).
 pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
-    if lost >= LOSES {
+    if lost >= MIN_LOSSES {
         return State::LosesSome;
     }
     let slow = rtt_us
@@ -181,19 +181,19 @@ pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
     if slow { State::Slow } else { State::Well }
 }
 
-/// A verdict that stands until several rounds in a row say the same of another one.
+/// A verdict that changes only after several rounds in a row agree on another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebouncedVerdict {
-    /// What stands.
+    /// The verdict in force.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
 }
 
-/// Rounds that must agree.
+/// Rounds that have to agree on a change.
 const AGREE: u8 = 2;
-/// Rounds that must agree where some answers came: the others may have been lost by chance.
+/// Rounds that have to agree where some answers arrived: the others may have been lost by chance.
 const AGREE_PARTLY: u8 = 3;
-/// Rounds that must agree on anything worse where questions get lost by chance.
+/// Rounds that have to agree on anything worse where questions are lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
@@ -207,7 +207,7 @@ impl DebouncedVerdict {
             Some((next, rounds)) if next == verdict => rounds.saturating_add(1),
             _ => 1,
         };
-        // There was nothing to be sure of.
+        // The first good verdict needs no confirmation.
         let at_once = self.present.state == State::Unknown && verdict == Verdict::of(State::Well);
         let needed = match verdict.state {
             State::Well if !verdict.ping_only => AGREE,
@@ -226,7 +226,7 @@ impl DebouncedVerdict {
         false
     }
 
-    /// Whether another round is wanted, to make sure.
+    /// Returns whether another round is needed to confirm a change.
     pub(crate) fn is_undecided(&self) -> bool {
         self.next.is_some()
     }
@@ -238,9 +238,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A whole round: full, small, ping, beside, ping beside.
-    fn round(heard: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
-        let [full, small, ping, underlay, underlay_ping] = heard;
+    /// A whole round: full, small, ping, underlay, underlay ping.
+    fn round(results: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
+        let [full, small, ping, underlay, underlay_ping] = results;
         Evidence {
             full,
             small,
@@ -253,10 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_makes_the_verdict() {
+    fn verdict_follows_from_the_probe_results() {
         let (a, l, n) = (Answered, Lost, NotAsked);
         let old = Some(180_000);
-        for (heard, hears_us, want) in [
+        for (results, hears_us, want) in [
             ([a, a, a, a, a], old, Verdict::of(State::Well)),
             ([a, n, n, n, n], None, Verdict::of(State::Well)),
             ([n, a, n, n, n], None, Verdict::of(State::Well)),
@@ -277,13 +277,13 @@ mod tests {
             ([n, n, n, n, n], None, Verdict::of(State::Unknown)),
         ] {
             assert_eq!(
-                judge(&round(heard, hears_us)),
+                judge(&round(results, hears_us)),
                 want,
-                "{heard:?} {hears_us:?}"
+                "{results:?} {hears_us:?}"
             );
             let other = Evidence {
                 other: true,
-                ..round(heard, hears_us)
+                ..round(results, hears_us)
             };
             assert_eq!(judge(&other), Verdict::of(State::WrongNode));
         }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn rounds_that_lose_questions_are_graded() {
         let (a, l, n) = (Answered, Lost, NotAsked);
-        for (heard, lost, want) in [
+        for (results, lost, want) in [
             ([a, a, a, a, a], 1, State::Well),
             ([a, a, a, a, a], 2, State::LosesSome),
             ([l, a, a, a, a], 5, State::SmallMtu),
@@ -310,9 +310,9 @@ mod tests {
             ([n, n, n, n, n], 2, State::Unknown),
         ] {
             assert_eq!(
-                judge_rounds(&round(heard, None), lost),
+                judge_rounds(&round(results, None), lost),
                 Verdict::of(want),
-                "{heard:?}"
+                "{results:?}"
             );
         }
         let evidence = round([l, l, l, a, a], Some(1));
@@ -321,17 +321,17 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_ping_alone_is_no_fault() {
-        for heard in [
+    fn unanswered_ping_alone_is_no_fault() {
+        for results in [
             [Answered, Answered, Lost, Answered, Lost],
             [NotAsked, Answered, Lost, NotAsked, Lost],
         ] {
-            assert_eq!(judge(&round(heard, None)), Verdict::of(State::Well));
+            assert_eq!(judge(&round(results, None)), Verdict::of(State::Well));
         }
     }
 
     #[test]
-    fn what_a_verdict_leads_to_expect() {
+    fn verdict_expects_its_own_results() {
         let of = Verdict::of;
         let turn = |full, small, underlay| Evidence {
             full,
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rounds_make_a_verdict() {
+    fn verdict_changes_after_rounds_that_agree() {
         let (well, cut, off) = (
             Verdict::of(State::Well),
             Verdict::of(State::OverlayCut),
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn grades_of_well() {
+    fn well_is_graded_by_losses_and_round_trips() {
         for (lost, rtt, others, want) in [
             (0, Some(400), Some(400), State::Well),
             (1, Some(4_900), Some(10), State::Well),
@@ -459,23 +459,23 @@ mod tests {
         }
     }
 
-    fn heard() -> impl Strategy<Value = ProbeResult> {
+    fn results() -> impl Strategy<Value = ProbeResult> {
         prop_oneof![Just(NotAsked), Just(Answered), Just(Lost)]
     }
 
     proptest! {
         /// Any answer through the overlay network, from the right node, means that packets arrive.
         #[test]
-        fn an_answer_is_never_called_a_cut(heard in proptest::array::uniform5(heard()), age in proptest::option::of(0u32..100_000)) {
-            let evidence = round(heard, age);
+        fn answer_over_the_overlay_is_never_a_cut(results in proptest::array::uniform5(results()), age in proptest::option::of(0u32..100_000)) {
+            let evidence = round(results, age);
             let state = judge(&evidence).state;
             prop_assert_eq!(evidence.through(), evidence.asked_through() && matches!(state, State::Well | State::SmallMtu));
         }
 
-        /// What a whole round says is what the next one leads to expect: no endless looking into.
+        /// The verdict of a whole round expects the same results again: rounds do not repeat forever.
         #[test]
-        fn a_verdict_expects_its_own_evidence(heard in proptest::array::uniform5(any::<bool>()), age in proptest::option::of(0u32..100_000)) {
-            let evidence = round(heard.map(|heard| if heard { Answered } else { Lost }), age);
+        fn verdict_expects_the_evidence_of_its_round(results in proptest::array::uniform5(any::<bool>()), age in proptest::option::of(0u32..100_000)) {
+            let evidence = round(results.map(|results| if results { Answered } else { Lost }), age);
             let verdict = judge(&evidence);
             // Where questions are answered, one that is not is looked into.
             let sizes = [evidence.full, evidence.small, evidence.underlay];

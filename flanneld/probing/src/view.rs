@@ -1,4 +1,4 @@
-//! What a node knows of the mesh, as the API carries it. Names come from the store and are hostile: whoever shows them makes them printable.
+//! What a node knows of the mesh, as the API carries it. Names come from the store and are hostile: a program that prints them escapes them.
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use types::reachability::{State, Verdict};
 
-/// What this node knows of its peers, and what other nodes said of theirs.
+/// What this node knows of its peers, and what other nodes report of theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mesh {
     /// When this was taken: milliseconds since 1970, by this node's clock.
@@ -21,28 +21,28 @@ pub struct Mesh {
     pub port: u16,
     /// How often each peer is asked, in milliseconds.
     pub cycle_ms: u64,
-    /// What was sent and heard since the start.
+    /// Counters since the start.
     pub traffic: Traffic,
-    /// What keeps this node from asking or answering.
+    /// Sockets that this node cannot use.
     pub problems: Vec<Problem>,
     /// This node's peers, one for each address family, in order of their subnets.
-    pub peers: Vec<Peer>,
-    /// What other nodes said, in order of their subnets. Empty unless somebody looked in the last minutes.
+    pub peers: Vec<PeerView>,
+    /// The rows of other nodes, in order of their subnets. Empty unless they were viewed in the last minutes.
     pub rows: Vec<Row>,
 }
 
-/// Counters of the prober.
+/// Counters of the prober since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Questions sent.
+    /// Questions that were sent.
     pub sent: u64,
-    /// Pings sent.
+    /// Pings that were sent.
     pub pings: u64,
-    /// Questions and pings to which the right answer came.
+    /// Questions and pings that the right node answered.
     pub answered: u64,
     /// Questions of others that were answered.
     pub questions: u64,
-    /// What was dropped unread: not in the format, or an answer that nobody waits for.
+    /// Packets that were dropped: not in the format, or an answer to no outstanding question.
     pub junk: u64,
     /// Questions from addresses of no lease.
     pub strangers: u64,
@@ -50,7 +50,7 @@ pub struct Traffic {
     pub limited: u64,
 }
 
-/// Something that keeps this node from asking or answering.
+/// A socket that this node cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// The address and port of the socket; none for ping.
@@ -63,10 +63,10 @@ pub struct Problem {
 
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerView {
     /// The peer's node id; Go flannel publishes none.
     pub id: Option<Arc<str>>,
-    /// Its hostname.
+    /// The node's hostname.
     pub name: Option<Arc<str>>,
     /// Its subnet of this family.
     pub subnet: IpNet,
@@ -74,9 +74,9 @@ pub struct Peer {
     pub address: IpAddr,
     /// The address that is asked through the overlay network; none where there is none yet (host-gw before the first pod).
     pub overlay: Option<IpAddr>,
-    /// The verdict.
+    /// This node's verdict.
     pub state: State,
-    /// How long it has been that, in milliseconds.
+    /// How long that has been the verdict, in milliseconds.
     pub state_age_ms: u64,
     /// Whether it answers ping and nothing else: Go flannel, or the probe port is filtered, or its daemon is silent.
     pub ping_only: bool,
@@ -93,33 +93,41 @@ pub struct Peer {
     pub carries: Option<u16>,
     /// The largest packet that should: the MTU of the overlay network.
     pub mtu: u16,
-    /// When it was asked last; none if never.
-    pub asked_age_ms: Option<u64>,
-    /// When it last answered through the overlay network, by any means.
-    pub answered_age_ms: Option<u64>,
-    /// When it last answered beside the overlay network, by any means.
-    #[serde(rename = "beside_age_ms")]
-    pub underlay_age_ms: Option<u64>,
-    /// By its own words: when it last heard a question of ours through the overlay network.
-    pub hears_us_age_ms: Option<u64>,
-    /// By its own words: when it last heard one beside the overlay network.
-    #[serde(rename = "hears_us_beside_age_ms")]
-    pub hears_us_underlay_age_ms: Option<u64>,
-    /// When we last heard a question of its through the overlay network.
-    pub heard_age_ms: Option<u64>,
-    /// When we last heard one beside the overlay network.
-    #[serde(rename = "heard_beside_age_ms")]
-    pub heard_underlay_age_ms: Option<u64>,
+    /// When packets were exchanged with it.
+    #[serde(flatten)]
+    pub ages: Ages,
     /// How far its clock is ahead of ours, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// Who answered in its place: a node's name if it is known, else its number.
     pub answered_by: Option<String>,
-    /// What other nodes say of it, of at most 16 of them.
+    /// The opinions of other nodes on it, at most 16.
     pub others: Vec<PeerOpinion>,
 }
 
-impl Peer {
-    /// The verdict.
+/// When packets were exchanged with a peer, in milliseconds before [`Mesh::at_ms`]; none if never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ages {
+    /// When it was asked last.
+    pub asked_age_ms: Option<u64>,
+    /// When it last answered over the overlay: a probe, a ping or a refusal.
+    pub answered_age_ms: Option<u64>,
+    /// When it last answered over the underlay: a probe, a ping or a refusal.
+    #[serde(rename = "beside_age_ms")]
+    pub underlay_age_ms: Option<u64>,
+    /// When it last received a question of ours over the overlay, as it reports.
+    pub hears_us_age_ms: Option<u64>,
+    /// When it last received a question of ours over the underlay, as it reports.
+    #[serde(rename = "hears_us_beside_age_ms")]
+    pub hears_us_underlay_age_ms: Option<u64>,
+    /// When this node last received a question of its over the overlay.
+    pub heard_age_ms: Option<u64>,
+    /// When this node last received a question of its over the underlay.
+    #[serde(rename = "heard_beside_age_ms")]
+    pub heard_underlay_age_ms: Option<u64>,
+}
+
+impl PeerView {
+    /// Returns the verdict with its limitation to ping.
     pub fn verdict(&self) -> Verdict {
         Verdict {
             state: self.state,
@@ -127,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// The name, else the address.
+    /// Returns the hostname, or the address if it has none.
     pub fn title(&self) -> String {
         self.name
             .as_deref()
@@ -136,23 +144,23 @@ impl Peer {
     }
 }
 
-/// What another node says of a peer.
+/// Another node's verdict on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerOpinion {
     /// Its hostname, else its address.
     pub by: String,
-    /// Its verdict.
+    /// The node's verdict.
     pub state: State,
-    /// How old that is.
+    /// Its age in milliseconds.
     pub age_ms: u64,
 }
 
-/// What another node said of itself and of its peers.
+/// What another node reported of itself and of its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// The node's id.
+    /// The node's id, if it publishes one.
     pub id: Option<Arc<str>>,
-    /// Its hostname.
+    /// The node's hostname.
     pub name: Option<Arc<str>>,
     /// Its subnet of the family in which it was asked.
     pub subnet: IpNet,
@@ -160,7 +168,7 @@ pub struct Row {
     pub asked_age_ms: u64,
     /// When it answered last; none if it cannot be asked.
     pub said_age_ms: Option<u64>,
-    /// What it said.
+    /// What it reported of itself.
     pub said: Option<Own>,
     /// Its peers by state, all of them.
     pub counts: BTreeMap<State, u32>,
@@ -170,33 +178,33 @@ pub struct Row {
     pub peers: Vec<Cell>,
 }
 
-/// What a node says of itself.
+/// What a node reports of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
-    /// Whether it is ready.
+    /// Whether pods on it have a network.
     pub ready: bool,
-    /// How many findings there are that cost packets now.
+    /// How many findings have the severity `broken`.
     pub broken: u16,
-    /// How many that cost some.
+    /// How many findings have the severity `degraded`.
     pub degraded: u16,
-    /// How many that will.
+    /// How many findings have the severity `risk`.
     pub risks: u16,
-    /// The gravest one's check.
+    /// The check of the most severe finding.
     pub gravest: Option<String>,
 }
 
-/// What another node says of a peer.
+/// A peer in the row of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// The peer's subnet, where this node knows it.
     pub subnet: IpNet,
-    /// The verdict.
+    /// The node's verdict on it.
     pub state: State,
-    /// Whether it answers ping and nothing else.
+    /// Whether it answers only ping.
     pub ping_only: bool,
     /// Round trip in microseconds, roughly.
     pub rtt_us: Option<u32>,
-    /// How many of its last 16 questions got no answer.
+    /// How many of the node's last 16 questions to it were not answered.
     pub lost: u8,
     /// When it was asked last.
     pub asked_age_ms: Option<u64>,
@@ -205,40 +213,40 @@ pub struct Cell {
 /// What came of asking a peer at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The peer, as it stands now.
-    pub peer: Peer,
-    /// Small questions through the overlay network.
+    /// The peer as it is known now.
+    pub peer: PeerView,
+    /// Short questions over the overlay.
     pub small: Tally,
-    /// Questions as long as the MTU.
+    /// Questions as long as the MTU, over the overlay.
     pub full: Tally,
-    /// Questions beside the overlay network.
+    /// Questions over the underlay.
     pub underlay: Tally,
-    /// Small pings of the overlay address.
+    /// Short pings over the overlay.
     pub ping: Tally,
-    /// Pings as long as the MTU.
+    /// Pings as long as the MTU, over the overlay.
     pub full_ping: Tally,
-    /// Pings of the peer's address.
+    /// Pings over the underlay.
     pub underlay_ping: Tally,
     /// Who answered in its place: a node's name if it is known, else its number.
     pub answered_by: Option<String>,
 }
 
-/// Asked and answered.
+/// How often one kind of question was asked and answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// How often it was asked.
     pub asked: u8,
-    /// How often it answered.
+    /// How often it was answered.
     pub answered: u8,
-    /// How often its host refused: it was reached, and its port is closed or its firewall says no.
+    /// How often the host refused: it was reached, and its port is closed or its firewall rejects.
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
 }
 
 impl Tally {
-    /// Whether it was answered, as evidence for a verdict.
-    pub const fn heard(&self) -> ProbeResult {
+    /// Returns the result as evidence for a verdict.
+    pub const fn result(&self) -> ProbeResult {
         match (self.asked, self.answered) {
             (0, _) => ProbeResult::NotAsked,
             (_, 0) => ProbeResult::Lost,
@@ -246,7 +254,7 @@ impl Tally {
         }
     }
 
-    /// How many questions got no answer.
+    /// Returns how many questions were not answered.
     pub const fn lost(&self) -> u8 {
         self.asked.saturating_sub(self.answered)
     }
@@ -267,8 +275,8 @@ impl Mesh {
 mod tests {
     use super::*;
 
-    fn peer(state: State) -> Peer {
-        Peer {
+    fn peer(state: State) -> PeerView {
+        PeerView {
             id: Some("b".into()),
             name: Some("node-2".into()),
             subnet: "10.244.2.0/24".parse().unwrap(),
@@ -283,13 +291,12 @@ mod tests {
             asked: 16,
             carries: Some(1450),
             mtu: 1450,
-            asked_age_ms: Some(1000),
-            answered_age_ms: Some(999),
-            underlay_age_ms: None,
-            hears_us_age_ms: Some(1000),
-            hears_us_underlay_age_ms: None,
-            heard_age_ms: None,
-            heard_underlay_age_ms: None,
+            ages: Ages {
+                asked_age_ms: Some(1000),
+                answered_age_ms: Some(999),
+                hears_us_age_ms: Some(1000),
+                ..Ages::default()
+            },
             clock_offset_ms: Some(-3),
             answered_by: None,
             others: vec![PeerOpinion {
@@ -301,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn json_leads_back() {
+    fn mesh_survives_json() {
         let row = Row {
             id: None,
             name: None,
@@ -340,6 +347,12 @@ mod tests {
             text.contains(r#""counts":{"well":2,"small-mtu":1}"#),
             "{text}"
         );
+        assert!(
+            text.contains(
+                r#""mtu":1450,"asked_age_ms":1000,"answered_age_ms":999,"beside_age_ms":null,"hears_us_age_ms":1000,"#
+            ),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<Mesh>(&text).unwrap(), mesh);
         assert_eq!(
             mesh.counts(),
@@ -348,10 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_name_goes_by_its_address() {
+    fn peer_without_a_name_is_titled_by_its_address() {
         assert_eq!(peer(State::Well).title(), "node-2");
         assert_eq!(
-            Peer {
+            PeerView {
                 name: Some("".into()),
                 ..peer(State::Well)
             }
@@ -359,7 +372,7 @@ mod tests {
             "192.0.2.2"
         );
         assert_eq!(
-            Peer {
+            PeerView {
                 name: None,
                 ..peer(State::Well)
             }

@@ -1,20 +1,20 @@
-//! Who a node is on the wire: a number that everybody computes from the node's lease.
+//! The number of a node on the wire, which each node computes from the lease.
 
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
-/// The number of a node in one network and address family: the first four bytes of the SHA-256 of its node id, and [`short`] of its subnet.
+/// Returns the number of a node in one network and address family: the first four bytes of the SHA-256 of its node id, and [`short`] of its subnet.
 pub fn who(id: &str, subnet: &IpNet) -> u64 {
     u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32
         | u64::from(short(subnet))
 }
 
-/// Whether two numbers are of one node: in another network, or with another subnet than before.
+/// Returns whether two numbers are of one node, which may have another network or subnet.
 pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
 
-/// The number of a subnet in a row: the first four bytes of the SHA-256 of its text.
+/// Returns the number of a subnet in a row: the first four bytes of the SHA-256 of its text.
 pub fn short(subnet: &IpNet) -> u32 {
     u32::from_be_bytes(first(&Sha256::digest(subnet.to_string().as_bytes())))
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_and_subnet_both_count() {
+    fn node_number_depends_on_id_and_subnet() {
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let (a, b) = (net("10.244.1.0/24"), net("10.244.2.0/24"));
         assert_eq!(who("n1", &a), who("n1", &a));

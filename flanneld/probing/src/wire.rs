@@ -1,14 +1,14 @@
-//! Questions and answers, byte by byte; `docs/probing.md` has the table. Numbers are big-endian.
+//! The format of questions and answers, which `docs/probing.md` describes. Numbers are big-endian.
 //!
-//! Nothing here trusts a message: what does not fit the format is dropped, and so are unknown kinds and versions, which later versions may use.
+//! Messages are not trusted. Those that do not fit the format are dropped, and so are unknown kinds and versions, which later versions may use.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What every message begins with.
+/// The first bytes of every message.
 const MAGIC: [u8; 4] = *b"flpr";
 /// The version of the format.
 const VERSION: u8 = 1;
-/// The part that all kinds have.
+/// The length of the header of all kinds, in bytes.
 pub const HEADER: usize = 32;
 /// The length of an echo answer, and of a small echo question.
 pub const ECHO: usize = 72;
@@ -17,44 +17,44 @@ pub const ROW: usize = 1232;
 /// An age, or a token, that is not known.
 pub const NONE: u32 = u32::MAX;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Asks for an echo answer.
+    /// Asks for an [`MessageKind::EchoAnswer`].
     EchoQuestion,
-    /// Answers it.
+    /// Answers an [`MessageKind::EchoQuestion`].
     EchoAnswer,
-    /// Asks for the node's own row.
+    /// Asks for a [`MessageKind::RowAnswer`].
     RowQuestion,
-    /// Answers it.
+    /// Answers a [`MessageKind::RowQuestion`] with the node's own row.
     RowAnswer,
 }
 
-/// The part that all kinds have.
+/// The header of all kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: MessageKind,
     /// The length of the question: in an answer, as it came in.
     pub length: u16,
     /// Random for each question, and repeated in its answer.
     pub nonce: u64,
-    /// Who sends this.
+    /// The number of the sender.
     pub from: u64,
-    /// Who is meant; 0 if the sender does not know.
+    /// The number of the receiver; 0 if the sender does not know it.
     pub to: u64,
 }
 
-/// What an echo carries beside the header: the tokens in a question, the ages and `held_us` in an answer.
+/// The body of an echo: the tokens in a question, the ages and `held_us` in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
-    /// What the receiver is to repeat in its questions: it shows that it gets what is sent to its address.
+    /// The token that the receiver is to repeat in its questions, which proves that it receives packets at its address.
     pub token: Option<u32>,
     /// The token that the receiver gave last.
     pub repeats: Option<u32>,
-    /// Milliseconds since the last question of the receiver came in through the overlay network, this one included.
+    /// Milliseconds since the last question of the receiver arrived over the overlay, this one included.
     pub heard_overlay_ms: Option<u32>,
-    /// The same beside it.
+    /// Milliseconds since the last question of the receiver arrived over the underlay, this one included.
     pub heard_underlay_ms: Option<u32>,
     /// Microseconds between the arrival of the question and its answer.
     pub held_us: u32,
@@ -71,7 +71,7 @@ pub struct Echo {
 pub enum Message<'a> {
     /// An echo question or answer.
     Echo(Header, Echo),
-    /// A row question, or a row answer with what stands behind the header.
+    /// A row question, or a row answer with the bytes after the header.
     Row(Header, &'a [u8]),
 }
 
@@ -96,7 +96,7 @@ impl MessageKind {
         .find(|kind| kind.number() == number)
     }
 
-    /// Whether it asks for an answer.
+    /// Returns whether it is a question.
     pub fn asks(self) -> bool {
         matches!(self, MessageKind::EchoQuestion | MessageKind::RowQuestion)
     }
@@ -123,14 +123,14 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     out
 }
 
-/// Writes a row question.
+/// Writes a row question, padded to [`ROW`] bytes.
 pub fn row_question(header: &Header) -> Vec<u8> {
     let mut out = head(header);
     out.resize(ROW, 0);
     out
 }
 
-/// Writes a row answer; what is too long is not sent at all, since the room is known before.
+/// Writes a row answer; none if `body` is too long, which [`crate::rows::write`] never returns.
 pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
     let mut out = head(header);
     out.extend(body);
@@ -148,7 +148,7 @@ fn head(header: &Header) -> Vec<u8> {
     out
 }
 
-/// Reads a message; none if it is not in the format. A question's length must be its own.
+/// Reads a message; none if it is not in the format. The length that a question states has to be its own.
 pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     let mut read = Reader(bytes);
     if read.take::<4>()? != MAGIC || read.u8()? != VERSION {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_these() {
+    fn echo_has_the_documented_bytes() {
         let body = Echo {
             heard_overlay_ms: Some(0x3132_3334),
             heard_underlay_ms: None,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped() {
+    fn malformed_message_is_dropped() {
         let question = echo(
             &header(MessageKind::EchoQuestion, 1400),
             &Echo::default(),
@@ -347,7 +347,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn echoes_lead_back(
+        fn echo_survives_encoding(
             kind in kinds(), nonce: u64, from: u64, to: u64, length in 72u16..9000,
             words in (proptest::option::of(0..NONE), proptest::option::of(0..NONE)), held_us: u32, wall_ms: u64, answers_at in addresses(), up_ms: u32,
         ) {

@@ -1,4 +1,4 @@
-//! The unix socket beside subnet.env by which `flannelctl` asks the daemon.
+//! The unix socket next to subnet.env over which `flannelctl` requests documents of the daemon.
 //!
 //! It has mode 0600 from its first moment and replaces a stale one by a rename. Its folder is opened first and the path leads through
 //! `/proc/self/fd`: a socket's address has room for 107 bytes only.
@@ -24,7 +24,7 @@ use types::problem::text;
 /// How many connections may wait.
 const BACKLOG: i32 = 128;
 
-/// The socket that belongs to a subnet.env.
+/// Returns the path of the socket that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".sock");
@@ -34,15 +34,15 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 /// Why the socket could not be created.
 #[derive(Debug)]
 pub enum SocketError {
-    /// Another daemon that lives listens there.
+    /// Another running daemon listens there.
     Held(PathBuf),
     /// The path is taken by a file that is no socket.
     Foreign(PathBuf),
-    /// The system's error.
+    /// A system call failed.
     System {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system call.
         why: io::Error,
     },
 }
@@ -84,7 +84,7 @@ impl std::error::Error for SocketError {
     }
 }
 
-/// The daemon's side.
+/// The daemon's side of the socket.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -93,7 +93,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The socket that belongs to a subnet.env. Nothing is created yet.
+    /// Prepares the socket that belongs to a subnet.env. [`Socket::put`] creates it.
     pub fn new(subnet_file: &Path) -> Self {
         Self {
             path: path(subnet_file),
@@ -101,7 +101,7 @@ impl Socket {
         }
     }
 
-    /// Its path.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -109,7 +109,7 @@ impl Socket {
     /// Puts the socket in place, unless it is there already. Returns a new listener, which does not block.
     ///
     /// # Errors
-    /// Another daemon's socket, and a file that is no socket, are never replaced.
+    /// Another daemon listens there, the path is a file that is no socket, or a system call fails.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);
@@ -129,7 +129,7 @@ impl Socket {
         Ok(Some(listener))
     }
 
-    /// Removes it, unless it is another daemon's by now.
+    /// Removes the socket, unless another daemon has replaced it.
     pub fn remove(&self) {
         if self.is_in_place() {
             let _ = std::fs::remove_file(&self.path);
@@ -154,7 +154,7 @@ impl Socket {
         let temporary = folder.join(&name);
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        // Before the name exists, so that nobody else can ever open it.
+        // Before the name exists, so that no other user can ever open it.
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         let (_opened, address) = address(&temporary)?;
         bind(socket.as_raw_fd(), &address)?;
@@ -172,7 +172,7 @@ impl Socket {
 /// Connects to a daemon's socket; the stream blocks.
 ///
 /// # Errors
-/// The system's error: not found or refused where no daemon runs; permission denied for who is not root.
+/// `NotFound` or `ConnectionRefused` where no daemon runs; `PermissionDenied` for a user other than root.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let socket = socket(
         AddressFamily::Unix,
@@ -187,7 +187,7 @@ pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Whether a process listens there.
+/// Returns whether a process listens there.
 fn is_answered(path: &Path) -> bool {
     match connect_to(path) {
         Ok(_) => true,
@@ -196,7 +196,7 @@ fn is_answered(path: &Path) -> bool {
     }
 }
 
-/// A short address for any path, valid while the folder is open.
+/// Returns a short address for any path, valid while the folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let opened = open(
         folder(path),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+    fn stale_socket_is_replaced_and_a_live_one_stays() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("run/subnet.env");
         let path = path(&env);
@@ -258,7 +258,7 @@ mod tests {
         connect_to(&path).unwrap();
         let mut second = Socket::new(&env);
         assert!(matches!(second.put(), Err(SocketError::Held(_))));
-        // What somebody deletes is put back.
+        // A deleted socket is created again.
         std::fs::remove_file(&path).unwrap();
         let again = first.put().unwrap().unwrap();
         drop((listener, again));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_backlog_has_an_owner() {
+    fn socket_with_a_full_backlog_has_an_owner() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
         let mut first = Socket::new(&env);

@@ -1,4 +1,4 @@
-//! The file beside subnet.env in which a daemon that ends says when, with which exit code, and why.
+//! The exit report: a file next to subnet.env in which a daemon records when, with which exit code, and why it ended.
 
 use crate::subnet_env::temporary_prefix;
 use crate::{regular, status_file};
@@ -13,21 +13,21 @@ use std::path::{Path, PathBuf};
 use types::Problem;
 use types::printable;
 
-/// A longer file is not ours.
-const LIMIT: u64 = 64 * 1024;
+/// The longest file that is read, in bytes: a longer one is not ours.
+const MAX_FILE: u64 = 64 * 1024;
 
-/// What a daemon said when it ended.
+/// Why and when a daemon ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// When it ended.
     pub at: Timestamp,
-    /// Its exit code.
+    /// Its exit code, as `--help` explains them.
     pub code: u8,
-    /// Why, in words.
+    /// Why it ended, as text.
     pub text: String,
-    /// Its version.
+    /// Its version, as `--version` prints it.
     pub version: String,
-    /// Why, as a value; versions before had the text alone.
+    /// Why it ended, as a value; earlier versions wrote only the text.
     #[serde(default)]
     pub problem: Option<Problem>,
     /// The interface that it had chosen for packets between nodes.
@@ -38,7 +38,7 @@ pub struct ExitReport {
 /// The interface that was chosen for packets between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Its name.
+    /// The name of the interface.
     pub interface: String,
     /// Its addresses, one a family.
     pub addresses: Vec<IpAddr>,
@@ -52,7 +52,7 @@ pub struct Choice {
 }
 
 impl ExitReport {
-    /// Why it ended. Of a version before, the text is all there is.
+    /// Returns why it ended. For a report of an earlier version, this is only the text.
     pub fn why(&self) -> Problem {
         self.problem
             .clone()
@@ -60,17 +60,17 @@ impl ExitReport {
     }
 }
 
-/// The file that belongs to a subnet.env.
+/// Returns the path of the exit report that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".ended");
     path.into()
 }
 
-/// Leaves last words, unless another daemon with this subnet.env lives on.
+/// Writes the exit report, unless another daemon with this subnet.env is running.
 ///
 /// # Errors
-/// The system's error.
+/// The folder or the file cannot be created, written or renamed.
 pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
@@ -90,7 +90,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
         ..words.clone()
     };
     let written = (|| {
-        // On a fresh host nobody has made it yet.
+        // On a fresh host it does not exist yet.
         DirBuilder::new()
             .recursive(true)
             .mode(0o755)
@@ -110,25 +110,25 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     written
 }
 
-/// The last words beside a subnet.env; none if there are none, or nobody may read them.
+/// Reads the exit report that belongs to a subnet.env; `None` if there is none.
 ///
 /// # Errors
-/// The file is there and cannot be read, or holds something else.
+/// The file exists and cannot be read, or it is no exit report.
 pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
-    match regular::read(&path(subnet_file), LIMIT) {
+    match regular::read(&path(subnet_file), MAX_FILE) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Removes them: a daemon is ready.
+/// Removes the exit report, because a daemon is ready.
 pub fn remove(subnet_file: &Path) {
     let path = path(subnet_file);
     if let Err(error) = std::fs::remove_file(&path)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::debug!("removing {}: {error}", path.display());
+        tracing::debug!(path = %path.display(), error = %error, "cannot remove the exit report");
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_last_is_read() {
+    fn exit_report_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("flannel/subnet.env");
         assert_eq!(read(&env).unwrap(), None);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_beside_a_living_daemon_says_nothing() {
+    fn refused_second_daemon_writes_no_exit_report() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         let mut living = Writer::new(&env);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_files_are_errors() {
+    fn malformed_exit_reports_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let env = folder.path().join("subnet.env");
         for text in ["", "{", "{}", "[1]", "\0"] {

@@ -1,4 +1,4 @@
-//! One daemon per network: an abstract socket named after the network, and a lock beside subnet.env.
+//! One daemon per network: an abstract socket named after the network, and a lock next to subnet.env.
 
 mod error;
 pub mod lent;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// The mode of the lock's file: another user must not be able to lock it, for which reading is enough.
 const LOCK_MODE: u32 = 0o600;
 
-/// The right to run. Held until it is dropped or the process ends, for whatever reason.
+/// The right to run. It is held until it is dropped or the process ends for any reason.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
@@ -35,7 +35,7 @@ pub struct Instance {
 /// Claims a network and a subnet.env for this process. The claim on the network covers the network namespace, like the kernel state.
 ///
 /// # Errors
-/// Names the process that holds the claim, if it can be determined.
+/// Another process holds the claim, which the error names if possible; or the socket or the lock cannot be created.
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
@@ -47,25 +47,23 @@ pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instanc
 
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     let name = format!("{SOCKETS}{network}/{backend}");
-    names::hold(&name, "which would have kept this daemon from starting").map_err(|denied| {
-        match denied {
-            Denied::Held(holder) => InstanceError::Network {
+    names::hold(&name, "would have kept this daemon from starting").map_err(|denied| match denied {
+        Denied::Held(holder) => InstanceError::Network {
+            network: network.to_owned(),
+            backend: backend.to_owned(),
+            holder: listener(&holder),
+        },
+        Denied::Host(why) => InstanceError::Host {
+            claim: Claim::Network {
                 network: network.to_owned(),
                 backend: backend.to_owned(),
-                holder: listener(&holder),
             },
-            Denied::Host(why) => InstanceError::Host {
-                claim: Claim::Network {
-                    network: network.to_owned(),
-                    backend: backend.to_owned(),
-                },
-                why,
-            },
-        }
+            why,
+        },
     })
 }
 
-/// The lock that belongs to a subnet.env.
+/// Returns the path of the lock that belongs to a subnet.env.
 pub fn lock_path(subnet_file: &Path) -> PathBuf {
     let folder = subnet_file
         .parent()
@@ -105,7 +103,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     if file.metadata().map_err(host)?.nlink() > 1 {
         return Err(host(Irregular::HardLinks.into()));
     }
-    // Earlier versions let everybody read the file, and who can read it can lock it.
+    // Earlier versions made the file readable for all users, and a user who can read it can lock it.
     if file.metadata().map_err(host)?.mode() & 0o777 != LOCK_MODE {
         file.set_permissions(std::fs::Permissions::from_mode(LOCK_MODE))
             .map_err(host)?;
@@ -130,7 +128,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
         .and_then(|()| writeln!(lock, "{}", std::process::id()));
     if let Err(error) = written {
         // The lock works without the pid in it.
-        tracing::debug!("writing the pid to {}: {error}", path.display());
+        tracing::debug!(path = %path.display(), error = %error, "cannot write the pid into the lock file");
     }
     Ok(lock)
 }
@@ -161,8 +159,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn network_name_held_by_another_user_stops_no_daemon_and_two_of_root_still_exclude_each_other()
-    {
+    fn network_name_of_another_user_stops_no_daemon() {
         if !geteuid().is_root() {
             return;
         }
@@ -210,7 +207,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_lock_is_a_file_of_its_own() {
+    fn lock_is_a_file_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let (file, secret) = (
             folder.path().join("subnet.env"),
@@ -242,7 +239,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_second_is_told_who_the_first_is() {
+    fn second_daemon_is_refused_with_the_first_ones_name() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deep/subnet.env");
         let network = format!("10.99.0.0/16 of test {}", std::process::id());

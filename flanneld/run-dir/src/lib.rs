@@ -1,4 +1,4 @@
-//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, the daemon's status, last words and socket, and
+//! The files and names that flannel's programs on one host share: `subnet.env`, its lock, the daemon's status file, exit report and socket, and
 //! the names of running daemons. `flannelctl` uses it without depending on the daemon.
 
 pub mod api_socket;

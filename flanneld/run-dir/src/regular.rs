@@ -11,7 +11,7 @@ use types::problem::text;
 /// Opens a file if it is a regular file.
 ///
 /// # Errors
-/// The system's error, or the file is a link, a pipe or a device.
+/// The file cannot be opened, or it is a link, a pipe or a device ([`Irregular`]).
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file =
@@ -33,7 +33,7 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// Reads at most a given number of bytes of a regular file.
 ///
 /// # Errors
-/// As for [`open`], or reading fails.
+/// As for [`open`], or the file cannot be read.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true))?
@@ -45,11 +45,11 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// Why a file is not used. It is the inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Irregular {
-    /// A symbolic link.
+    /// It is a symbolic link.
     Link,
     /// A pipe, a device, a socket or a directory.
     Other,
-    /// It has other names.
+    /// It has further hard links.
     HardLinks,
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use nix::sys::stat::Mode;
 
     #[test]
-    fn files_alone_are_opened() {
+    fn only_regular_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("file"), "text").unwrap();

@@ -1,4 +1,4 @@
-//! The file beside subnet.env in which a daemon says whether it is ready, and whether pods can start. The CNI plugin reads it.
+//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads it.
 //!
 //! The daemon holds a lock on the file for life. A file whose lock is free was left by a dead daemon; unlike a pid, this holds across the
 //! pid namespaces of containers. Go flannel writes no such file.
@@ -16,22 +16,22 @@ use std::path::{Path, PathBuf};
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// A longer file is not ours.
-const LIMIT: u64 = 1024 * 1024;
+/// The longest file that is read, in bytes: a longer one is not ours.
+const MAX_FILE: u64 = 1024 * 1024;
 
 /// A condition that is not met, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     /// The name of the condition.
     pub condition: String,
-    /// Why, for people.
+    /// Why it is not met, as text.
     pub reason: String,
-    /// Why, as a value; versions before had the text alone.
+    /// Why it is not met, as a value; earlier versions wrote only the text.
     pub problem: Option<Problem>,
 }
 
 impl Reason {
-    /// A condition, and the problem that keeps it from being met.
+    /// Creates a reason from a condition and the problem that keeps it from being met.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
         Self {
             condition: condition.into(),
@@ -40,14 +40,14 @@ impl Reason {
         }
     }
 
-    /// Why. Of a version before, the text is all there is.
+    /// Returns why it is not met. For a file of an earlier version, this is only the text.
     pub fn why(&self) -> Problem {
         self.problem
             .clone()
             .unwrap_or_else(|| Problem::in_words(&self.reason))
     }
 
-    /// The object in the file. The plugin reads `condition` and `reason`.
+    /// Returns the object for the file. The plugin reads `condition` and `reason`.
     fn json(&self) -> Value {
         let mut object = json!({ "condition": self.condition, "reason": self.reason });
         if let (Some(problem), Some(fields)) = (
@@ -91,14 +91,14 @@ impl<C: Into<String>, T: Into<String>> From<(C, T)> for Reason {
     }
 }
 
-/// What a daemon says about itself.
+/// The status of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The conditions that keep it from being ready, and why. Empty if it is.
     pub reasons: Vec<Reason>,
     /// The version of the program.
     pub version: String,
-    /// The hardware address that this node publishes for its device, with the device's name: what peers send to while no daemon runs here.
+    /// The name of this node's device and the hardware address that it publishes, to which peers send also while no daemon runs here.
     pub vtep: Option<(String, String)>,
     /// What a new pod needs of this node's network.
     pub pods: Pods,
@@ -127,7 +127,7 @@ impl Status {
     }
 }
 
-/// The file that belongs to a subnet.env.
+/// Returns the path of the status file that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".status");
@@ -137,13 +137,13 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 /// Why the file could not be written.
 #[derive(Debug)]
 pub enum StatusError {
-    /// Another daemon that lives wrote it.
+    /// Another running daemon wrote it.
     Held(PathBuf),
-    /// The system's error.
+    /// A system call failed.
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system call.
         why: io::Error,
     },
 }
@@ -179,16 +179,16 @@ impl std::error::Error for StatusError {
     }
 }
 
-/// The daemon's side of the file. Dropping it, or dying, is how the daemon says that it has ended.
+/// The daemon's side of the file. The file shows that the daemon has ended once this is dropped or the process has died.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    /// The file in place, its lock, and what it says.
+    /// The file in place with its lock, and its content.
     current: Option<(Flock<File>, Status)>,
 }
 
 impl Writer {
-    /// A writer for the file that belongs to a subnet.env. Nothing is written yet.
+    /// Prepares the file that belongs to a subnet.env. [`Writer::put`] writes it.
     pub fn new(subnet_file: &Path) -> Self {
         Self {
             path: path(subnet_file),
@@ -199,7 +199,7 @@ impl Writer {
     /// Puts a status in place, unless it is there already.
     ///
     /// # Errors
-    /// Another daemon's file is never replaced while that one lives. Any other failure leaves the file as it is.
+    /// Another running daemon wrote the file, or a system call fails. The file stays as it is.
     pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
         let in_place = self.is_in_place();
         if in_place
@@ -214,7 +214,7 @@ impl Writer {
             return Err(StatusError::Held(self.path.clone()));
         }
         if self.current.is_none() {
-            // What a daemon that was killed while writing left.
+            // A daemon that was killed while writing left it.
             subnet_env::clear(&self.path);
         }
         let file = self.replace(status).map_err(|why| StatusError::Write {
@@ -251,7 +251,7 @@ impl Writer {
             temporary_prefix(&self.path),
             rand::rng().random::<u64>()
         ));
-        // Whoever can read it can lock it, and make a dead daemon look alive.
+        // A user who can read it can lock it, and make a dead daemon look alive.
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -271,22 +271,22 @@ impl Writer {
     }
 }
 
-/// What the file says, and whether the daemon that wrote it lives.
+/// The content of the file, and whether the daemon that wrote it is running.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusFile {
     /// Whether a process holds the file.
     pub alive: bool,
-    /// What it said last.
+    /// The last status of that daemon.
     pub status: Status,
 }
 
 /// Reads the file that belongs to a subnet.env; `None` if there is none.
 ///
 /// # Errors
-/// The system's. Only root may read it.
+/// The file cannot be read: only root may.
 pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
-    let bytes = match crate::regular::read(&path, LIMIT) {
+    let bytes = match crate::regular::read(&path, MAX_FILE) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -332,12 +332,12 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     }))
 }
 
-/// Whether a daemon with this subnet.env lives.
+/// Returns whether a daemon with this subnet.env is running.
 pub fn lives(subnet_file: &Path) -> bool {
     is_held(&path(subnet_file))
 }
 
-/// Whether a living process holds the file.
+/// Returns whether a process holds the lock of the file.
 fn is_held(path: &Path) -> bool {
     let file = crate::regular::open(path, OpenOptions::new().read(true));
     file.is_ok_and(|file| {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_says_it_until_its_writer_ends() {
+    fn status_file_is_alive_until_its_writer_ends() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("run/subnet.env");
         let file = path(&env);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_daemons_file_is_not_replaced() {
+    fn status_file_of_a_running_daemon_is_not_replaced() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
         let (mut first, mut second) = (Writer::new(&env), Writer::new(&env));
@@ -500,7 +500,7 @@ mod tests {
             second.put(&status(Some("second"))),
             Err(StatusError::Held(_))
         ));
-        // What somebody deletes is put back.
+        // A deleted file is written again.
         std::fs::remove_file(path(&env)).unwrap();
         first.put(&status(None)).unwrap();
         assert!(is_held(&path(&env)));
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_nothing() {
+    fn failed_write_leaves_no_status_file() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("subnet.env.status")).unwrap();
         let error = Writer::new(&root.path().join("subnet.env"))

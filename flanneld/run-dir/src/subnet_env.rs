@@ -16,8 +16,8 @@ use types::Coded;
 use types::Subnets;
 use types::problem::text;
 
-/// A longer file is not ours.
-const LIMIT: u64 = 64 * 1024;
+/// The longest file that is read, in bytes: a longer one is not ours.
+const MAX_FILE: u64 = 64 * 1024;
 
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub struct SubnetEnv {
     pub networks: Subnets,
     /// This node's subnets.
     pub subnets: Subnets,
-    /// The MTU of pods.
+    /// The MTU of pods in bytes.
     pub mtu: u32,
-    /// `--ip-masq`.
+    /// `--ip-masq`: whether traffic that leaves the network is masqueraded.
     pub ip_masq: bool,
 }
 
 impl SubnetEnv {
-    /// The file's bytes.
+    /// Returns the bytes of the file.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -67,26 +67,26 @@ impl SubnetEnv {
 /// Why subnet.env could not be written.
 #[derive(Debug)]
 pub struct WriteError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What failed.
+    /// The step that failed.
     pub step: Step,
-    /// The system's error.
+    /// The error of the system call.
     pub why: io::Error,
 }
 
 /// A step of writing the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Its directory is made.
+    /// The directory is created.
     Directory,
-    /// A temporary file is made.
+    /// A temporary file is created.
     Temporary,
     /// The temporary file is written.
     Write,
-    /// Its mode is set.
+    /// The mode of the temporary file is set.
     Mode,
-    /// It is synced.
+    /// The temporary file is synced to disk.
     Sync,
     /// The temporary file is renamed.
     Rename,
@@ -139,7 +139,7 @@ impl std::error::Error for WriteError {
 /// Reads the file of an earlier run. Empty if there is no file or it cannot be read.
 pub fn read(path: &Path) -> Previous {
     // The file has six short lines; a larger one is not ours and must not exhaust memory.
-    match regular::read(path, LIMIT) {
+    match regular::read(path, MAX_FILE) {
         Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
         Err(error) => Previous {
@@ -152,7 +152,7 @@ pub fn read(path: &Path) -> Previous {
 /// Writes the file atomically: a temporary file in the same directory is synced and renamed over the target.
 ///
 /// # Errors
-/// Names the step that failed. The old file is left untouched.
+/// A step failed, which the error names. The old file stays as it is.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     let failed = |step: Step| {
         move |why: io::Error| WriteError {
@@ -170,7 +170,7 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         .mode(0o755)
         .create(folder)
         .map_err(failed(Step::Directory))?;
-    // A mode set by an operator is kept. A link is replaced, so the mode of its target does not count.
+    // A mode set by an operator is kept. A link is replaced, so the mode of its target does not matter.
     let mode = match std::fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
         _ => 0o644,
@@ -200,18 +200,18 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         let _ = std::fs::remove_file(&temporary);
         return written;
     }
-    // The new subnet is served: nothing of the former one is left to be found. A file that stays does no harm, since this one takes precedence.
+    // The new subnet is served, and the former one no longer matters. If the former file stays, it does no harm: this one takes precedence.
     let _ = std::fs::remove_file(former_path(path));
     // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
     if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
-        tracing::debug!("syncing {}: {error}", folder.display());
+        tracing::debug!(path = %folder.display(), error = %error, "cannot sync the folder of subnet.env");
     }
     Ok(())
 }
 
-/// Whether the file already has these contents: a restart that changes nothing leaves it alone.
+/// Returns whether the file already has these contents. A restart that changes nothing does not write it.
 pub fn says(path: &Path, wanted: &SubnetEnv) -> bool {
-    regular::read(path, LIMIT).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
+    regular::read(path, MAX_FILE).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
 
 /// Prefix of the names of temporary files.
@@ -223,7 +223,7 @@ pub(crate) fn temporary_prefix(path: &Path) -> String {
     )
 }
 
-/// Whether a name is that of a temporary file created by [`write`].
+/// Returns whether a name is that of a temporary file created by [`write`].
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
     random.is_some_and(|random| {
@@ -234,18 +234,18 @@ pub fn is_temporary(path: &Path, name: &str) -> bool {
     })
 }
 
-/// The file that a subnet.env becomes when its subnet is this node's no more. [`write`] removes it.
+/// Returns the path to which [`set_aside`] renames a subnet.env whose subnet is no longer this node's. [`write`] removes that file.
 pub fn former_path(path: &Path) -> PathBuf {
     let mut former = path.as_os_str().to_owned();
     former.push(".former");
     former.into()
 }
 
-/// Renames the file to [`former_path`]: no pod may get an address of the subnet in it, and what belonged to that subnet has to be found after a
-/// restart, too. Succeeds if there is no file.
+/// Renames the file to [`former_path`], so that no pod gets an address of its subnet, and a restart still knows what belonged to that subnet.
+/// Succeeds if there is no file.
 ///
 /// # Errors
-/// It cannot be renamed.
+/// The file cannot be renamed.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError {
@@ -257,7 +257,7 @@ pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     }
 }
 
-/// Reads what this node served last: the file of an earlier run, or the one that was set aside.
+/// Reads which subnet this node served last: from the file of an earlier run, or from the one that was set aside.
 pub fn last_served(path: &Path) -> Previous {
     let present = read(path);
     if present.subnets().is_some() {
@@ -280,10 +280,7 @@ pub fn clear(path: &Path) {
         let ours = is_temporary(path, &entry.file_name().to_string_lossy())
             && entry.file_type().is_ok_and(|kind| kind.is_file());
         if ours && std::fs::remove_file(entry.path()).is_ok() {
-            tracing::info!(
-                "removed {}, a temporary file left by a killed flanneld",
-                entry.path().display()
-            );
+            tracing::info!(path = %entry.path().display(), "removed a temporary file left by a killed flanneld");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The server behind every way in: few connections, short heads, one answer each.
+//! The HTTP server behind every listener: few connections, short heads, one answer each.
 //!
-//! A way in has at most 64 connections. The newest displaces the oldest that has not sent a whole request; where more than half of them have,
-//! the oldest answer may go, too. A client gets 5 s for its head of at most 8 KiB, and 10 s to take its answer. The kernel keeps little of an
-//! answer, and nothing after that time.
+//! A listener has at most 64 connections. The newest displaces the oldest that has not sent a whole request. Where more than half of them
+//! have, the oldest answer may also be displaced. A client gets 5 s for its head of at most 8 KiB, and 10 s to take its answer. The kernel
+//! buffers little of an answer, and nothing after that time.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};
@@ -24,8 +24,8 @@ use tracing::{debug, info, warn};
 const HEAD: usize = 8 * 1024;
 /// How long open requests may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
-/// The most tasks of one way in. One that was displaced has its file descriptor until the runtime comes to drop it, which takes its time on a
-/// busy machine.
+/// Limit on the tasks of one listener. A displaced task keeps its file descriptor until the runtime drops it, which is late on a busy
+/// machine.
 const TASKS: usize = CONNECTIONS + CONNECTIONS / 2;
 /// The pause after a failed accept: the process or the system has no file descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
@@ -52,14 +52,14 @@ impl Default for Times {
 #[derive(Clone, Copy, Debug)]
 pub struct IsLocal(pub bool);
 
-/// The places of one way in, with the tasks that sit in them.
+/// The slots of one listener, with their tasks.
 #[derive(Debug, Default)]
 struct Places {
     slots: Slots,
     tasks: BTreeMap<u64, AbortHandle>,
 }
 
-/// A connection's hold on its place.
+/// Holds the slot of a connection until it is dropped.
 struct Place {
     number: u64,
     places: Arc<Mutex<Places>>,
@@ -113,11 +113,16 @@ pub async fn serve(
                     places.tasks.insert(number, task);
                 }
             }
-            Err(error) if is_the_clients(&error) => debug!("{what}: {error}"),
+            Err(error) if is_the_clients(&error) => {
+                debug!(name = what, error = %error, "a connection ended before it was accepted");
+            }
             Err(error) => {
                 if !std::mem::replace(&mut exhausted, true) {
                     warn!(
-                        "{what} cannot take connections: {error}; raise the limit of open files (LimitNOFILE, ulimit -n)"
+                        name = what,
+                        error = %error,
+                        remedy = "raise the limit of open files (LimitNOFILE, ulimit -n)",
+                        "cannot take connections"
                     );
                 }
                 tokio::time::sleep(EXHAUSTED).await;
@@ -130,11 +135,11 @@ pub async fn serve(
             .await
             .is_err()
     {
-        info!("closing open requests to {what}");
+        info!(name = what, "closing open requests");
     }
 }
 
-/// Waits until there is a free place, and displaces whose turn it is.
+/// Waits until there is a free slot, and displaces connections that have to go.
 async fn make_room(places: &Mutex<Places>) {
     loop {
         let room = locked(places).slots.room(Instant::now());
@@ -175,7 +180,7 @@ async fn converse(
         TowerToHyperService::new(router)
     };
     let mut server = http1::Builder::new();
-    // One request a connection: what is idle would only take a place. Who closes its half after the request still gets the answer.
+    // One request per connection: an idle connection would only hold a slot. A client that closes its half after the request still gets the answer.
     server
         .timer(TokioTimer::new())
         .keep_alive(false)

@@ -8,7 +8,7 @@ use super::listen::{self, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
 use crate::health::Health;
-use crate::problem::{DaemonProblem, WayIn};
+use crate::problem::{DaemonProblem, HttpServer};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -38,25 +38,26 @@ impl Server {
     /// Starts listening.
     ///
     /// # Errors
-    /// Names the address and the remedy.
+    /// The port is taken, the address is not this host's, or the port needs a capability. The error names the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
         let listener = listen::tcp(address)
             .await
             .map_err(|error| DaemonProblem::Listen {
-                way: WayIn::Health,
+                server: HttpServer::Health,
                 address,
                 error,
             })?;
         info!(
-            "health server listens on http://{address}: /healthz /livez /readyz /metrics /status"
+            url = format!("http://{address}"),
+            "health server listens: /healthz /livez /readyz /metrics /status"
         );
         Ok(Self { listener, health })
     }
 
-    /// The address it listens on, with the port that the system chose if 0 was requested.
+    /// Returns the address it listens on, with the port that the system chose if 0 was requested.
     ///
     /// # Errors
-    /// The system's error.
+    /// The kernel does not report the socket's address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -66,7 +67,7 @@ impl Server {
         connections::serve(
             Listener::Tcp(self.listener),
             of_the_port(self.health),
-            WayIn::Health.name(),
+            HttpServer::Health.name(),
             Times::default(),
             stop,
         )
@@ -74,7 +75,7 @@ impl Server {
     }
 }
 
-/// What answers the requests of one way in: the health, and the documents that were rendered last.
+/// State of one listener: the health, and the documents that were rendered last.
 #[derive(Clone, Debug)]
 struct Answers {
     health: Health,
@@ -83,7 +84,8 @@ struct Answers {
     counts: Shared,
 }
 
-/// What the health endpoint answers, with any method, as Go's does. Probes name the node as they like; /status answers to its own names only.
+/// Returns the routes of the health endpoint. They answer to any method, as Go's do. Probes may name the node in any way; /status requires one of
+/// its own names.
 fn of_the_port(health: Health) -> Router {
     let status = Router::new()
         .route("/status", any(status))
@@ -94,7 +96,7 @@ fn of_the_port(health: Health) -> Router {
     routes(health, documents, (METRICS, DOCUMENT))
 }
 
-/// The same on the socket, for root alone.
+/// Returns the same routes for the socket, which only root can open.
 pub(super) fn of_the_socket(health: Health) -> Router {
     routes(
         health,
@@ -103,7 +105,7 @@ pub(super) fn of_the_socket(health: Health) -> Router {
     )
 }
 
-/// What is not for probes.
+/// Adds the paths that kubelet does not probe.
 fn documents(status: Router<Answers>) -> Router<Answers> {
     status.route("/metrics", any(metrics))
 }
@@ -239,7 +241,7 @@ mod tests {
     #[tokio::test]
     async fn status_has_causes_for_this_host_and_counts_for_others() {
         let health = Health::new();
-        health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
+        health.node(|node| node.network.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
         assert_eq!(
             asked(&health, false).await,
             serde_json::json!({ "ready": false, "alive": true, "counts": {} })

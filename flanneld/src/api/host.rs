@@ -1,6 +1,6 @@
-//! Which `Host` a port answers.
+//! The `Host` headers that a port accepts.
 //!
-//! A page of another site can point its own name at 127.0.0.1 and ask this port by it (DNS rebinding). Its requests carry that name.
+//! A web page of another site can point its own name at 127.0.0.1 and request this port by it (DNS rebinding). Its requests carry that name.
 
 use crate::health::Health;
 use axum::extract::{Request, State};
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, Ipv6Addr};
 use types::printable;
 
-/// Refuses requests that a page of another site makes (DNS rebinding).
+/// Refuses requests that a web page of another site makes (DNS rebinding).
 pub async fn own_name_only(State(health): State<Health>, request: Request, next: Next) -> Response {
     let host = host(request.uri(), request.headers().get(header::HOST));
     match host {
@@ -27,13 +27,13 @@ pub async fn own_name_only(State(health): State<Health>, request: Request, next:
     }
 }
 
-/// The host that a request names. One in its target counts before the header.
+/// The host that a request names. A host in the target takes precedence over the header.
 fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
     let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     target.authority().map(ToString::to_string).or_else(header)
 }
 
-/// The names by which this node may be asked.
+/// The names of this node that `Host` may have.
 fn names(health: &Health) -> Vec<String> {
     let hostname = nix::unistd::gethostname()
         .ok()
@@ -73,7 +73,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn addresses_localhost_and_this_node_are_answered() {
+    fn host_header_with_address_or_own_name_is_accepted() {
         let names = [
             "node-1".to_owned(),
             "Node-1.example.com".to_owned(),
@@ -116,7 +116,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn any_text_has_an_answer(host in "\\PC{0,40}|[a-z0-9:.\\[\\]]{0,20}") {
+        fn host_header_of_any_text_has_an_answer(host in "\\PC{0,40}|[a-z0-9:.\\[\\]]{0,20}") {
             is_ours(&host, &["node-1".to_owned()]);
         }
     }

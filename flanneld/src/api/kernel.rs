@@ -1,25 +1,25 @@
-//! `GET /api/v1/routes`: what the kernel has beside what it should have, read when it is asked for.
+//! `GET /api/v1/routes`: compares the kernel with the desired state at each request.
 
 use jiff::Timestamp;
 use netstate::inspect::{self, Inspection, inspect};
 use netstate::protocols::Protocols;
 use netstate::reconcile::questions::KernelAudit;
 use node_api::Rules;
-use node_api::routes::{Foreign, Holder, Kind, Object, Routes, SCHEMA, State};
+use node_api::routes::{Foreign, Holder, Object, ObjectKind, ObjectState, Routes, SCHEMA};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long the reading may take: whoever asks waits for three seconds in all.
+/// How long reading the kernel may take: clients wait for three seconds in all.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// The kernel is read for one client after the other.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Why there is no document, for whoever asks.
+/// Why there is no document, as the client gets it.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
-    /// Nothing is wanted yet.
+    /// This node has no network yet.
     #[error(
         "this node has no network yet, so nothing is wanted in its kernel; flannelctl status tells what flanneld waits for"
     )]
@@ -50,7 +50,7 @@ pub(super) async fn routes(
     };
     let sighting = timeout(TIMEOUT, look).await.map_err(|_| Silence::Late)??;
     let at = Timestamp::now();
-    // Beside the loops that carry packets and leases: tens of thousands of objects take a while.
+    // On a thread of its own, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
     let compared =
         tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
     let Ok(Inspection { objects, foreign }) = compared.await else {
@@ -68,10 +68,10 @@ pub(super) async fn routes(
 
 fn object(object: inspect::Object) -> Object {
     let (state, why) = match object.state {
-        inspect::ObjectState::AsWanted => (State::AsWanted, None),
-        inspect::ObjectState::Missing => (State::Missing, None),
-        inspect::ObjectState::Different => (State::Different, None),
-        inspect::ObjectState::Refused(why) => (State::Refused, Some(why)),
+        inspect::ObjectState::AsWanted => (ObjectState::AsWanted, None),
+        inspect::ObjectState::Missing => (ObjectState::Missing, None),
+        inspect::ObjectState::Different => (ObjectState::Different, None),
+        inspect::ObjectState::Refused(why) => (ObjectState::Refused, Some(why)),
     };
     let holder = object.holder.map(|holder| Holder {
         node: holder.node,
@@ -105,15 +105,15 @@ fn other(foreign: inspect::Foreign) -> Foreign {
     }
 }
 
-fn kind(kind: inspect::ObjectKind) -> Kind {
+fn kind(kind: inspect::ObjectKind) -> ObjectKind {
     match kind {
-        inspect::ObjectKind::Link => Kind::Link,
-        inspect::ObjectKind::Address => Kind::Address,
-        inspect::ObjectKind::Fdb => Kind::Fdb,
-        inspect::ObjectKind::Neighbour => Kind::Neighbour,
-        inspect::ObjectKind::WireguardPeer => Kind::WireguardPeer,
-        inspect::ObjectKind::AllowedIp => Kind::AllowedIp,
-        inspect::ObjectKind::Route => Kind::Route,
-        inspect::ObjectKind::Blackhole => Kind::Blackhole,
+        inspect::ObjectKind::Link => ObjectKind::Link,
+        inspect::ObjectKind::Address => ObjectKind::Address,
+        inspect::ObjectKind::Fdb => ObjectKind::Fdb,
+        inspect::ObjectKind::Neighbour => ObjectKind::Neighbour,
+        inspect::ObjectKind::WireguardPeer => ObjectKind::WireguardPeer,
+        inspect::ObjectKind::AllowedIp => ObjectKind::AllowedIp,
+        inspect::ObjectKind::Route => ObjectKind::Route,
+        inspect::ObjectKind::Blackhole => ObjectKind::Blackhole,
     }
 }

@@ -1,4 +1,4 @@
-//! Where a way in listens: an address, or a unix socket.
+//! Listening sockets: a TCP address, or a unix socket.
 
 use super::stream::Stream;
 use nix::sys::socket::setsockopt;
@@ -13,20 +13,20 @@ use tracing::debug;
 /// The most bytes of a segment. Those of other networks are smaller.
 const SEGMENT: u32 = 8 * 1024;
 
-/// A listening socket.
+/// Listening socket of the health endpoints or of the status API.
 #[derive(Debug)]
 pub enum Listener {
-    /// On an address.
+    /// TCP socket on an address.
     Tcp(TcpListener),
-    /// In the file system.
+    /// Unix socket in the file system.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// The next connection.
+    /// Waits for the next connection.
     ///
     /// # Errors
-    /// The system's error.
+    /// The process or the system has no file descriptor left, or the client is gone already.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
             Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
@@ -35,7 +35,7 @@ impl Listener {
     }
 }
 
-/// Listens on an address. 0.0.0.0 stands for all of this host, IPv6 too, as it does for Go: kubelet asks an IPv6 node by IPv6.
+/// Listens on an address. 0.0.0.0 means all addresses of this host, also IPv6, as in Go: kubelet asks an IPv6 node by IPv6.
 pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listening(address).await?;
     // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement be delayed.
@@ -58,7 +58,7 @@ async fn listening(address: SocketAddr) -> io::Result<TcpListener> {
                 return Err(error);
             }
             // A kernel without IPv6.
-            Err(error) => debug!("cannot listen on IPv6: {error}"),
+            Err(error) => debug!(error = %error, "cannot listen on IPv6"),
         }
     }
     TcpListener::bind(address).await
@@ -67,7 +67,7 @@ async fn listening(address: SocketAddr) -> io::Result<TcpListener> {
 fn on_all(port: u16) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
     socket.set_only_v6(false)?;
-    // As tokio's own.
+    // As tokio does by default.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;

@@ -1,11 +1,11 @@
-//! The page's port and the socket beside subnet.env. Neither is ever the daemon's end: what cannot be opened is told and tried again.
+//! The status API's port and the socket next to subnet.env. The daemon never ends because of them: it logs what it cannot open, and retries.
 
 use super::connections::{self, Times};
 use super::listen::{self, Listener};
 use super::node::StatusSource;
 use super::routes;
 use crate::health::Health;
-use crate::problem::{DaemonProblem, WayIn};
+use crate::problem::{DaemonProblem, HttpServer};
 use run_dir::api_socket::{Socket, SocketError};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,27 +23,27 @@ const CHECK: Duration = Duration::from_secs(1);
 const PORT_TAKEN: &str = "port-taken";
 
 /// Serves the status API's port until `stop`. The port may be another program's for a while.
-pub async fn page(
+pub async fn status_port(
     address: SocketAddr,
     status_source: StatusSource,
     health: Health,
     stop: CancellationToken,
 ) {
-    let mut told: Option<String> = None;
+    let mut logged: Option<String> = None;
     let open = async {
         loop {
             match listen::tcp(address).await {
                 Ok(listener) => return listener,
                 Err(error) => {
                     let problem = Problem::from(DaemonProblem::Listen {
-                        way: WayIn::Api,
+                        server: HttpServer::Api,
                         address,
                         error,
                     });
                     let text = problem.to_string();
-                    if told.as_ref() != Some(&text) {
-                        warn!(code = %problem.code, "{text}");
-                        told = Some(text);
+                    if logged.as_ref() != Some(&text) {
+                        warn!(code = %problem.code, error = %text, "cannot serve the status API, retrying");
+                        logged = Some(text);
                     }
                     health.notice(PORT_TAKEN, Some(problem));
                 }
@@ -56,19 +56,19 @@ pub async fn page(
     };
     health.notice(PORT_TAKEN, None);
     let url = format!("http://{}/", listener.local_addr().unwrap_or(address));
-    info!("the API listens on {url}");
+    info!(url, "status API listens");
     health.process(|node| node.page = Some(url.clone()));
     connections::serve(
         Listener::Tcp(listener),
-        routes::of_the_page(status_source),
-        WayIn::Api.name(),
+        routes::of_the_status_port(status_source),
+        HttpServer::Api.name(),
         Times::default(),
         stop,
     )
     .await;
 }
 
-/// Serves the socket beside subnet.env until `stop`, and puts it back when somebody deletes it.
+/// Serves the socket next to subnet.env until `stop`, and recreates it when it is deleted.
 pub async fn socket(
     subnet_file: &Path,
     status_source: StatusSource,
@@ -76,7 +76,7 @@ pub async fn socket(
     stop: CancellationToken,
 ) {
     let mut socket = Socket::new(subnet_file);
-    let mut told: Option<String> = None;
+    let mut logged: Option<String> = None;
     let mut serving: Option<(CancellationToken, tokio::task::JoinHandle<()>)> = None;
     let keep = async {
         loop {
@@ -87,9 +87,9 @@ pub async fn socket(
             }) {
                 Ok(None) => {}
                 Ok(Some(listener)) => {
-                    told = None;
-                    debug!("the API listens on {}", socket.path().display());
-                    // The one before has no name any more.
+                    logged = None;
+                    debug!(path = %socket.path().display(), "status API listens on its socket");
+                    // The former socket was deleted: no client can reach it.
                     if let Some((former, _)) = serving.take() {
                         former.cancel();
                     }
@@ -108,13 +108,15 @@ pub async fn socket(
                     };
                     serving = Some((end, tokio::spawn(task)));
                 }
-                // The claim on subnet.env ends one of the two.
-                Err(error @ SocketError::Held(_)) => debug!("{error}"),
+                // The claim on subnet.env ends one of the two daemons.
+                Err(error @ SocketError::Held(_)) => {
+                    debug!(error = %error, "another daemon has the socket of the status API");
+                }
                 Err(error) => {
                     let text = error.to_string();
-                    if told.as_ref() != Some(&text) {
-                        warn!("{text}");
-                        told = Some(text);
+                    if logged.as_ref() != Some(&text) {
+                        warn!(error = %text, "cannot serve the socket of the status API, retrying");
+                        logged = Some(text);
                     }
                 }
             }

@@ -14,7 +14,7 @@ use subnet_lease::LeaseTable;
 use subnet_lease::manager::{Held, boot_time};
 use types::{Addresses, Subnets, printable};
 
-/// Gives the document.
+/// Renders the documents of the status API.
 #[derive(Clone, Debug)]
 pub struct StatusSource {
     health: Health,
@@ -30,7 +30,7 @@ impl StatusSource {
         }
     }
 
-    /// What the kernel has beside what it should have, read now.
+    /// Compares the kernel with the desired state.
     ///
     /// # Errors
     /// There is no network yet, or the kernel cannot be read in time.
@@ -43,17 +43,17 @@ impl StatusSource {
         kernel::routes(kernel_audit, document.node, document.rules).await
     }
 
-    /// The doctor's report of a round that begins now.
+    /// Returns the doctor's report of a round that begins now.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         self.health.fresh_report().await
     }
 
-    /// The doctor's latest report.
+    /// Returns the doctor's latest report; `None` before its first round.
     pub fn report(&self) -> Option<Arc<Report>> {
         self.health.report()
     }
 
-    /// The document.
+    /// Renders the document of `/api/v1/node`.
     pub fn node(&self) -> Node {
         let mut node = self.health.document();
         if let Some(report) = self.report() {
@@ -65,17 +65,17 @@ impl StatusSource {
                 .prober
                 .as_ref()
                 .map(|prober| Arc::unwrap_or_clone(prober.view()));
-            node.lease = Some(lease(&running.held.borrow()));
+            node.network.lease = Some(lease(&running.held.borrow()));
             node.peers = peers(&running.leases.borrow(), &running.network.own);
-            node.underlay = Some(shown(&running.underlay.borrow(), &running.why));
+            node.network.underlay = Some(shown(&running.underlay.borrow(), &running.why));
             let env = running.env.borrow().clone();
-            node.mtu = Some(env.mtu);
+            node.network.mtu = Some(env.mtu);
             let state = match self.subnet_file.exists() {
                 false => FileState::Missing,
                 true if subnet_env::says(&self.subnet_file, &env) => FileState::Right,
                 true => FileState::Different,
             };
-            node.subnet_env = Some(File {
+            node.network.subnet_env = Some(File {
                 path: self.subnet_file.clone(),
                 state,
             });
@@ -93,22 +93,22 @@ impl StatusSource {
         node
     }
 
-    /// Somebody wants to know what other nodes say.
+    /// Makes the prober ask other nodes for their reports.
     pub fn look(&self) {
         if let Some(prober) = self.health.network().and_then(|running| running.prober) {
-            prober.look();
+            prober.request_rows();
         }
     }
 
-    /// The daemon's health.
+    /// Returns the daemon's health, from which the documents are made.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// The document as a text that is safe for a terminal.
+    /// Renders the document as a text that is safe for a terminal.
     pub fn text(&self, rows: bool) -> serde_json::Result<String> {
         let mut node = self.node();
-        // All rows of a large cluster are for whoever asks for them.
+        // The reports of all nodes of a large cluster are large: only clients that ask for them get them.
         if let Some(mesh) = node.mesh.as_mut().filter(|_| !rows) {
             mesh.rows.clear();
         }
@@ -116,7 +116,7 @@ impl StatusSource {
     }
 }
 
-/// The underlay as the document tells it.
+/// Converts the underlay for the document.
 pub fn shown(underlay: &backends::Underlay, why: &str) -> node_api::Underlay {
     let all = |addresses: &Addresses| -> Vec<IpAddr> {
         addresses
@@ -144,7 +144,7 @@ fn lease(held: &Held) -> Lease {
     }
 }
 
-/// A document for terminals, too: long strings are cut off, and what is not printable is escaped.
+/// Makes a document safe also for terminals: cuts long strings and escapes what is not printable.
 pub fn safe(document: &impl serde::Serialize) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
     printable::bound(&mut document);

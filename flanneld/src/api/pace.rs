@@ -1,4 +1,4 @@
-//! How many requests a second are answered: a client that asks in a loop must not take a processor from pods.
+//! Limits the requests per second: a client that asks in a loop must not take a processor from pods.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// The time between two answers. An answer takes about 65 µs, most of it for its connection, so a loop costs 2 % of a processor.
 const PERIOD: Duration = Duration::from_millis(4);
-/// How many answers may follow each other at once after a pause.
+/// Number of answers that may follow each other without delay after a pause.
 const BURST: u32 = 50;
 
 /// The turns of one port. Requests take them in the order in which they arrived.
@@ -43,7 +43,7 @@ impl Pace {
     }
 }
 
-/// Answers requests at the pace, in front of a router. The probes of kubelet go past it.
+/// Middleware that delays requests to keep the pace. kubelet's probes do not pass through it.
 pub(super) async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
     pace.turn().await;
     next.run(request).await
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn loop_of_requests_keeps_the_pace_after_a_burst() {
+    async fn request_loop_is_paced_after_a_burst() {
         let (pace, begun) = (Pace::new(PERIOD), Instant::now());
         let ask = |times: u32| {
             let pace = &pace;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn client_that_gives_up_takes_no_turn() {
+    async fn cancelled_client_takes_no_turn() {
         let pace = Pace::new(Duration::from_secs(3600));
         for _ in 0..=BURST {
             let _ = tokio::time::timeout(Duration::from_millis(1), pace.turn()).await;

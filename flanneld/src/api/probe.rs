@@ -1,4 +1,4 @@
-//! `GET /api/v1/probe?peer=…`, on the socket alone: it sends packets, so whoever reaches a port must not be able to ask for it.
+//! `GET /api/v1/probe?peer=…`, only on the socket: it sends packets, so clients of a port must not be able to request it.
 
 use super::node::{StatusSource, safe};
 use crate::probe::Tracer;
@@ -7,7 +7,7 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use node_api::probe::asked;
 
-/// The way to a peer or a pod.
+/// Traces the path to a peer or a pod.
 pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Response {
     let Some(peer) = asked(target.query()) else {
         return (

@@ -1,4 +1,4 @@
-//! What the status API's port and the socket answer: `/api/v1/`, read only. The socket carries the health endpoint's answers, too.
+//! The routes of the status API's port and of the socket: `/api/v1/`, read only. The socket also has those of the health endpoint.
 
 use super::health;
 use super::host::own_name_only;
@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 /// Documents are made one after the other.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// What answers the requests of one way in: the daemon, and the documents that were rendered last.
+/// State of one listener: the daemon, and the documents that were rendered last.
 #[derive(Clone, Debug)]
 struct Answers {
     status_source: StatusSource,
@@ -37,8 +37,8 @@ impl FromRef<Answers> for StatusSource {
     }
 }
 
-/// What the status API's port answers: to requests for this node by a name of its own alone.
-pub(super) fn of_the_page(status_source: StatusSource) -> Router {
+/// Returns the routes of the status API's port. Only requests that name this node in `Host` are answered.
+pub(super) fn of_the_status_port(status_source: StatusSource) -> Router {
     let health = status_source.health().clone();
     api(status_source, get(findings), DOCUMENT)
         .layer(from_fn(read_only))
@@ -46,7 +46,7 @@ pub(super) fn of_the_page(status_source: StatusSource) -> Router {
         .layer(from_fn_with_state(Pace::default(), paced))
 }
 
-/// What the socket answers.
+/// Returns the routes of the unix socket.
 pub(super) fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
     let kernel = Router::new()
         .route(node_api::ROUTES, get(routes))
@@ -77,7 +77,7 @@ fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Dura
         .with_state(answers)
 }
 
-/// The document. With `?rows` in the target, other nodes are asked for what they know.
+/// Answers with the node's document. With `?rows` in the target, other nodes are asked for what they know.
 async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
@@ -103,7 +103,7 @@ async fn nothing_here() -> Response {
         .into_response()
 }
 
-/// The latest report: whoever reaches the port must not set the pace of the doctor's rounds.
+/// Answers with the latest report: clients of the port must not set the pace of the doctor's rounds.
 async fn findings(State(answers): State<Answers>) -> Response {
     match answers.status_source.report() {
         Some(report) => document(answers.findings.get(|| safe(&*report)).await),
@@ -115,7 +115,7 @@ async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
     report(status_source.fresh_report().await)
 }
 
-/// The comparison with the kernel. Each reads all of flannel's objects, so that not everybody who reaches the status API's port may ask.
+/// Answers with the comparison with the kernel. It reads all of flannel's objects, so it is not offered on the status API's port.
 async fn routes(State(status_source): State<StatusSource>) -> Response {
     match status_source.routes().await {
         Ok(routes) => {

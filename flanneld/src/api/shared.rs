@@ -1,4 +1,4 @@
-//! A document that many may ask for, and that is rendered seldom.
+//! A document that many clients request and that is rendered rarely.
 
 use axum::body::Bytes;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ pub(super) const DOCUMENT: Duration = Duration::from_secs(1);
 /// The pause between two renderings of the metrics, which name no peer.
 pub(super) const METRICS: Duration = Duration::from_millis(100);
 
-/// A document. Who asks gets a text that was rendered after the question; who asks too soon after the last rendering waits, and shares the next
-/// one with everybody else who waits. A loop of requests therefore costs one rendering for each pause.
+/// A document. A client gets a text that was rendered after its request. A client that asks too soon after the last rendering waits, and shares
+/// the next one with all others that wait. A loop of requests therefore costs one rendering per pause.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pause: Duration,
@@ -28,16 +28,16 @@ impl Shared {
         }
     }
 
-    /// The text. `render` makes it.
+    /// Returns the text that `render` makes.
     ///
     /// # Errors
-    /// Those of `render`, which the next one who asks tries again.
+    /// Those of `render`; the next request calls it again.
     pub(super) async fn get<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,
     ) -> Result<Bytes, E> {
         let asked = Instant::now();
-        // Fair: those who wait for the one who renders get what it rendered.
+        // The lock is fair: clients that wait for a rendering get its result.
         let mut last = self.last.lock().await;
         if let Some((began, text)) = last.as_ref() {
             if *began >= asked {
@@ -48,10 +48,10 @@ impl Shared {
         rendered(&mut last, render)
     }
 
-    /// The same at once, where the text may be older than the question by the pause: who asks keeps no place that others need.
+    /// Returns a text at once, which may be older than the request by the pause: waiting clients would hold slots that others need.
     ///
     /// # Errors
-    /// Those of `render`, which the next one who asks tries again.
+    /// Those of `render`; the next request calls it again.
     pub(super) async fn latest<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,
@@ -82,8 +82,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn loop_of_requests_renders_once_a_pause_and_never_answers_with_what_was_before_the_question()
-     {
+    async fn request_loop_renders_once_per_interval_and_never_stale() {
         const PAUSE: Duration = Duration::from_millis(20);
         let (shared, rendered) = (Shared::new(PAUSE), AtomicU32::new(0));
         let render = || Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string());
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reader_of_the_latest_waits_for_nothing_and_costs_one_rendering_a_pause() {
+    async fn latest_document_is_served_at_once_and_rendered_once_per_interval() {
         let (shared, rendered) = (Shared::new(Duration::from_secs(3600)), AtomicU32::new(0));
         for _ in 0..100 {
             let latest = shared.latest(|| {
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reader_that_gives_up_leaves_the_document_to_the_next() {
+    async fn cancelled_reader_leaves_the_document_to_the_next() {
         let shared = Shared::new(DOCUMENT);
         let get = || shared.get(|| Ok::<_, Infallible>("text".to_owned()));
         get().await.unwrap();

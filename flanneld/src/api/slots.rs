@@ -1,19 +1,19 @@
-//! Which connections one way in keeps, and which one makes room for the next.
+//! Which connections a listener keeps, and which one it displaces for the next.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The most connections of one way in.
+/// Limit on the connections of one listener.
 pub(super) const CONNECTIONS: usize = 64;
-/// How long a connection is kept at least before the next one displaces it: a client that sends its request at once is always heard.
+/// Least time before a connection is displaced: a client that sends its request at once always gets an answer.
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
-/// The most of these that keep their places for their answers as long as others wait.
+/// Limit on the connections that keep their slots for their answers while others wait.
 const ANSWERS: usize = CONNECTIONS / 2;
-/// How long an answer beyond those is left alone. A probe behind a full backlog (1024) of clients that do not read is taken within half a second;
+/// How long an answer beyond those is not displaced. A probe behind a full backlog (1024) of clients that do not read is accepted within half a second;
 /// kubelet waits for one.
 pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
-/// The connections of one way in, by number. The lower number is the older connection.
+/// The connections of one listener, by number. The lower number is the older connection.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     open: BTreeMap<u64, Open>,
@@ -23,23 +23,23 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since: Instant,
-    /// When the request was there in whole.
+    /// When the request had arrived completely.
     asked: Option<Instant>,
 }
 
-/// What the next connection needs.
+/// What to do before the next connection is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Nothing: there is a free place.
+    /// Nothing: there is a free slot.
     Free,
-    /// The place of this connection.
+    /// Close this connection.
     Displace(u64),
-    /// This much patience.
+    /// Wait this long, then ask again.
     Wait(Duration),
 }
 
 impl Slots {
-    /// Takes a place.
+    /// Takes a slot and returns its number.
     pub(super) fn open(&mut self, now: Instant) -> u64 {
         self.last += 1;
         self.open.insert(
@@ -52,25 +52,25 @@ impl Slots {
         self.last
     }
 
-    /// The connection has sent its request in whole.
+    /// Notes that the request of a connection has arrived completely.
     pub(super) fn asked(&mut self, number: u64, now: Instant) {
         if let Some(open) = self.open.get_mut(&number) {
             open.asked.get_or_insert(now);
         }
     }
 
-    /// Gives the place back.
+    /// Frees a slot.
     pub(super) fn close(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// Whether the connection still has its place.
+    /// Whether the slot is still taken.
     pub(super) fn is_open(&self, number: u64) -> bool {
         self.open.contains_key(&number)
     }
 
-    /// Where the next connection finds room: the oldest one without a whole request goes first. Where answers take most places, the connection
-    /// whose time ended first goes.
+    /// Decides which connection is displaced for the next: the oldest one without a complete request. Where answers hold most slots, it is the
+    /// connection whose time ended first.
     pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
@@ -79,7 +79,7 @@ impl Slots {
             open.asked
                 .map_or(open.since + MINIMUM, |asked| asked + ANSWERING)
         };
-        let is_crowded = self
+        let answers_hold_most = self
             .open
             .values()
             .filter(|open| open.asked.is_some())
@@ -88,7 +88,7 @@ impl Slots {
         let all = self
             .open
             .iter()
-            .filter(|(_, open)| is_crowded || open.asked.is_none())
+            .filter(|(_, open)| answers_hold_most || open.asked.is_none())
             .map(|(number, open)| (*number, due(open)));
         match all.min_by_key(|(_, due)| *due) {
             None => Room::Free,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_without_a_request_makes_room() {
+    fn oldest_connection_without_a_request_is_displaced() {
         let begun = Instant::now();
         let mut slots = full(begun);
         let soon = begun + MINIMUM / 2;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nobody_reads_makes_room_where_answers_take_most_places() {
+    fn unread_answer_is_displaced_when_answers_hold_most_slots() {
         let begun = Instant::now();
         let mut slots = full(begun);
         let last = u64::try_from(CONNECTIONS).unwrap();
@@ -138,13 +138,13 @@ mod tests {
         }
         assert_eq!(slots.room(begun), Room::Wait(ANSWERING));
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
-        // Asking again is no way to stay.
+        // A second request does not prolong the time.
         slots.asked(last, begun + ANSWERING);
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
     }
 
-    /// The time until a client that has `ahead` others before it and all places taken gets one. `asks` tells after which time each of them asks.
-    fn time_until_in(ahead: usize, asks: impl Fn(usize) -> Option<Duration>) -> Duration {
+    /// The time until a client that has `ahead` others before it and all places taken gets one. `request_after` tells after which time each of them asks.
+    fn time_until_in(ahead: usize, request_after: impl Fn(usize) -> Option<Duration>) -> Duration {
         let begun = Instant::now();
         let mut now = begun;
         let mut slots = Slots::default();
@@ -165,14 +165,14 @@ mod tests {
                 }
             }
             let number = slots.open(now);
-            due.extend(asks(client).map(|after| (number, now + after)));
+            due.extend(request_after(client).map(|after| (number, now + after)));
         }
         now - begun
     }
 
     /// The backlog of a port has 1024 connections, and kubelet waits for one second. Nobody in this flood reads an answer or goes.
     #[test]
-    fn probe_behind_a_backlog_of_clients_that_do_not_read_is_taken_in_time() {
+    fn probe_behind_clients_that_do_not_read_is_accepted_in_time() {
         const BACKLOG: usize = 1024;
         const TIMEOUT: Duration = Duration::from_millis(600);
         let millis = |count| Some(Duration::from_millis(count));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_in_few_places_are_left_alone() {
+    fn answers_in_few_slots_are_not_displaced() {
         let begun = Instant::now();
         let mut slots = full(begun);
         for number in 1..=u64::try_from(CONNECTIONS / 2).unwrap() {
@@ -208,7 +208,7 @@ mod tests {
 
         /// However clients behave, no more places are taken than there are, and the next connection waits a moment at most.
         #[test]
-        fn there_is_always_room_soon(steps in prop::collection::vec((0u8..3, 0u64..200, 0u64..50), 0..400)) {
+        fn slot_becomes_free_soon_after_any_history(steps in prop::collection::vec((0u8..3, 0u64..200, 0u64..50), 0..400)) {
             let mut now = Instant::now();
             let mut slots = Slots::default();
             for (kind, number, millis) in steps {

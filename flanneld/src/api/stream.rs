@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 use tokio_util::either::Either;
 
-/// What the kernel keeps of an answer (twice that, with its own needs). The default is megabytes on loopback.
+/// Send buffer of a connection, in bytes; the kernel doubles it. Its default is megabytes on loopback.
 const SEND_BUFFER: usize = 32 * 1024;
 /// How often to check whether the client took the rest of its answer.
 const CHECK: Duration = Duration::from_millis(5);
@@ -35,7 +35,7 @@ impl Stream {
     pub fn new(inner: Either<TcpStream, UnixStream>) -> Self {
         if let Either::Left(tcp) = &inner {
             let socket = SockRef::from(tcp);
-            // Without them an answer that nobody reads costs more.
+            // Without these options an unread answer costs more memory.
             let _ = socket.set_send_buffer_size(SEND_BUFFER);
             let _ = socket.set_linger(Some(Duration::ZERO));
         }

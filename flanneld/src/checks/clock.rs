@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_set_back_is_noticed_until_it_is_set_forward() {
+    fn clock_set_back_is_reported_until_it_is_set_forward() {
         let mut clock = Clock::default();
         let seen = [1000, 1001, 1000, 400, 400, 999, 1001, 5000, 4000]
             .map(|second| clock.behind_at(Duration::from_secs(second)));

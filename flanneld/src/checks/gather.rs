@@ -10,9 +10,10 @@ use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
-use doctor::facts::host::LookupPurpose;
+use doctor::facts::host::{LookupPurpose, Port};
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, Own, Peer, Refused};
+use doctor::facts::mesh::Mesh;
 use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
@@ -26,16 +27,16 @@ use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
-/// How long after the start only what is true without waiting is told.
-pub(super) const YOUNG: Duration = Duration::from_secs(10);
+/// How long after the start findings that need waiting are left out.
+pub(super) const STARTUP: Duration = Duration::from_secs(10);
 /// How long a watch may be interrupted while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Longer than the reconciler compares ten thousand peers.
 const COMPARISON: Duration = Duration::from_secs(2);
-/// Limit on the number of peers whose ways are looked up.
-const PEERS: usize = 32;
+/// Limit on the number of peers to which routes are looked up.
+const MAX_LOOKUPS: usize = 32;
 
-/// Gathers them.
+/// Gathers the facts.
 pub(super) async fn facts(
     known: &Known,
     running: Option<&RunningNetwork>,
@@ -44,7 +45,7 @@ pub(super) async fn facts(
     health: &Health,
     clock: &mut Clock,
 ) -> Facts {
-    let network = running.map(|running| running.network.clone());
+    let mut network = running.map(|running| running.network.clone());
     let underlay = running.map(|running| running.underlay.borrow().name.clone());
     let mut host = look
         .host(
@@ -60,46 +61,22 @@ pub(super) async fn facts(
         .collect();
     let kernel = running.and_then(|running| running.observer.status().kernel.trouble);
     let notices = health.notices();
-    let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
     // The facts about ten thousand peers are megabytes: they are made when the reconciler needs little memory.
     if let Some(running) = running {
         compared(&running.observer).await;
     }
-    let (mesh, probes) = match running {
-        None => (Fact::unavailable("this node has no lease yet"), Vec::new()),
-        Some(running) => match &running.prober {
-            Some(prober) => (
-                Fact::Known(mesh::mesh(prober)),
-                mesh::taken_ports(&prober.problems()),
-            ),
-            None => (
-                Fact::unavailable("this node does not probe its peers"),
-                Vec::new(),
-            ),
-        },
-    };
-    host.ports = Fact::Known(taken.chain(probes).collect());
+    let (mesh, probe_ports) = mesh_and_taken_ports(running);
+    let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
+    host.ports = Fact::Known(taken.chain(probe_ports).collect());
     host.modules = Fact::Known(kernel.iter().flat_map(look::missing_modules).collect());
     let daemon = Daemon {
         running: Fact::Known(true),
-        young: health.uptime() < YOUNG,
+        young: health.uptime() < STARTUP,
         exit_report: Fact::Absent,
-        silent: Fact::Known(
-            health
-                .alive()
-                .err()
-                .map(|silent| silent.0.iter().map(ToString::to_string).collect())
-                .unwrap_or_default(),
-        ),
+        silent: Fact::Known(silent_tasks(health)),
         choice: choice(known, underlay),
         id_given: known.id_given,
-        launch: known
-            .namespace
-            .clone()
-            .map_or(Launch::Systemd, |namespace| Launch::Kubernetes {
-                namespace,
-                assumed: false,
-            }),
+        launch: launch(known),
         arguments: on_command_line(std::env::args().skip(1)),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(running)),
@@ -109,35 +86,17 @@ pub(super) async fn facts(
         reasons: Fact::Known(reasons.clone()),
     };
     let pods = look.pods(&daemon, network.as_ref(), &host);
-    let mut network = network;
     let env = pods
         .env
         .known()
         .filter(|env| env.subnets == network.as_ref().map(|network| network.own));
     if let (Some(network), Some(mtu)) = (&mut network, env.and_then(|env| env.mtu)) {
-        // It follows the underlay's.
+        // The MTU of pods follows that of the underlay.
         network.mtu = Some(mtu);
     }
-    let reason = |condition: &str| reasons.get(condition);
-    // While the daemon waits for the configuration, it may be the store that does not answer.
-    let (config, silence) = match reason("config") {
-        Some(problem) if is_about_config(problem) => (Some(problem.clone()), None),
-        other => (None, other.cloned()),
-    };
     Facts {
         backends: backends::profiles(),
-        store: Store {
-            place: known.store.clone(),
-            addresses: known.store_addresses.clone(),
-            access: known.access.clone(),
-            trouble: Fact::of(
-                reason("store")
-                    .cloned()
-                    .or(silence)
-                    .or_else(|| away(running)),
-            ),
-            config: Fact::of(config),
-        },
+        store: store(known, running, &reasons),
         leases: leases(running, health),
         mesh,
         wireguard: wireguard::wireguard(running, clock.behind()),
@@ -152,6 +111,66 @@ pub(super) async fn facts(
     }
 }
 
+/// What the prober found, and the ports of the probes that another program has.
+fn mesh_and_taken_ports(running: Option<&RunningNetwork>) -> (Fact<Mesh>, Vec<Port>) {
+    let Some(running) = running else {
+        return (Fact::unavailable("this node has no lease yet"), Vec::new());
+    };
+    match &running.prober {
+        Some(prober) => (
+            Fact::Known(mesh::mesh(prober)),
+            mesh::taken_ports(&prober.problems()),
+        ),
+        None => (
+            Fact::unavailable("this node does not probe its peers"),
+            Vec::new(),
+        ),
+    }
+}
+
+fn silent_tasks(health: &Health) -> Vec<String> {
+    health
+        .alive()
+        .err()
+        .map(|silent| silent.0.iter().map(ToString::to_string).collect())
+        .unwrap_or_default()
+}
+
+fn launch(known: &Known) -> Launch {
+    known
+        .namespace
+        .clone()
+        .map_or(Launch::Systemd, |namespace| Launch::Kubernetes {
+            namespace,
+            assumed: false,
+        })
+}
+
+fn store(
+    known: &Known,
+    running: Option<&RunningNetwork>,
+    reasons: &BTreeMap<String, Problem>,
+) -> Store {
+    // While the daemon waits for the configuration, it may be the store that does not answer.
+    let (config, silence) = match reasons.get("config") {
+        Some(problem) if is_about_config(problem) => (Some(problem.clone()), None),
+        other => (None, other.cloned()),
+    };
+    Store {
+        place: known.store.clone(),
+        addresses: known.store_addresses.clone(),
+        access: known.access.clone(),
+        trouble: Fact::of(
+            reasons
+                .get("store")
+                .cloned()
+                .or(silence)
+                .or_else(|| away(running)),
+        ),
+        config: Fact::of(config),
+    }
+}
+
 /// Waits until the reconciler does not compare states of the kernel, for a moment at most.
 async fn compared(observer: &NetworkHandle) {
     let end = tokio::time::Instant::now() + COMPARISON;
@@ -160,7 +179,7 @@ async fn compared(observer: &NetworkHandle) {
     }
 }
 
-/// What is known of this node's Node, and of the API server's answers.
+/// Gathers the facts about this node's Node and the API server's answers.
 fn kubernetes(
     known: &Known,
     running: Option<&RunningNetwork>,
@@ -215,9 +234,9 @@ fn kubernetes(
 /// How the API server refuses this node, where it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Refusal {
-    /// It does not know the credentials: what they may do is not the question.
+    /// It does not know the credentials, so their rights do not matter.
     Unknown,
-    /// They do not suffice.
+    /// It knows the credentials, and they lack a right.
     Forbidden,
 }
 
@@ -284,7 +303,7 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
     Fact::of(choice)
 }
 
-/// Where packets of other nodes come from.
+/// Returns the interface and the addresses from which packets of other nodes arrive.
 pub(super) fn surroundings(running: &RunningNetwork) -> Surroundings {
     let leases = running.leases.borrow().clone();
     let peers = leases
@@ -319,7 +338,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         .collect()
 }
 
-/// The addresses whose ways are of interest: the store's, the API server's, and the peers' where another way would lose their packets.
+/// The addresses to look up routes for: the store's, the API server's, and those of peers whose packets another route would lose.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target {
         to: *to,
@@ -345,7 +364,7 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     if underlay.is_some_and(look::is_strict) {
         targets.extend(
             peers()
-                .take(PEERS)
+                .take(MAX_LOOKUPS)
                 .filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))),
         );
     }
@@ -371,7 +390,7 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
                 .map(move |address| to(lease, address))
         })
         .filter(inside);
-    targets.extend(looped.take(PEERS));
+    targets.extend(looped.take(MAX_LOOKUPS));
     targets
 }
 

@@ -1,4 +1,4 @@
-//! What the parts of the daemon tell the doctor.
+//! Facts that the parts of the daemon hand to the doctor.
 
 use doctor::facts::daemon::Choice;
 use doctor::look::{Places, namespace_of_pod};
@@ -9,14 +9,14 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use types::Access;
 
-/// What is known of the daemon; it grows while the daemon starts.
+/// Facts about the daemon; they grow while it starts.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// Where the leases are.
+    /// The store of the leases, in words.
     pub store: String,
-    /// How commands reach it.
+    /// Flags and variables with which commands reach the store.
     pub access: Access,
-    /// The store's addresses.
+    /// Addresses of the store's servers.
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; none where it runs in no pod.
     pub namespace: Option<String>,
@@ -24,14 +24,14 @@ pub struct Known {
     pub manager: Option<Arc<dyn SubnetManager>>,
     /// Whether `--node-id` names this node's identity.
     pub id_given: bool,
-    /// On Kubernetes, this node's Node.
+    /// This node's Node; `None` without Kubernetes.
     pub node: Option<NodeAddresses>,
     /// The chosen interface; `None` while there is none.
     pub choice: Option<Choice>,
 }
 
 impl Known {
-    /// What is known before anything was asked.
+    /// Returns what the options say, before the store is asked.
     pub fn of(store: &options::Store) -> Self {
         let node = store.node().map(|name| NodeAddresses {
             name,
@@ -50,14 +50,14 @@ impl Known {
     }
 }
 
-/// What the API says of this node's addresses.
+/// Addresses of this node and of the API servers, from the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
-    /// The Node's name.
+    /// Name of the Node.
     pub name: String,
-    /// Its InternalIPs.
+    /// Its addresses of type InternalIP, the preferred first.
     pub internal: Vec<IpAddr>,
-    /// The API server's addresses.
+    /// Addresses of the API servers.
     pub servers: Vec<IpAddr>,
 }
 
@@ -72,8 +72,8 @@ impl From<&NodeInfo> for NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Tells what the API says now. The servers stay where they were not asked for again.
-    pub fn tell(mut self, known: &watch::Sender<Known>) {
+    /// Replaces the known addresses. Known servers stay if this has none.
+    pub fn publish(mut self, known: &watch::Sender<Known>) {
         known.send_if_modified(|known| {
             if let (true, Some(before)) = (self.servers.is_empty(), &known.node) {
                 self.servers.clone_from(&before.servers);
@@ -85,7 +85,7 @@ impl NodeAddresses {
     }
 }
 
-/// A peer's name, as its lease says it.
+/// Returns a peer's name from its lease; without one, its subnets.
 pub(super) fn name(lease: &Lease) -> Arc<str> {
     let named = lease
         .attrs

@@ -4,7 +4,7 @@ use doctor::facts::host::Port;
 use doctor::facts::mesh::{Mesh, Path};
 use doctor::look::owner;
 use probing::prober::Prober;
-use probing::view::{Peer, Problem};
+use probing::view::{PeerView, Problem};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
 use types::problem::PortPurpose;
@@ -25,7 +25,7 @@ pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
         .filter(|problem| problem.taken)
         .filter_map(|problem| Some(problem.address?.port()))
         .collect();
-    // A socket of the kernel's vxlan is no process's.
+    // A socket of the kernel's vxlan belongs to no process.
     let owner = |number| tunnel_on(number).or_else(|| owner(number, true));
     let port = |number| Port {
         number,
@@ -36,15 +36,15 @@ pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
     numbers.into_iter().map(port).collect()
 }
 
-fn path(peer: Peer) -> Path {
+fn path(peer: PeerView) -> Path {
     let verdict = peer.verdict();
-    let is_heard = !matches!(verdict.state, State::CutOff | State::Unknown);
-    // What they said before this began is of no use.
+    let is_reached = !matches!(verdict.state, State::CutOff | State::Unknown);
+    // Reports from before the present state began are not used.
     let lately: Vec<State> = peer
         .others
         .iter()
-        .filter(|said| said.age_ms <= peer.state_age_ms)
-        .map(|said| said.state)
+        .filter(|claim| claim.age_ms <= peer.state_age_ms)
+        .map(|claim| claim.state)
         .collect();
     let others = (!lately.is_empty()).then(|| {
         let count = |is: fn(&&State) -> bool| {
@@ -55,11 +55,14 @@ fn path(peer: Peer) -> Path {
             count(|state| state.impact() == Impact::All),
         )
     });
-    // By its own words it heard us then: until then its daemon answered.
-    let spoke_ms = [peer.hears_us_age_ms, peer.hears_us_underlay_age_ms]
-        .into_iter()
-        .flatten()
-        .min();
+    // The peer reports when it last received our probes: its daemon answered until then.
+    let spoke_ms = [
+        peer.ages.hears_us_age_ms,
+        peer.ages.hears_us_underlay_age_ms,
+    ]
+    .into_iter()
+    .flatten()
+    .min();
     let age_ms = spoke_ms
         .filter(|_| verdict.ping_only)
         .map_or(peer.state_age_ms, |spoke_ms| {
@@ -75,16 +78,16 @@ fn path(peer: Peer) -> Path {
         address: peer.address,
         verdict,
         answered_by: peer.answered_by,
-        // What was heard once is not heard for ever: the verdict counts.
+        // A reply of the past does not prove that the path works now: the verdict decides.
         ever: [
-            peer.answered_age_ms,
-            peer.underlay_age_ms,
-            peer.heard_age_ms,
-            peer.heard_underlay_age_ms,
+            peer.ages.answered_age_ms,
+            peer.ages.underlay_age_ms,
+            peer.ages.heard_age_ms,
+            peer.ages.heard_underlay_age_ms,
         ]
         .iter()
         .any(Option::is_some),
-        underlay: is_heard,
+        underlay: is_reached,
         refuses: peer.refuses,
         carries: peer.carries.map(u32::from),
         rtt: peer.rtt_us,

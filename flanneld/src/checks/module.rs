@@ -1,10 +1,10 @@
-//! The kernel module br_netfilter. Loading it is tried once each time it is missing.
+//! The kernel module br_netfilter. The daemon tries to load it once each time it is missing.
 
 use doctor::look::has_br_netfilter;
 use std::path::Path;
 use traffic_rules::programs::run;
 
-/// The module.
+/// State of the module between rounds.
 #[derive(Default)]
 pub(super) struct Module {
     tried: bool,
@@ -19,7 +19,7 @@ impl Module {
         } else if !self.tried {
             self.tried = true;
             match run(Path::new("modprobe"), &["br_netfilter"], None).await {
-                Ok(_) => tracing::info!("loaded the kernel module br_netfilter"),
+                Ok(_) => tracing::info!(name = "br_netfilter", "loaded a kernel module"),
                 Err(why) => self.complaint = Some(why.to_string()),
             }
         }

@@ -1,7 +1,7 @@
 //! Since when the holders of leases have been silent: the store is asked about peers that answer no probe, and only about them.
 
 use ipnet::IpNet;
-use probing::view::Peer;
+use probing::view::PeerView;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,48 +11,48 @@ use tokio::sync::watch;
 use types::Subnets;
 use types::reachability::State;
 
-/// How often it is looked who answers nothing.
+/// How often the silent peers are collected.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Who has been cut off for less may just be restarting.
+/// A peer that has been unreachable for less may just be restarting.
 const MIN_CUT: Duration = Duration::from_secs(15);
-/// The age at which silence is worth a word.
+/// Age from which silence is reported.
 const MIN_SILENCE: Duration = Duration::from_secs(600);
-/// How often it is asked about who is silent: all nodes ask about one that is gone, and it may come back.
+/// How often the store is asked about a silent peer: all nodes ask about one that is gone, and it may come back.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
-/// How soon it is asked again after no answer.
+/// Delay after a request that the store did not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// The most that a node waits longer than another: all of them reckon with the same last sign of life.
+/// Longest extra delay of a node: without it, all nodes would ask at the same moment, because they know the same last renewal.
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How many peers are asked about.
+/// Limit on the peers that are asked about at once.
 const PEERS: usize = 16;
 
-/// When the holders were last heard of (boot-time clock), by subnet.
+/// When the holders last renewed their leases (boot-time clock), by subnet.
 pub type Heard = BTreeMap<Subnets, Duration>;
 
-/// Whom to ask about, and what was heard. Pure.
+/// The peers to ask about, and the answers. Pure.
 #[derive(Debug, Default)]
 struct Book {
-    /// When to ask next, and when the holder was last heard of, if that is known.
-    pages: BTreeMap<Subnets, (Duration, Option<Duration>)>,
-    /// How much longer than others this node waits.
+    /// When to ask next, and when the holder last renewed its lease, if that is known.
+    entries: BTreeMap<Subnets, (Duration, Option<Duration>)>,
+    /// This node's extra delay.
     spread: Duration,
 }
 
 impl Book {
-    /// Enters who is cut off, and forgets the others. Returns whom to ask about now.
+    /// Enters the unreachable peers, and forgets the others. Returns those to ask about now.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
-        self.pages.retain(|subnets, _| cut.contains_key(subnets));
+        self.entries.retain(|subnets, _| cut.contains_key(subnets));
         for subnets in cut
             .iter()
             .filter(|(_, age)| **age >= MIN_CUT)
             .map(|(subnets, _)| subnets)
             .take(PEERS)
         {
-            self.pages.entry(*subnets).or_insert((now, None));
+            self.entries.entry(*subnets).or_insert((now, None));
         }
-        self.pages
+        self.entries
             .iter()
             .filter(|(_, (next, _))| *next <= now)
             .map(|(subnets, _)| *subnets)
@@ -60,7 +60,7 @@ impl Book {
             .collect()
     }
 
-    /// Enters an answer: how long ago the holder was heard of.
+    /// Enters an answer: how long ago the holder renewed its lease.
     fn answered(&mut self, subnets: Subnets, ago: Option<Duration>, now: Duration) {
         // Until then it cannot have been silent for long.
         let wait = match ago {
@@ -68,15 +68,15 @@ impl Book {
             Some(_) => REPEAT_INTERVAL,
             None => RETRY_INTERVAL,
         };
-        // A store that is away takes nothing back.
-        let before = self.pages.get(&subnets).and_then(|(_, heard)| *heard);
+        // A store that does not answer changes nothing.
+        let before = self.entries.get(&subnets).and_then(|(_, heard)| *heard);
         let heard = ago.map(|ago| now.saturating_sub(ago)).or(before);
-        self.pages
+        self.entries
             .insert(subnets, (now + wait + self.spread, heard));
     }
 
     fn heard(&self) -> Heard {
-        self.pages
+        self.entries
             .iter()
             .filter_map(|(subnets, (_, heard))| Some((*subnets, (*heard)?)))
             .collect()
@@ -87,19 +87,23 @@ impl Book {
 pub type Asked = Vec<(IpNet, Option<u64>)>;
 
 /// The part of a peer in [`Asked`].
-pub fn asked(peer: &Peer) -> (IpNet, Option<u64>) {
+pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
     (
         peer.subnet,
         (peer.state == State::CutOff).then_some(peer.state_age_ms),
     )
 }
 
-/// The peers that are cut off in every family in which they are asked, with how long they have been.
+/// The peers that are unreachable in every family in which they are probed, with the duration.
 fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
     let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
-        let ways = lease.subnets.nets().filter_map(|net| asked.get(&net));
-        ways.copied().collect::<Option<Vec<_>>>()?.into_iter().min()
+        let durations = lease.subnets.nets().filter_map(|net| asked.get(&net));
+        durations
+            .copied()
+            .collect::<Option<Vec<_>>>()?
+            .into_iter()
+            .min()
     };
     leases
         .others(own, Kinds::Any)
@@ -107,7 +111,7 @@ fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Du
         .collect()
 }
 
-/// Asks until it is dropped. `asked` gives nothing while nobody is cut off.
+/// Asks until it is dropped. `asked` returns nothing while all peers are reachable.
 pub async fn ask(
     manager: Arc<dyn SubnetManager>,
     asked: impl Fn() -> Option<Asked> + Send,
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_asked_seldom_and_about_the_cut_alone() {
+    fn store_is_asked_rarely_and_only_about_unreachable_peers() {
         let mut book = Book::default();
         let cut = |age: u64| BTreeMap::from([(subnets(1), seconds(age)), (subnets(2), seconds(1))]);
         assert_eq!(book.due(&cut(14), seconds(1000)), []);
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_power_is_asked_about_by_sixteens() {
+    fn many_unreachable_peers_are_asked_about_in_batches_of_16() {
         let all: BTreeMap<Subnets, Duration> = (0..=255)
             .map(|number| (subnets(number), seconds(60)))
             .collect();

@@ -1,4 +1,4 @@
-//! `--set-sysctls`: sets them, and remembers how often it had to.
+//! `--set-sysctls`: sets sysctls, and counts how often.
 
 use doctor::correct::{Correction, corrections};
 use doctor::facts::Network;
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 /// How often to log that the same sysctl had to be set again.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Sets sysctls.
+/// Writes the sysctls of `--set-sysctls` and remembers what it wrote.
 #[derive(Default)]
 pub struct SysctlWriter {
     written: Mutex<BTreeMap<String, Written>>,
@@ -55,14 +55,23 @@ impl SysctlWriter {
             match &result {
                 Err(error) if due => {
                     warn!(
-                        "--set-sysctls: cannot set {name} to {new}: {error}; make /proc/sys writable and give the daemon CAP_NET_ADMIN"
+                        name,
+                        to = new,
+                        error = %error,
+                        remedy = "make /proc/sys writable and give the daemon CAP_NET_ADMIN",
+                        "cannot set a sysctl"
                     );
                 }
                 Ok(()) if times == 1 => {
-                    info!("--set-sysctls: set {name} from {old} to {new}: {why}");
+                    info!(name, from = old, to = new, reason = why, "set a sysctl");
                 }
                 Ok(()) if due => warn!(
-                    "--set-sysctls: another program set {name} to {old}: set it to {new} again ({times} times in total); find out what else manages it"
+                    name,
+                    from = old,
+                    to = new,
+                    count = times,
+                    remedy = "find out what else manages it",
+                    "another program changed a sysctl, set it again"
                 ),
                 _ => {}
             }

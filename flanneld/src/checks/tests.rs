@@ -74,14 +74,14 @@ fn each_finding_is_logged_and_counted_once() {
 }
 
 #[test]
-fn what_other_tasks_log_is_in_the_table() {
+fn checks_logged_by_other_tasks_are_in_the_table() {
     for id in LOGGED_BY_THEIR_TASKS {
         assert!(doctor::table::checks().any(|check| check.id == id), "{id}");
     }
 }
 
 #[tokio::test]
-async fn a_daemon_that_waits_says_for_what() {
+async fn waiting_daemon_reports_what_it_waits_for() {
     let health = Health::new();
     health.fail(
         Condition::Store,

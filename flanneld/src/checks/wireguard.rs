@@ -21,7 +21,7 @@ pub(super) fn is_used(running: &RunningNetwork) -> bool {
         .is_some_and(|backend| backend.name == KIND)
 }
 
-/// What is known of them; nothing is looked at with another backend.
+/// Gathers the facts about the peers; absent with another backend.
 pub(super) fn wireguard(
     running: Option<&RunningNetwork>,
     clock_behind: Option<u64>,
@@ -40,7 +40,7 @@ pub(super) fn wireguard(
     };
     let silent = silent
         .iter()
-        .map(|peer| told(peer, &running.listens, &holders))
+        .map(|peer| shown(peer, &running.listens, &holders))
         .collect();
     Fact::Known(Wireguard {
         peers,
@@ -50,7 +50,7 @@ pub(super) fn wireguard(
     })
 }
 
-/// The silent peers, to see whether there are others than before.
+/// Returns the silent peers, to detect changes.
 pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
     if !is_used(running) {
         return BTreeSet::new();
@@ -66,7 +66,7 @@ pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
         .collect()
 }
 
-fn told(
+fn shown(
     peer: &tunnels::Silent,
     listens: &BTreeMap<String, u16>,
     holders: &BTreeMap<String, Holder>,
@@ -84,7 +84,7 @@ fn told(
     }
 }
 
-/// The nodes by their keys.
+/// Maps public keys to the nodes whose leases publish them.
 fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
     let holder = |lease: &Lease| Holder {
         name: name(lease).to_string(),
@@ -116,7 +116,7 @@ mod tests {
     use subnet_lease::{LeaseAttrs, RawJson, Term};
 
     #[test]
-    fn a_key_is_known_by_the_leases() {
+    fn wireguard_key_is_matched_to_its_lease() {
         let key = PublicKey([7; 32]);
         let subnets = Subnets::V4("10.244.2.0/24".parse().unwrap());
         let attrs = LeaseAttrs {
@@ -144,7 +144,7 @@ mod tests {
             initiates: true,
         };
         let listens = BTreeMap::from([("flannel-wg".to_owned(), 51820)]);
-        let silent = told(&peer, &listens, &holders);
+        let silent = shown(&peer, &listens, &holders);
         assert_eq!(
             (
                 silent.port,
@@ -162,6 +162,6 @@ mod tests {
             key: PublicKey([8; 32]),
             ..peer
         };
-        assert_eq!(told(&other, &listens, &holders).holder, None);
+        assert_eq!(shown(&other, &listens, &holders).holder, None);
     }
 }

@@ -1,4 +1,4 @@
-//! When the configuration is installed, and when it is left alone.
+//! When the configuration is installed, and when it is left unchanged.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn refused(bed: &Bed) -> bool {
 }
 
 #[test]
-fn it_follows_its_source() {
+fn cni_configuration_follows_its_source() {
     let mut bed = Bed::new();
     bed.wants("{\"a\":1}");
     assert_eq!(bed.has().as_deref(), Some("{\"a\":1}"));
@@ -56,7 +56,7 @@ fn it_follows_its_source() {
 }
 
 #[test]
-fn what_was_there_before_is_replaced_and_what_comes_later_stays() {
+fn earlier_configuration_is_replaced_and_later_edits_stay() {
     let mut bed = Bed::new();
     std::fs::write(&bed.keeper.conf.destination, "of the last version").unwrap();
     bed.wants("{}");
@@ -69,7 +69,7 @@ fn what_was_there_before_is_replaced_and_what_comes_later_stays() {
 }
 
 #[test]
-fn what_cannot_be_installed_keeps_the_node_from_being_ready() {
+fn node_is_not_ready_when_the_configuration_cannot_be_installed() {
     let mut bed = Bed::new();
     assert_eq!(bed.has(), None);
     assert!(

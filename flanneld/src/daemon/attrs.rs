@@ -1,6 +1,6 @@
 //! Derived state: the published attributes, the terms of admission and subnet.env follow the backend and the underlay.
 
-use super::node::Node;
+use super::node::{Leased, Node};
 use backends::{Announced, Underlay};
 use ipnet::IpNet;
 use run_dir::subnet_env::SubnetEnv;
@@ -25,7 +25,7 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Networks that no subnet may overlap: the underlay's if they lie inside the flannel network, else this host's address alone,
+/// Networks that no subnet may overlap: the underlay's if they lie inside the flannel network, else only this host's address,
 /// since a cluster's network may well lie inside a wide corporate network.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
@@ -69,7 +69,6 @@ pub(super) struct Whose {
     pub needs_links: bool,
 }
 
-/// The terms of admission.
 pub(super) fn terms(
     config: &NetworkConfig,
     own: &Lease,
@@ -80,7 +79,7 @@ pub(super) fn terms(
     Terms {
         config: config.clone(),
         own: Some(own.clone()),
-        // The published address is ours too, even if another host translates it; unless nodes may share it.
+        // The published address is also ours, even if another host translates it, unless nodes may share it.
         local: underlay
             .local
             .iter()
@@ -96,11 +95,8 @@ pub(super) fn terms(
 
 /// Keeps derived state in sync with its sources.
 pub(super) struct Following {
-    /// The network's configuration.
     pub config: NetworkConfig,
-    /// The backend's announcement.
     pub announced: watch::Receiver<Announced>,
-    /// The current underlay.
     pub underlay: watch::Receiver<Underlay>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
@@ -120,9 +116,7 @@ pub(super) struct Ends {
     pub underlay: watch::Sender<Underlay>,
     /// Receives the backend's announcement.
     pub announced: watch::Sender<Announced>,
-    /// The published attributes.
     pub attrs: watch::Receiver<LeaseAttrs>,
-    /// The terms of admission.
     pub terms: watch::Receiver<Arc<Terms>>,
     /// The contents of subnet.env.
     pub env: watch::Receiver<SubnetEnv>,
@@ -131,15 +125,15 @@ pub(super) struct Ends {
 impl Following {
     /// Starts from the state in which the node got its lease.
     pub(super) fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
-        let Node {
+        let Node { backend, leased } = node;
+        let Leased {
             config,
             announced,
             lease,
             found,
-            backend,
             held,
             ..
-        } = node;
+        } = leased;
         let present = &found.chosen.underlay;
         let whose = Whose {
             accepts: backend.accepts(),

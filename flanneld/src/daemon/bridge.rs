@@ -8,7 +8,7 @@ use netstate::object::{Key, Op, Value};
 use tracing::{info, warn};
 use types::Subnets;
 
-/// Removes the gateways of previous subnets from bridges; their connected routes go with them. Nothing else of a bridge is changed. Returns the
+/// Removes the gateways of previous subnets from bridges, and with them their connected routes. Bridges are not changed otherwise. Returns the
 /// names of the bridges.
 pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String> {
     let mut released = Vec::new();
@@ -23,7 +23,8 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
         Ok(found) => found,
         Err(error) => {
             warn!(
-                "cannot look for bridges with an address of this node's previous subnet: {error}"
+                error = %error,
+                "cannot look for bridges with an address of this node's previous subnet"
             );
             return released;
         }
@@ -37,8 +38,11 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
         let remedy = format!("remove it (ip address del {address} dev {bridge})");
         if let Some(beside) = beside {
             warn!(
-                "the bridge {bridge} keeps {address}, the gateway of this node's previous subnet, since it has {beside} too, which flanneld did not \
-                 make: {remedy}"
+                device = %bridge,
+                address = %address,
+                other = %beside,
+                remedy,
+                "the bridge keeps the gateway of this node's previous subnet, because it also has an address that flanneld did not make"
             );
             continue;
         }
@@ -49,11 +53,20 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
         {
             None => {
                 info!(
-                    "removed {address} from the bridge {bridge}: it was the gateway of this node's previous subnet, and its subnet is {present} now"
+                    device = %bridge,
+                    address = %address,
+                    subnet = %present,
+                    "removed the gateway of this node's previous subnet from the bridge"
                 );
                 released.push(bridge.to_string());
             }
-            Some(error) => warn!("{error}; {remedy}"),
+            Some(error) => warn!(
+                device = %bridge,
+                address = %address,
+                error = %error,
+                remedy,
+                "cannot remove the gateway of this node's previous subnet from the bridge"
+            ),
         }
     }
     released

@@ -35,7 +35,6 @@ impl End {
         Self::Moved(Box::new(problem.into()))
     }
 
-    /// The reason.
     pub(super) fn problem(&self) -> &Problem {
         match self {
             End::Failed(problem)
@@ -45,7 +44,6 @@ impl End {
         }
     }
 
-    /// The exit code.
     pub(super) fn code(&self) -> u8 {
         match self {
             End::Failed(_) | End::StartOver(_) | End::Moved(_) => 1,

@@ -1,4 +1,4 @@
-//! What the daemon needs before it asks for a lease: the configured backend, and the right to serve the network on this host.
+//! Preparation of the host before a lease is acquired: the configured backend, and the right to serve the network on this host.
 
 use super::end::End;
 use super::{Daemon, bridge, left_behind, requirement, retry, rights};
@@ -16,11 +16,11 @@ use types::Subnets;
 /// A host with the right to serve a network.
 pub(super) struct Host {
     pub config: NetworkConfig,
-    /// What the store knows of this node already.
+    /// This node's entry in the store; `None` from a store that knows no nodes.
     pub info: Option<NodeInfo>,
     pub node: NodeId,
     pub backend: Box<dyn Backend>,
-    /// What subnet.env said at the start.
+    /// The contents of subnet.env at the start.
     pub previous: Previous,
     /// The bridges from which the gateway of the previous subnet was removed.
     pub released: Vec<String>,
@@ -34,40 +34,40 @@ impl Daemon {
     ) -> Result<Host, End> {
         let (config, info) = self.find_node_info(manager).await?;
         info!(
-            "network {}, backend {}",
-            config.networks,
-            if config.backend.is_empty() {
+            network = %config.networks,
+            backend = if config.backend.is_empty() {
                 "(none)"
             } else {
                 config.backend.as_str()
-            }
+            },
+            "read the network configuration"
         );
         let node = identity::node(
             info.as_ref()
                 .map(|info| info.id.as_str())
-                .or(self.settings.node_id.as_deref()),
+                .or(self.settings.node.id.as_deref()),
         );
         self.health.node(|document| {
             if let Some(info) = &info {
                 document.node.clone_from(&info.id);
             }
             document.node_id = Some(node.id.to_string());
-            document.networks = config.networks.nets().collect();
-            document.backend = Some(config.backend.clone());
+            document.network.networks = config.networks.nets().collect();
+            document.network.backend = Some(config.backend.clone());
         });
         requirement::check(
-            &self.settings.require_backend,
+            &self.settings.node.require_backend,
             &config,
             &self.settings.store,
         )
         .map_err(End::failed)?;
         let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
-        let guard = self.settings.rules.guard.is_some() && !backend.guarded().is_none();
+        let guard = self.settings.rules.options.guard.is_some() && !backend.guarded().is_none();
         let wants = rights::wants(&*backend).await;
-        let claim = || rights::claim(&config, &wants, guard, &self.settings.subnet_file);
+        let claim = || rights::claim(&config, &wants, guard, &self.settings.node.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(End::failed)?;
-        subnet_env::clear(&self.settings.subnet_file);
-        let previous = subnet_env::last_served(&self.settings.subnet_file);
+        subnet_env::clear(&self.settings.node.subnet_file);
+        let previous = subnet_env::last_served(&self.settings.node.subnet_file);
         let released = match info.as_ref().and_then(|info| info.subnets) {
             Some(subnets) => self.forget_another_subnet(&previous, &subnets).await,
             None => Vec::new(),
@@ -92,8 +92,8 @@ impl Daemon {
         {
             return Vec::new();
         }
-        if let Err(error) = subnet_env::set_aside(&self.settings.subnet_file) {
-            warn!(code = error.code(), "{error}");
+        if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {
+            warn!(code = error.code(), error = %error, "cannot set subnet.env aside");
         }
         let released = bridge::release(&was, subnets).await;
         self.health.figures(|figures| {
@@ -102,22 +102,22 @@ impl Daemon {
         released
     }
 
-    /// What the backend is made of.
+    /// Collects what the backend needs.
     pub(super) async fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
-        let previous = subnet_env::last_served(&self.settings.subnet_file);
+        let previous = subnet_env::last_served(&self.settings.node.subnet_file);
         let former = previous.networks();
         Setup {
             config: config.clone(),
             node_id: node.id.to_string(),
-            route_protocol: self.settings.route_protocol,
+            route_protocol: self.settings.node.route_protocol,
             options: Options {
-                audit: self.settings.audit,
-                blackhole: self.settings.blackhole,
+                audit: self.settings.node.audit,
+                blackhole: self.settings.rules.blackhole,
             },
             files: self.inherited.files(),
             left_behind: left_behind::devices(config.networks, former).await,
             former,
-            refuse_insecure: self.settings.refuse_insecure,
+            refuse_insecure: self.settings.node.refuse_insecure,
             features: self.settings.features,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::end::End;
 use super::host::Host;
-use super::node::Node;
+use super::node::{Leased, Node};
 use super::{Daemon, attrs, readiness_monitor, retry};
 use crate::api::node;
 use crate::checks::known::NodeAddresses;
@@ -17,12 +17,11 @@ use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::manager::{Claim, Held, HostEvidence, SubnetManager};
-use subnet_lease::{NetworkConfig, NodeId, Term};
+use subnet_lease::manager::{Claim, Held, HostEvidence, NodeInfo, SubnetManager};
+use subnet_lease::{Lease, NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use types::Problem;
-use types::Subnets;
+use types::{Coded, Problem, Subnets};
 
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
@@ -48,17 +47,7 @@ impl Daemon {
             backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         }
         if let Some(info) = &info {
-            let servers = found
-                .request
-                .known
-                .as_ref()
-                .map(|known| known.servers.clone())
-                .unwrap_or_default();
-            NodeAddresses {
-                servers,
-                ..NodeAddresses::from(info)
-            }
-            .tell(&self.known);
+            self.note_node_addresses(info, &found);
         }
         let underlay = &found.chosen.underlay;
         let claim = self
@@ -74,7 +63,8 @@ impl Daemon {
             .map_err(End::failed)?;
         let held = watch::channel(Held::default());
         let lease = {
-            let _telling = readiness_monitor::tell_trouble(held.1.clone(), self.health.clone());
+            let _reporting =
+                readiness_monitor::report_lease_trouble(held.1.clone(), self.health.clone());
             manager
                 .acquire(&claim, &config, &attrs::of(&announced, underlay), &held.0)
                 .await
@@ -87,21 +77,16 @@ impl Daemon {
             .and_then(|info| info.subnets)
             .filter(|judged| has_others(&lease.subnets, judged))
         {
-            // What the host kept of the former subnet was judged before.
+            // The evidence of this host was judged for the former subnet.
             return Err(End::moved(DaemonProblem::SubnetChanged {
                 now: lease.subnets,
                 before: judged,
             }));
         }
-        let how = match &info {
-            Some(info) => format!(", the podCIDR of the Node {}", info.id),
-            None if lease.term == Term::Reserved => " (no expiry)".to_owned(),
-            None => String::new(),
-        };
-        info!("this node's subnet is {}{how}", lease.subnets);
+        log_lease(&lease, info.as_ref());
         self.health
-            .node(|node| node.subnets = lease.subnets.nets().collect());
-        Ok(Node {
+            .node(|node| node.network.subnets = lease.subnets.nets().collect());
+        let leased = Leased {
             manager,
             whole,
             config,
@@ -109,9 +94,24 @@ impl Daemon {
             found,
             announced,
             lease,
-            backend,
             held,
-        })
+        };
+        Ok(Node { backend, leased })
+    }
+
+    /// Hands this Node's addresses and those of the API servers to the doctor.
+    fn note_node_addresses(&self, info: &NodeInfo, found: &Found) {
+        let servers = found
+            .request
+            .known
+            .as_ref()
+            .map(|known| known.servers.clone())
+            .unwrap_or_default();
+        NodeAddresses {
+            servers,
+            ..NodeAddresses::from(info)
+        }
+        .publish(&self.known);
     }
 
     async fn find_underlay(&self, config: &NetworkConfig) -> Result<Found, End> {
@@ -119,23 +119,27 @@ impl Daemon {
         let found = wait_for(&wish, |why| self.wait_for_interface(why))
             .await
             .map_err(End::failed)?;
-        self.tell_underlay(&found);
+        self.note_underlay(&found);
         Ok(found)
     }
 
-    /// Reports what the node waits for.
+    /// Logs why no interface can be used yet, and sets the condition.
     pub(super) fn wait_for_interface(&self, why: &SelectError) {
-        warn!("no interface to use yet, waiting for it: {why}");
+        warn!(code = why.code(), error = %why, "no interface to use yet, waiting for it");
         self.health.fail(Condition::Underlay, Problem::of(why));
     }
 
-    /// Logs the choice.
-    pub(super) fn tell_underlay(&self, found: &Found) {
+    /// Logs the choice, clears the condition, and notes the choice for the doctor and the status API.
+    pub(super) fn note_underlay(&self, found: &Found) {
         self.health.clear(Condition::Underlay);
         let underlay = &found.chosen.underlay;
         info!(
-            "packets between nodes use {} ({}, MTU {}), public {}: {}",
-            underlay.name, underlay.addresses, underlay.mtu, underlay.public, found.chosen.why
+            interface = underlay.name,
+            address = %underlay.addresses,
+            mtu = underlay.mtu,
+            public = %underlay.public,
+            reason = found.chosen.why,
+            "packets between nodes use this interface"
         );
         for warning in found
             .chosen
@@ -144,7 +148,7 @@ impl Daemon {
             .cloned()
             .chain(found.trap_hint())
         {
-            warn!("{warning}");
+            warn!(error = %warning, "the choice of the interface may be wrong");
         }
         let chosen = &found.chosen;
         let addresses = underlay
@@ -169,10 +173,10 @@ impl Daemon {
         self.known
             .send_modify(|known| (known.choice, known.store_addresses) = (Some(choice), store));
         self.health
-            .node(|node| node.underlay = Some(node::shown(underlay, &found.chosen.why)));
+            .node(|node| node.network.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 
-    /// What this host knows that identifies its own lease.
+    /// Collects the evidence by which this host's own lease is recognised.
     async fn lease_claim(
         &self,
         config: &NetworkConfig,
@@ -183,9 +187,9 @@ impl Daemon {
         backend: &dyn Backend,
     ) -> Claim {
         let underlay = &found.chosen.underlay;
-        let subnet_file = &self.settings.subnet_file;
+        let subnet_file = &self.settings.node.subnet_file;
         for warning in &previous.warnings {
-            warn!("{}: {warning}", subnet_file.display());
+            warn!(path = %subnet_file.display(), error = %warning, "cannot use all of subnet.env");
         }
         let leading = found.clone();
         let host = HostEvidence {
@@ -210,6 +214,20 @@ impl Daemon {
             host,
         }
     }
+}
+
+fn log_lease(lease: &Lease, info: Option<&NodeInfo>) {
+    let source = match info {
+        Some(_) => "podCIDR",
+        None if lease.term == Term::Reserved => "reservation",
+        None => "lease",
+    };
+    info!(
+        subnet = %lease.subnets,
+        source,
+        node = info.map(|info| info.id.as_str()),
+        "this node has a subnet"
+    );
 }
 
 /// Whether there is a subnet that is not among these.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long such an address is not taken again: otherwise two bad choices would take turns.
+/// How long such an address is not used again: otherwise two bad choices would alternate.
 const NOT_BACK: Duration = Duration::from_secs(600);
 
 /// The addresses with the time at which each was given up.
@@ -21,7 +21,7 @@ impl Left {
         all.extend(addresses.into_iter().map(|ip| (ip, now)));
     }
 
-    /// Those that are not taken again yet.
+    /// Returns the addresses that may not be used again yet.
     pub(super) fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_is_taken_again_after_ten_minutes() {
+    fn given_up_address_is_used_again_after_ten_minutes() {
         let (left, ip, start) = (
             Left::default(),
             IpAddr::from([10, 0, 2, 15]),

@@ -8,7 +8,7 @@ use run_dir::instance::running;
 use tracing::{info, warn};
 use types::Subnets;
 
-/// The devices of flannel's with an address inside our networks, except those that another running daemon uses.
+/// Returns flannel's devices with an address inside our networks, except those that another running daemon uses.
 pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
     let ours: Vec<IpNet> = networks
         .nets()
@@ -25,10 +25,10 @@ pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<L
         Err(error) => Err(error),
     };
     let mut devices = found.unwrap_or_else(|error| {
-        warn!("devices of earlier backends stay: {error}");
+        warn!(error = %error, "cannot look for devices of earlier backends, they stay");
         Vec::new()
     });
-    let others = running::beside(&networks.nets().collect()).devices;
+    let others = running::others(&networks.nets().collect()).devices;
     devices.retain(|name| !others.contains(name.as_str()));
     devices
 }

@@ -7,8 +7,14 @@ use subnet_lease::manager::{Claim, Held, SubnetManager};
 use subnet_lease::{Lease, NetworkConfig};
 use tokio::sync::watch;
 
-/// A node with a lease.
+/// A node with a lease, and the backend that has not joined yet.
 pub(super) struct Node {
+    pub backend: Box<dyn Backend>,
+    pub leased: Leased,
+}
+
+/// What the node leased, and by what.
+pub(super) struct Leased {
     pub manager: Arc<dyn SubnetManager>,
     /// The network's configuration.
     pub whole: NetworkConfig,
@@ -18,7 +24,6 @@ pub(super) struct Node {
     pub found: Found,
     pub announced: Announced,
     pub lease: Lease,
-    pub backend: Box<dyn Backend>,
     /// The state of the lease.
     pub held: (watch::Sender<Held>, watch::Receiver<Held>),
 }

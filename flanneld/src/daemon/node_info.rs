@@ -1,4 +1,4 @@
-//! What a store that knows its nodes says of this one: waiting for it, and the choice of the interface by it.
+//! This node's entry in a store that knows its nodes: waiting for it, and choosing the interface by it.
 
 use super::end::End;
 use super::{Daemon, retry};
@@ -23,11 +23,11 @@ use types::Problem;
 use types::backoff::Backoff;
 use types::{Dual, Subnets};
 
-/// Delay between two questions, unless the store reports a change. The configuration is read again each time.
+/// Delay between two requests, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// How long a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
-/// How often the choice is made anew while there is no interface, in case what it depends on has changed without notice.
+/// How often the choice is repeated while there is no interface, in case a change came without an event.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 /// How long changes are gathered before the interface is reconsidered.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
@@ -39,10 +39,10 @@ impl Daemon {
         manager: &Arc<dyn SubnetManager>,
     ) -> Result<(NetworkConfig, Option<NodeInfo>), End> {
         let mut changes = manager.node_info_changes();
-        let mut told = LogOnce::default();
+        let mut logged = LogOnce::default();
         let mut failures = 0;
         loop {
-            // An operator may correct it meanwhile.
+            // An operator may correct the configuration meanwhile.
             let config = retry::until_available(&self.health, Condition::Config, || {
                 manager.network_config()
             })
@@ -63,8 +63,8 @@ impl Daemon {
                     };
                     self.health.fail(is, why.problem.clone());
                     self.health.clear(is_not);
-                    if told.news(Some(&why)) {
-                        warn!(code = %why.problem.code, "waiting: {why}");
+                    if logged.news(Some(&why)) {
+                        warn!(code = %why.problem.code, error = %why, "waiting");
                         systemd::status(&format!("waiting: {why}"));
                     }
                 }
@@ -81,7 +81,7 @@ impl Daemon {
         }
     }
 
-    /// Finds the underlay by what the store knows of this node's addresses; with the configuration of the families that it has.
+    /// Finds the underlay by this node's addresses in the store. Returns it with the configuration of the families that it has.
     pub(super) async fn find_node_underlay(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -90,7 +90,7 @@ impl Daemon {
     ) -> Result<(Found, NetworkConfig), End> {
         let mut changes = manager.node_info_changes();
         let mut info = info.clone();
-        let mut told = None;
+        let mut logged = None;
         loop {
             let subnets = info.subnets.unwrap_or(whole.networks);
             let (wish, local) = wish_of(
@@ -103,13 +103,13 @@ impl Daemon {
             .await;
             withdraw(manager, &wish, &info, &local).await;
             let found = tokio::select! {
-                found = self.wait_for_families(manager, &wish, &mut told) => found.map_err(End::failed)?,
+                found = self.wait_for_families(manager, &wish, &mut logged) => found.map_err(End::failed)?,
                 now = another(manager, whole, &info, &local, &mut changes) => {
                     if now.subnets != info.subnets {
-                        // What this host keeps of the former subnet has to be judged anew.
+                        // The evidence of this host has to be judged for the new subnet.
                         return Err(End::moved(DaemonProblem::SubnetChangedWhileWaiting));
                     }
-                    // Another Node came or went: its addresses count.
+                    // Another Node came or went, with addresses that matter for the choice.
                     info = now;
                     continue;
                 }
@@ -130,28 +130,30 @@ impl Daemon {
             }) {
                 let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
                 warn!(
-                    "{} has no {family} address: this node works without {family}, and its pods get no address of {net}, until it has one",
-                    found.chosen.underlay.name
+                    interface = found.chosen.underlay.name,
+                    family,
+                    network = %net,
+                    "the interface has no address of this family: this node works without it, and its pods get no address of it, until it has one"
                 );
             }
-            self.tell_underlay(&found);
+            self.note_underlay(&found);
             return Ok((found, config));
         }
     }
 
     /// Waits for an interface with both families for a moment, then for one with either.
-    /// What was reported last is not reported again, however often other Nodes change.
+    /// The same reason is reported once, however often other Nodes change.
     async fn wait_for_families(
         &self,
         manager: &Arc<dyn SubnetManager>,
         wish: &Wish,
-        told: &mut Option<SelectError>,
+        logged: &mut Option<SelectError>,
     ) -> Result<Found, SelectError> {
         let waiting = |why: &SelectError| {
-            if told.as_ref() == Some(why) {
+            if logged.as_ref() == Some(why) {
                 return;
             }
-            *told = Some(why.clone());
+            *logged = Some(why.clone());
             self.wait_for_interface(why);
             let (manager, why) = (manager.clone(), Problem::of(why));
             tokio::spawn(async move { manager.tell_operator(&why).await });
@@ -163,7 +165,7 @@ impl Daemon {
             };
             match wait_for(&both, |_| ()).await {
                 Ok(found) => return Ok(found),
-                // An address that is everybody's is no missing address.
+                // The node has an address, which other nodes also have: it does not wait for one.
                 Err(error) if error.shared().is_some() => return wait_for(wish, waiting).await,
                 Err(_) => {}
             }
@@ -184,7 +186,7 @@ impl Daemon {
     }
 }
 
-/// The request of a node that the store knows, with the store's servers where they can matter; and the addresses of this host.
+/// Returns the request of a node that the store knows, with the store's servers if they can matter, and the addresses of this host.
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,
@@ -225,18 +227,18 @@ async fn withdraw(
     local: &[IpAddr],
 ) {
     let decided = wish.public.is_some();
-    // A host whose addresses could not be read has them still.
+    // If the addresses could not be read, the host may still have them.
     if !decided && !local.is_empty() && info.published.iter().any(|ip| !local.contains(ip)) {
         manager.withdraw(local).await;
     }
 }
 
-/// Which families there are.
+/// Returns the families of these subnets.
 pub(super) fn families(subnets: &Subnets) -> Families {
     subnets.map(|_| (), |_| ())
 }
 
-/// Returns when the store says something else that concerns this host. Nodes change all the time, mostly in ways that do not matter here.
+/// Returns when this node's entry in the store changes in a way that concerns this host. Most changes of Nodes do not.
 async fn another(
     manager: &Arc<dyn SubnetManager>,
     config: &NetworkConfig,
@@ -259,7 +261,8 @@ async fn another(
     std::future::pending().await
 }
 
-/// What the choice of this host's interface depends on: of the claims of other Nodes those of its own addresses, and whether there are others.
+/// Reduces an entry to what the choice of the interface depends on: of other Nodes' claims, those on this host's addresses, and whether there
+/// are more.
 fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
     let own = NodeInfo {
         taken: info

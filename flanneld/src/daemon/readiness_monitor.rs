@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::Problem;
 
-/// How old the knowledge of the other nodes may be.
+/// How long the watch of the leases may be interrupted.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// How long the node may be without a usable lease of another node.
 const CUT_OFF: Duration = Duration::from_secs(10);
@@ -29,14 +29,42 @@ const LEASE_GRACE: Duration = Duration::from_secs(60);
 
 /// Watches what readiness depends on.
 pub(super) struct ReadinessMonitor {
-    /// The running network.
     pub network: RunningNetwork,
     /// Whether the kernel is audited at least every 20 s, even without an event.
     pub audits: bool,
     /// Learns whether the kernel is in sync with the leases, apart from peers that failed by themselves.
     pub programmed: watch::Sender<bool>,
-    /// Where the results go.
+    /// Receives the conditions.
     pub health: Health,
+}
+
+/// What the monitor remembers from one check to the next.
+struct LastCheck {
+    /// When the kernel was in sync last.
+    in_sync_at: Instant,
+    /// When a lease of another node could be used last.
+    in_touch_at: Instant,
+    /// When the lease was without a problem last.
+    lease_well_at: Instant,
+    lease_log: LogOnce,
+    /// Number of passes over the kernel.
+    passes: u64,
+    unused: Arc<Vec<Unused>>,
+    ready: bool,
+}
+
+impl LastCheck {
+    fn new() -> Self {
+        Self {
+            in_sync_at: Instant::now(),
+            in_touch_at: Instant::now(),
+            lease_well_at: Instant::now(),
+            lease_log: LogOnce::default(),
+            passes: 0,
+            unused: Arc::default(),
+            ready: true,
+        }
+    }
 }
 
 impl ReadinessMonitor {
@@ -44,95 +72,105 @@ impl ReadinessMonitor {
     pub(super) async fn watch(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut in_sync_at = Instant::now();
-        let mut well_at = Instant::now();
-        let mut told = LogOnce::default();
-        let mut seen = 0;
-        let mut in_touch_at = Instant::now();
-        let mut unused = Arc::default();
-        let mut ready = true;
+        let mut last = LastCheck::new();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
             self.health.heartbeat("vitals");
-            if let Some(lines) = logging::lost() {
-                warn!(
-                    "{lines} log lines could not be written and are lost ({} in total)",
-                    logging::dropped()
-                );
-            }
-            // A loop that audits runs a pass now and then; one that only waits for events may be silent forever.
-            let kernel = self.network.observer.status().kernel;
-            if self.audits && kernel.passes != seen {
-                self.health.heartbeat("kernel");
-                seen = kernel.passes;
-            }
-            self.health
-                .figures(|figures| figures.put_back.note(kernel.repairs));
-            self.programmed.send_if_modified(|present| {
-                std::mem::replace(present, kernel.in_step) != kernel.in_step
-            });
-            if kernel.in_step {
-                in_sync_at = Instant::now();
-            }
-            let late = in_sync_at.elapsed() > OUT_OF_SYNC;
-            self.health
-                .condition(Condition::Kernel, kernel.trouble.filter(|_| late));
-            let reading = self.network.readings.borrow().clone();
-            let stale = reading
-                .interrupted
-                .map(|since| boot_time().saturating_sub(since))
-                .filter(|since| *since > MAX_AGE);
-            self.health.condition(
-                Condition::Watch,
-                stale.map(|since| DaemonProblem::NoNews { since }.into()),
-            );
-            if reading.cut_off.is_none() {
-                in_touch_at = Instant::now();
-            }
-            let cut_off = reading.cut_off.filter(|_| in_touch_at.elapsed() > CUT_OFF);
-            self.health.condition(
-                Condition::Peers,
-                cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()),
-            );
-            let now = self.unused(&reading);
-            if now != *unused {
-                unused = Arc::new(now);
-                self.health.set_unused(unused.clone());
-            }
+            log_lost_lines();
+            self.check_kernel(&mut last);
+            self.check_peers(&mut last);
             self.health
                 .condition(Condition::Store, self.network.store.why_away());
-            let held = self.network.held.borrow().clone();
-            if held.trouble.is_none() {
-                well_at = Instant::now();
-            }
-            if told.news(held.trouble.as_ref()) {
-                match &held.trouble {
-                    None => info!("resolved: the lease is in order again"),
-                    Some(why) => warn!(code = %why.problem.code, "the lease: {why}"),
-                }
-            }
-            self.health
-                .condition(Condition::Lease, self.lease_trouble(&held, well_at));
-            if ready != self.health.ready() {
-                ready = self.health.ready();
-                if ready {
-                    info!("ready");
-                } else {
-                    let tell = |(condition, reason): (Condition, Problem)| match condition
-                        .is_logged_by_its_finder()
-                    {
-                        true => condition.to_string(),
-                        false => format!("{condition}: {reason}"),
-                    };
-                    let reasons: Vec<String> =
-                        self.health.reasons().into_iter().map(tell).collect();
-                    warn!("not ready: {}", reasons.join("; "));
+            self.check_lease(&mut last);
+            self.log_readiness(&mut last);
+        }
+    }
+
+    fn check_kernel(&self, last: &mut LastCheck) {
+        // A loop that audits runs a pass now and then; one that only waits for events may be silent forever.
+        let kernel = self.network.observer.status().kernel;
+        if self.audits && kernel.passes != last.passes {
+            self.health.heartbeat("kernel");
+            last.passes = kernel.passes;
+        }
+        self.health
+            .figures(|figures| figures.put_back.note(kernel.repairs));
+        self.programmed.send_if_modified(|present| {
+            std::mem::replace(present, kernel.in_step) != kernel.in_step
+        });
+        if kernel.in_step {
+            last.in_sync_at = Instant::now();
+        }
+        let late = last.in_sync_at.elapsed() > OUT_OF_SYNC;
+        self.health
+            .condition(Condition::Kernel, kernel.trouble.filter(|_| late));
+    }
+
+    fn check_peers(&self, last: &mut LastCheck) {
+        let reading = self.network.readings.borrow().clone();
+        let stale = reading
+            .interrupted
+            .map(|since| boot_time().saturating_sub(since))
+            .filter(|since| *since > MAX_AGE);
+        self.health.condition(
+            Condition::Watch,
+            stale.map(|since| DaemonProblem::NoNews { since }.into()),
+        );
+        if reading.cut_off.is_none() {
+            last.in_touch_at = Instant::now();
+        }
+        let cut_off = reading
+            .cut_off
+            .filter(|_| last.in_touch_at.elapsed() > CUT_OFF);
+        self.health.condition(
+            Condition::Peers,
+            cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()),
+        );
+        let unused = self.unused(&reading);
+        if unused != *last.unused {
+            last.unused = Arc::new(unused);
+            self.health.set_unused(last.unused.clone());
+        }
+    }
+
+    fn check_lease(&self, last: &mut LastCheck) {
+        let held = self.network.held.borrow().clone();
+        if held.trouble.is_none() {
+            last.lease_well_at = Instant::now();
+        }
+        if last.lease_log.news(held.trouble.as_ref()) {
+            match &held.trouble {
+                None => info!("the lease is in order again"),
+                Some(why) => {
+                    warn!(code = %why.problem.code, error = %why, "the lease has a problem");
                 }
             }
         }
+        self.health.condition(
+            Condition::Lease,
+            self.lease_trouble(&held, last.lease_well_at),
+        );
+    }
+
+    fn log_readiness(&self, last: &mut LastCheck) {
+        if last.ready == self.health.ready() {
+            return;
+        }
+        last.ready = self.health.ready();
+        if last.ready {
+            info!("ready");
+            return;
+        }
+        let shown =
+            |(condition, reason): (Condition, Problem)| match condition.is_logged_by_its_finder() {
+                true => condition.to_string(),
+                false => format!("{condition}: {reason}"),
+            };
+        let reasons: Vec<String> = self.health.reasons().into_iter().map(shown).collect();
+        warn!(reason = %reasons.join("; "), "not ready");
     }
 
     fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<Problem> {
@@ -147,7 +185,7 @@ impl ReadinessMonitor {
                 .into(),
             );
         }
-        // Peers that send to an address that is gone do not reach this node, even if all else works.
+        // Peers that send to a former address do not reach this node, even if everything else works.
         if let Some(unpublished) = held
             .unpublished
             .as_ref()
@@ -185,22 +223,32 @@ impl ReadinessMonitor {
     }
 }
 
+fn log_lost_lines() {
+    if let Some(lines) = logging::lost() {
+        warn!(
+            count = lines,
+            total = logging::dropped(),
+            "log lines could not be written and are lost"
+        );
+    }
+}
+
 /// While the node waits for a lease, reports the reason to health and the log. Ends when the result is dropped.
-pub(super) fn tell_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
-    struct Telling(tokio::task::JoinHandle<()>);
-    impl Drop for Telling {
+pub(super) fn report_lease_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
+    struct Reporting(tokio::task::JoinHandle<()>);
+    impl Drop for Reporting {
         fn drop(&mut self) {
             self.0.abort();
         }
     }
-    Telling(tokio::spawn(async move {
-        let mut told = LogOnce::default();
+    Reporting(tokio::spawn(async move {
+        let mut log = LogOnce::default();
         while held.changed().await.is_ok() {
             let trouble = held.borrow_and_update().trouble.clone();
-            if told.news(trouble.as_ref())
+            if log.news(trouble.as_ref())
                 && let Some(why) = &trouble
             {
-                warn!(code = %why.problem.code, "waiting for a lease: {why}");
+                warn!(code = %why.problem.code, error = %why, "waiting for a lease");
             }
             health.condition(Condition::Lease, trouble.map(Problem::from));
         }

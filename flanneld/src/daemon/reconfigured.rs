@@ -1,4 +1,4 @@
-//! The configuration of the network while a node waits for its lease: the file as it stands now applies.
+//! The configuration of the network while a node waits for its lease: the current content of the file applies.
 
 use super::end::End;
 use crate::problem::DaemonProblem;
@@ -10,7 +10,7 @@ use subnet_lease::manager::SubnetManager;
 /// How often the configuration is read while the node waits for its lease.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the configuration of a store that knows its nodes is another one than this: while the node waits for its lease, the present one
+/// Returns when the configuration of a store that knows its nodes differs from this: while the node waits for its lease, the current one
 /// applies. A file that cannot be used changes nothing.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,

@@ -1,7 +1,7 @@
-//! Looks again at the choice of the interface while the node runs: the first node of a lab cannot know that its address is everybody's.
+//! Re-evaluates the choice of the interface while the node runs: the first node of a lab cannot know that other nodes have its address.
 //!
-//! What works is not given up, whatever other Nodes claim: anybody may write an address into a Node. An interface is left only when nothing comes in
-//! over it, something speaks against it, and another one is better.
+//! A working interface is kept, whatever other Nodes claim: many users may write an address into a Node. The node leaves an interface only when
+//! nothing arrives over it, the interface is in doubt, and another one is better.
 
 use super::end::End;
 use super::left::Left;
@@ -11,7 +11,7 @@ use crate::checks::known::{Known, NodeAddresses};
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, neighbours, received};
-use crate::underlay::{Against, Better, Chosen, NoBetter, Unheard, doubt, select};
+use crate::underlay::{Against, Better, Chosen, NoBetter, SilentInterface, doubt, select};
 use options::Settings;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,35 +24,35 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::{Coded, Problem};
 
-/// How often it is noted whether something came in; the least time between two looks at the choice.
+/// How often arrivals are noted; also the minimum time between two evaluations.
 const LISTEN: Duration = Duration::from_secs(5);
-/// The most time between two looks at the choice.
+/// Maximum time between two evaluations.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the choice depends on while the node runs.
+/// Inputs of the choice while the node runs.
 pub(super) struct Reconsider {
     pub manager: Arc<dyn SubnetManager>,
     pub settings: Settings,
     /// The network's configuration, with all its families.
     pub config: NetworkConfig,
-    /// What was chosen.
+    /// The current choice.
     pub chosen: Chosen,
-    /// The running network; without its probes nothing is known of peers, and no interface is left.
+    /// The running network. Without its probes no interface is left, because nothing is known about peers.
     pub network: RunningNetwork,
     /// The devices of the tunnels.
     pub devices: Vec<String>,
     /// The addresses that this node gave up.
     pub left: Left,
-    /// What the doctor is told of this node's addresses.
+    /// Receives this node's addresses, for the doctor.
     pub known: watch::Sender<Known>,
 }
 
 impl Reconsider {
     /// Returns when another choice is better.
     pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
-        let mut told: Option<NoBetter> = None;
+        let mut logged: Option<NoBetter> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
-        let mut looked = Instant::now();
+        let mut evaluated = Instant::now();
         loop {
             let changed = tokio::select! {
                 changed = changes.changed() => {
@@ -65,25 +65,25 @@ impl Reconsider {
                 () = tokio::time::sleep(LISTEN) => false,
             };
             let was_silent = std::mem::replace(&mut silent, self.is_silent(&mut silence).await);
-            if !changed && was_silent == silent && looked.elapsed() < RESELECT_INTERVAL {
+            if !changed && was_silent == silent && evaluated.elapsed() < RESELECT_INTERVAL {
                 continue;
             }
-            looked = Instant::now();
+            evaluated = Instant::now();
             changes.borrow_and_update();
             let Ok(Some(info)) = self.manager.node_info(&self.config).await else {
                 continue;
             };
-            NodeAddresses::from(&info).tell(&self.known);
+            NodeAddresses::from(&info).publish(&self.known);
             match self.better(&info, silent).await {
-                Outcome::Stays => told = None,
+                Outcome::Stays => logged = None,
                 Outcome::Better(why) => {
                     return Err(End::start_over(DaemonProblem::BetterInterface(why)));
                 }
                 Outcome::Wanted(why) => {
-                    if told.as_ref() != Some(&why) {
-                        warn!(code = why.code(), "{why}");
+                    if logged.as_ref() != Some(&why) {
+                        warn!(code = why.code(), error = %why, "the choice of the interface is in doubt");
                         self.manager.tell_operator(&Problem::of(&why)).await;
-                        told = Some(why);
+                        logged = Some(why);
                     }
                 }
             }
@@ -91,12 +91,12 @@ impl Reconsider {
         }
     }
 
-    /// Whether nothing has come in for long enough.
+    /// Whether nothing has arrived for long enough.
     async fn is_silent(&self, silence: &mut Silence) -> bool {
         let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else {
             return false;
         };
-        // What cannot be read is no silence.
+        // Counters that cannot be read do not prove silence.
         let Ok(received) = received(&self.devices).await else {
             return false;
         };
@@ -109,13 +109,13 @@ impl Reconsider {
         ) && !self.meets_a_peer().await
     }
 
-    /// Whether a peer is on the interface's own link: packets to it may go past the tunnel, which then tells nothing.
+    /// Whether a peer is on the interface's own link: packets to it may bypass the tunnel, whose counters then prove nothing.
     async fn meets_a_peer(&self) -> bool {
         let leases = self.network.leases.borrow().clone();
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
         let (peers, index): (BTreeSet<IpAddr>, u32) =
             (peers.collect(), self.network.underlay.borrow().index);
-        // What cannot be read is no silence.
+        // Counters that cannot be read do not prove silence.
         neighbours(index)
             .await
             .map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
@@ -148,7 +148,7 @@ impl Reconsider {
         let Some(known) = wish.known.clone() else {
             return Outcome::Stays;
         };
-        // What this node published is what is in doubt.
+        // The addresses that this node published are in doubt.
         let wish = Wish {
             known: Some(crate::underlay::KnownAddresses {
                 published: Vec::new(),
@@ -169,7 +169,7 @@ impl Reconsider {
             (None, true) => Against::Nat,
             (None, false) => return Outcome::Stays,
         };
-        let unheard = Unheard {
+        let left = SilentInterface {
             interface: present.name.clone(),
             silence: SILENCE,
             against,
@@ -183,24 +183,24 @@ impl Reconsider {
                 self.left
                     .note(addresses.into_iter().flatten(), Instant::now());
                 Outcome::Better(Better::Than {
-                    unheard,
+                    left,
                     interface: chosen.underlay.name,
                     why: chosen.why,
                 })
             }
             _ if claimed.is_none() => Outcome::Stays,
-            Ok(_) => Outcome::Wanted(NoBetter::Same(unheard)),
+            Ok(_) => Outcome::Wanted(NoBetter::Same(left)),
             Err(error) => Outcome::Wanted(NoBetter::None(error)),
         }
     }
 }
 
-/// What a look brings.
+/// Result of a re-evaluation.
 enum Outcome {
-    /// The choice stands.
+    /// The current choice stays.
     Stays,
-    /// Another one is better.
+    /// Another interface is better.
     Better(Better),
-    /// Another one would be better, and there is none.
+    /// The current choice is in doubt, and no other interface can be used.
     Wanted(NoBetter),
 }

@@ -1,13 +1,13 @@
-//! `--require-backend`: who may write the network configuration does not decide alone how packets of pods travel.
+//! `--require-backend`: limits which backends the network configuration may choose on this node.
 
 use crate::problem::DaemonProblem;
 use options::Store;
 use subnet_lease::NetworkConfig;
 
-/// Whether the configuration names a backend that this node takes. An empty list takes all.
+/// Checks that the configuration names a backend that this node accepts. An empty list accepts all.
 ///
 /// # Errors
-/// It names another one: what was found, where, and what to do.
+/// The configuration names another backend. The error names it, its place and the remedy.
 pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,
@@ -35,7 +35,7 @@ mod tests {
         NetworkConfig::parse(&format!(r#"{{"Network":"10.244.0.0/16"{backend}}}"#)).unwrap()
     }
 
-    fn said(required: &[&str], backend: &str, store: &Store) -> String {
+    fn refusal(required: &[&str], backend: &str, store: &Store) -> String {
         let required: Vec<String> = required.iter().map(|name| (*name).to_owned()).collect();
         check(&required, &config(backend), store)
             .err()
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_required_is_taken() {
+    fn backend_is_accepted_only_if_required() {
         let store = Store::Dir("/leases".into());
         let vxlan = r#","Backend":{"Type":"VXLAN"}"#;
         for (required, backend, taken) in [
@@ -53,13 +53,13 @@ mod tests {
             (&["wireguard", "vxlan"], vxlan, true),
             (&["wireguard"], vxlan, false),
             (&["vxlan"], r#","Backend":{"Type":"vxlan2"}"#, false),
-            // What nobody named is Go flannel's default.
+            // Without a type it is Go flannel's default.
             (&["udp"], "", true),
             (&["wireguard"], "", false),
             (&["wireguard"], r#","Backend":{}"#, false),
         ] {
             assert_eq!(
-                said(required, backend, &store).is_empty(),
+                refusal(required, backend, &store).is_empty(),
                 taken,
                 "{required:?} {backend}"
             );
@@ -67,8 +67,8 @@ mod tests {
     }
 
     #[test]
-    fn the_text_names_what_was_found_where_and_what_to_do() {
-        let text = said(
+    fn refused_backend_error_names_place_and_remedy() {
+        let text = refusal(
             &["wireguard", "ipip"],
             r#","Backend":{"Type":"vxlan"}"#,
             &Store::Dir("/leases".into()),
@@ -98,10 +98,10 @@ mod tests {
             user: None,
         });
         assert!(
-            said(&["ipip"], "", &etcd)
+            refusal(&["ipip"], "", &etcd)
                 .contains("in the key /n/config of etcd at http://10.0.0.1:2379")
         );
-        let hostile = said(
+        let hostile = refusal(
             &["ipip"],
             ",\"Backend\":{\"Type\":\"a\\u001b[31m\\nb\"}",
             &etcd,

@@ -16,7 +16,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 /// Retries for a moment: a predecessor that is just ending may still hold the resource.
 ///
 /// # Errors
-/// The error of the last attempt.
+/// Returns the error of the last attempt.
 pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, E> {
@@ -41,7 +41,7 @@ pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
     condition: Condition,
     ask: impl Fn() -> F,
 ) -> Result<T, End> {
-    let mut told = LogOnce::default();
+    let mut logged = LogOnce::default();
     let mut failures = 0;
     loop {
         match ask().await {
@@ -52,8 +52,8 @@ pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
             Err(Error::Refused(why)) => return Err(End::failed(why)),
             Err(Error::Unavailable(why)) => {
                 health.fail(condition, why.problem.clone());
-                if told.news(Some(&why)) {
-                    warn!(code = %why.problem.code, "waiting: {why}");
+                if logged.news(Some(&why)) {
+                    warn!(code = %why.problem.code, error = %why, "waiting");
                     systemd::status(&format!("waiting: {why}"));
                 }
             }

@@ -16,10 +16,10 @@ pub(super) struct Rights {
     pub devices: Vec<String>,
 }
 
-/// Claims all of it, or nothing.
+/// Claims all resources, or none.
 ///
 /// # Errors
-/// Names the process that holds one of them.
+/// Another process holds one of them; the error names it.
 pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,
@@ -49,7 +49,7 @@ pub(super) async fn wants(backend: &dyn Backend) -> Wants {
         ports,
         shares_ports,
     } = match NetlinkKernel::open() {
-        // Needed only where the choice is left to the kernel.
+        // Needed only if the kernel chooses.
         Ok(mut kernel) if backend.takes(true) != backend.takes(false) => {
             backend.takes(kernel.supports_vxlan().await.unwrap_or(true))
         }

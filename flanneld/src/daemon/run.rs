@@ -1,4 +1,4 @@
-//! One run of the network: its tasks, from the lease on.
+//! One run of the network: its tasks after the lease is acquired.
 
 use super::end::End;
 use crate::problem::DaemonProblem;
@@ -11,14 +11,13 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// The tasks of the network; the first failure ends all of them.
 pub(super) struct Run {
-    /// Ends them.
+    /// Ends the tasks.
     pub stop: CancellationToken,
-    /// The tasks.
     pub tasks: JoinSet<Result<(), End>>,
 }
 
 impl Run {
-    /// No task yet. The process's stop ends the run, too.
+    /// Creates a run without tasks. `stop` of the process also ends the run.
     pub(super) fn until(stop: &CancellationToken) -> Self {
         Self {
             stop: stop.child_token(),

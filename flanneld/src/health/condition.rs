@@ -45,7 +45,7 @@ impl Condition {
         Condition::Watch,
     ];
 
-    /// The name of the condition.
+    /// Returns the name of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Condition::CniConf => "cni-conf",
@@ -62,7 +62,7 @@ impl Condition {
         }
     }
 
-    /// Whether a new pod would not work under it. The store and the watch are not needed to start a pod.
+    /// Whether new pods have no working network while it is set. The store and the watch are not needed to start a pod.
     pub const fn stops_new_pods(self) -> bool {
         matches!(
             self,
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_names_of_their_own_in_order() {
+    fn condition_names_are_unique_and_sorted() {
         assert!(
             Condition::ALL
                 .iter()

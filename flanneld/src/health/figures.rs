@@ -1,4 +1,4 @@
-//! What the daemon counts: one document. /status contains it, /metrics repeats it.
+//! The counters of the daemon as one document: /status contains it, /metrics renders it.
 
 use super::datapath;
 use super::last_hour::LastHour;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use subnet_lease::manager::{Counters, boot_time};
 use types::reachability::State;
 
-/// What the tasks count and no document of a running part tells.
+/// Counters of tasks that no other status document contains.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// Number of writes of traffic rules.
@@ -27,7 +27,7 @@ pub struct Figures {
     pub unknown_senders: Option<u64>,
     /// Number of findings that no other one explains, by check; empty before the first round.
     pub findings: BTreeMap<&'static str, u64>,
-    /// How many objects of the kernel were put back lately.
+    /// Number of kernel objects that were restored within the last hour.
     pub put_back: LastHour,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Counts {
     pub lease_expiry_seconds: Option<u64>,
     /// The MTU of pods; 0 while there is no network.
     pub mtu: u32,
-    /// What was done to the traffic rules.
+    /// Counters of the traffic rules.
     pub rules: RuleCounts,
-    /// What was done in the kernel; `None` while there is no network.
+    /// Counters of kernel operations; `None` while there is no network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelCounts>,
     /// The peers of WireGuard; `None` where there are none.
@@ -71,12 +71,12 @@ pub(super) struct Counts {
     /// See [`Figures::findings`].
     #[serde(skip)]
     pub findings: BTreeMap<&'static str, u64>,
-    /// What the prober sent and heard, and its peers by state; `None` where it does not run.
+    /// Counters of the prober and its peers by state; `None` where it does not run.
     #[serde(skip)]
     pub probes: Option<(Traffic, BTreeMap<State, u32>)>,
 }
 
-/// What was done to the traffic rules.
+/// Counters of the traffic rules.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct RuleCounts {
     /// Number of writes.
@@ -87,7 +87,7 @@ pub(super) struct RuleCounts {
     pub at_war: bool,
 }
 
-/// What was done in the kernel.
+/// Counters of kernel operations.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelCounts {
     /// Whether it is in sync with the desired state, apart from peers that failed by themselves.
@@ -107,7 +107,7 @@ pub(super) struct KernelCounts {
 }
 
 impl Figures {
-    /// The document.
+    /// Returns the document of all counts.
     pub(super) fn counts(
         &self,
         network: Option<&RunningNetwork>,

@@ -26,7 +26,7 @@ impl LastHour {
         {
             self.0.push_back((now, value));
         }
-        // The last one before the hour is what the hour began with.
+        // The last value before the hour is the one with which the hour began.
         while self
             .0
             .get(1)
@@ -36,9 +36,9 @@ impl LastHour {
         }
     }
 
-    /// By how much the counter is above what it was an hour ago, or when it was noted first.
+    /// Returns by how much `value` exceeds the counter of an hour ago, or its first value.
     pub fn within(&self, value: u64) -> u64 {
-        // It begins with 0.
+        // The counter begins with 0.
         let begun = self
             .0
             .front()
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_older_than_an_hour_does_not_count() {
+    fn repairs_older_than_an_hour_are_not_counted() {
         let mut hour = LastHour::default();
         assert_eq!(hour.within(3), 3);
         let at = |seconds| Duration::from_secs(seconds);

@@ -1,9 +1,9 @@
-//! The node's document and what the daemon counts, as the OpenMetrics text of /metrics.
+//! The node's document and the counters as the OpenMetrics text of /metrics.
 
-use super::figures::Counts;
+use super::figures::{Counts, KernelCounts};
 use super::{datapath, probes};
 use crate::logging;
-use node_api::Node;
+use node_api::{Node, Wireguard};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,7 +12,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 
-/// The text.
+type Labels = Vec<(String, String)>;
+
+/// Renders the metrics; the order of the registrations is the order of the text.
 pub(super) fn text(node: &Node, counts: &Counts) -> String {
     let mut registry = Registry::with_prefix("flannel");
     registry.register(
@@ -20,12 +22,56 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
         "Version of the daemon",
         Info::new(vec![("version", node.version.clone())]),
     );
+    register_state(&mut registry, node, counts);
+    registry.register(
+        "findings",
+        "Problems of this node that no other one explains, by check",
+        gauges_by("check", &counts.findings),
+    );
+    if let Some((traffic, peers)) = &counts.probes {
+        probes::register(&mut registry, traffic, peers);
+    }
+    registry.register(
+        "leases_refused",
+        "Leases not in use, by reason",
+        gauges_by("reason", &counts.refused),
+    );
+    registry.register(
+        "problems",
+        "1 for each problem that keeps the node from being ready, by condition and code",
+        problems(node),
+    );
+    registry.register(
+        "store_requests",
+        "Requests to the store, by kind",
+        by_kind(&counts.store_requests),
+    );
+    register_counters(&mut registry, counts);
+    if let Some(peers) = &counts.wireguard {
+        register_wireguard(&mut registry, peers);
+    }
+    if let Some(kernel) = &counts.kernel {
+        register_kernel(&mut registry, kernel);
+    }
+    if !counts.datapath.is_empty() {
+        datapath::register(&mut registry, &counts.datapath);
+    }
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = encode(&mut out, &registry);
+    out
+}
+
+/// Registers the gauges without labels.
+fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     let mut gauge = |name: &str, help: &str, value: u64| {
-        let gauge: Gauge = Gauge::default();
-        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        registry.register(name, help, gauge);
+        registry.register(name, help, gauge_of(value));
     };
-    gauge("ready", "1 while the node is ready", u64::from(node.ready));
+    gauge(
+        "ready",
+        "1 while the node is ready",
+        u64::from(node.readiness.ready),
+    );
     gauge(
         "uptime_seconds",
         "Seconds since the daemon started",
@@ -74,45 +120,10 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
             unknown,
         );
     }
-    let refused = Family::<Vec<(String, String)>, Gauge>::default();
-    for (reason, count) in &counts.refused {
-        refused
-            .get_or_create(&vec![("reason".to_owned(), (*reason).to_owned())])
-            .set(i64::try_from(*count).unwrap_or(i64::MAX));
-    }
-    let findings = Family::<Vec<(String, String)>, Gauge>::default();
-    for (check, count) in &counts.findings {
-        findings
-            .get_or_create(&vec![("check".to_owned(), (*check).to_owned())])
-            .set(i64::try_from(*count).unwrap_or(i64::MAX));
-    }
-    registry.register(
-        "findings",
-        "Problems of this node that no other one explains, by check",
-        findings,
-    );
-    if let Some((traffic, peers)) = &counts.probes {
-        probes::register(&mut registry, traffic, peers);
-    }
-    registry.register("leases_refused", "Leases not in use, by reason", refused);
-    let problems = Family::<Vec<(String, String)>, Gauge>::default();
-    for reason in &node.reasons {
-        let labels = vec![
-            ("condition".to_owned(), reason.condition.clone()),
-            ("code".to_owned(), reason.code.clone()),
-        ];
-        problems.get_or_create(&labels).set(1);
-    }
-    registry.register(
-        "problems",
-        "1 for each problem that keeps the node from being ready, by condition and code",
-        problems,
-    );
-    registry.register(
-        "store_requests",
-        "Requests to the store, by kind",
-        by_kind(&counts.store_requests),
-    );
+}
+
+/// Registers the counters that exist with and without a network.
+fn register_counters(registry: &mut Registry, counts: &Counts) {
     for (name, help, value) in [
         (
             "rule_writes",
@@ -135,66 +146,87 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
             logging::dropped(),
         ),
     ] {
-        let counter: Counter = Counter::default();
-        counter.inc_by(value);
-        registry.register(name, help, counter);
+        registry.register(name, help, counter_of(value));
     }
-    if let Some(peers) = &counts.wireguard {
-        let family = Family::<Vec<(String, String)>, Gauge>::default();
-        for (state, count) in [
-            ("working", peers.peers - peers.silent),
-            ("silent", peers.silent),
-        ] {
-            family
-                .get_or_create(&vec![("state".to_owned(), state.to_owned())])
-                .set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
-        registry.register(
-            "wireguard_peers",
-            "Peers of WireGuard; those that are sent to and complete no handshake are silent",
-            family,
-        );
+}
+
+fn register_wireguard(registry: &mut Registry, peers: &Wireguard) {
+    let by_state = BTreeMap::from([
+        ("working", peers.peers - peers.silent),
+        ("silent", peers.silent),
+    ]);
+    registry.register(
+        "wireguard_peers",
+        "Peers of WireGuard; those that are sent to and complete no handshake are silent",
+        gauges_by("state", &by_state),
+    );
+}
+
+fn register_kernel(registry: &mut Registry, kernel: &KernelCounts) {
+    for (name, help, value) in [
+        (
+            "kernel_passes",
+            "Comparisons of the kernel with the desired state",
+            kernel.passes,
+        ),
+        (
+            "kernel_writes",
+            "Operations that changed the kernel",
+            kernel.writes,
+        ),
+        (
+            "kernel_failures",
+            "Operations that the kernel refused",
+            kernel.failures,
+        ),
+        (
+            "kernel_repairs",
+            "Operations that reverted a change by another program",
+            kernel.repairs,
+        ),
+    ] {
+        registry.register(name, help, counter_of(value));
     }
-    if let Some(kernel) = &counts.kernel {
-        for (name, help, value) in [
-            (
-                "kernel_passes",
-                "Comparisons of the kernel with the desired state",
-                kernel.passes,
-            ),
-            (
-                "kernel_writes",
-                "Operations that changed the kernel",
-                kernel.writes,
-            ),
-            (
-                "kernel_failures",
-                "Operations that the kernel refused",
-                kernel.failures,
-            ),
-            (
-                "kernel_repairs",
-                "Operations that reverted a change by another program",
-                kernel.repairs,
-            ),
-        ] {
-            let counter: Counter = Counter::default();
-            counter.inc_by(value);
-            registry.register(name, help, counter);
-        }
+}
+
+fn problems(node: &Node) -> Family<Labels, Gauge> {
+    let family = Family::<Labels, Gauge>::default();
+    for reason in &node.readiness.reasons {
+        let labels = vec![
+            ("condition".to_owned(), reason.condition.clone()),
+            ("code".to_owned(), reason.code.clone()),
+        ];
+        family.get_or_create(&labels).set(1);
     }
-    if !counts.datapath.is_empty() {
-        datapath::register(&mut registry, &counts.datapath);
+    family
+}
+
+fn gauge_of(value: u64) -> Gauge {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge
+}
+
+fn counter_of(value: u64) -> Counter {
+    let counter: Counter = Counter::default();
+    counter.inc_by(value);
+    counter
+}
+
+/// A family with one gauge per value of `label`.
+fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Gauge> {
+    let family = Family::<Labels, Gauge>::default();
+    for (value, count) in counts {
+        family
+            .get_or_create(&vec![(label.to_owned(), (*value).to_owned())])
+            .set(i64::try_from(*count).unwrap_or(i64::MAX));
     }
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = encode(&mut out, &registry);
-    out
+    family
 }
 
 /// A family with one counter per kind.
-fn by_kind(counts: &BTreeMap<&'static str, u64>) -> Family<Vec<(String, String)>, Counter> {
-    let family = Family::<Vec<(String, String)>, Counter>::default();
+fn by_kind(counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
+    let family = Family::<Labels, Counter>::default();
     for (kind, count) in counts {
         family
             .get_or_create(&vec![("kind".to_owned(), (*kind).to_owned())])

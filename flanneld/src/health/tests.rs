@@ -1,4 +1,4 @@
-//! The answers over HTTP, and the port that is taken.
+//! Answers over HTTP, and errors of listening.
 
 use super::*;
 use crate::api::health::Server;
@@ -69,7 +69,7 @@ fn tunnels() -> TunnelPeers {
 }
 
 #[test]
-fn other_backends_have_no_peers_of_wireguard() {
+fn wireguard_peers_are_absent_with_other_backends() {
     let health = Health::new();
     health.serves(RunningNetwork {
         observer: NetworkHandle::new(Status::default),
@@ -85,27 +85,66 @@ fn other_backends_have_no_peers_of_wireguard() {
     );
 }
 
-#[tokio::test]
-async fn answers() {
-    let health = Health::new();
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone())
-        .await
-        .unwrap();
-    let address = server.address().unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(server.serve(stop.clone()));
+/// A health server on a free port.
+struct Served {
+    health: Health,
+    address: std::net::SocketAddr,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
 
+impl Served {
+    async fn start() -> Self {
+        let health = Health::new();
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone())
+            .await
+            .unwrap();
+        let address = server.address().unwrap();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.serve(stop.clone()));
+        Self {
+            health,
+            address,
+            stop,
+            task,
+        }
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        get(self.address, "GET", path).await
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        tokio::time::timeout(Duration::from_secs(2), self.task)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn liveness_paths_answer_to_get_and_post() {
+    let served = Served::start().await;
     for method in ["GET", "POST"] {
         for path in ["/healthz", "/livez"] {
             assert_eq!(
-                get(address, method, path).await,
+                get(served.address, method, path).await,
                 (200, "flanneld is running".to_owned())
             );
         }
     }
+    assert_eq!(served.get("/nosuch").await.0, 404);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn readyz_lists_conditions_and_refused_leases() {
+    let served = Served::start().await;
+    let health = &served.health;
     health.fail(Condition::Lease, Problem::in_words("the pool is exhausted"));
     assert_eq!(
-        get(address, "GET", "/readyz").await,
+        served.get("/readyz").await,
         (
             503,
             "flanneld is not ready yet\nlease: the pool is exhausted\nstart: starting\n".to_owned()
@@ -114,7 +153,7 @@ async fn answers() {
     health.clear(Condition::Lease);
     health.clear(Condition::Start);
     assert_eq!(
-        get(address, "GET", "/readyz").await,
+        served.get("/readyz").await,
         (200, "flanneld is ready".to_owned())
     );
     let unused = |number: usize| Unused {
@@ -124,14 +163,14 @@ async fn answers() {
     };
     health.set_unused(Arc::new(vec![unused(3)]));
     assert_eq!(
-        get(address, "GET", "/readyz").await,
+        served.get("/readyz").await,
         (
             200,
             "flanneld is ready\nrefused: 10.5.3.0/24 overlaps\n".to_owned()
         )
     );
     health.set_unused(Arc::new((0..25).map(unused).collect()));
-    let (code, text) = get(address, "GET", "/readyz").await;
+    let (code, text) = served.get("/readyz").await;
     assert!(
         code == 200
             && text.lines().count() == 22
@@ -144,7 +183,8 @@ async fn answers() {
     );
     health.fail(Condition::Lease, Problem::in_words("ends"));
     assert!(
-        get(address, "GET", "/readyz")
+        served
+            .get("/readyz")
             .await
             .1
             .starts_with("flanneld is not ready yet\nlease: ends\nrefused: 10.5.0.0/24 overlaps\n")
@@ -152,23 +192,31 @@ async fn answers() {
     health.clear(Condition::Lease);
     health.set_unused(Arc::default());
     assert_eq!(
-        get(address, "GET", "/readyz").await,
+        served.get("/readyz").await,
         (200, "flanneld is ready".to_owned())
     );
-    assert_eq!(get(address, "GET", "/nosuch").await.0, 404);
+    served.end().await;
+}
 
+#[tokio::test]
+async fn healthz_fails_while_a_task_is_silent() {
+    let served = Served::start().await;
+    let health = &served.health;
     health.heartbeat_within("network", Duration::ZERO);
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let (code, text) = get(address, "GET", "/healthz").await;
+    let (code, text) = served.get("/healthz").await;
     assert!(
         code == 500 && text.contains("no heartbeat from network"),
         "{code} {text}"
     );
     health.forget_heartbeat("network");
     health.heartbeat("network");
-    assert_eq!(get(address, "GET", "/healthz").await.0, 200);
+    assert_eq!(served.get("/healthz").await.0, 200);
+    served.end().await;
+}
 
-    let engine = EngineStatus {
+fn engine() -> EngineStatus {
+    EngineStatus {
         device: "flannel0".to_owned(),
         mode: "offload (TSO; 1 queues)".to_owned(),
         sent: Traffic {
@@ -189,16 +237,13 @@ async fn answers() {
             ("failed", 1),
             ("cookies", 0),
         ]),
-    };
-    let status = Status {
-        kernel: Snapshot {
-            repairs: 3,
-            tunnels: tunnels(),
-            ..Snapshot::default()
-        },
-        engines: vec![engine],
-    };
-    health.node(|node| node.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
+    }
+}
+
+/// Makes the node ready, with seven peers, two refused leases, an unreadable key and a packet engine.
+fn serve_network(health: &Health) {
+    health.clear(Condition::Start);
+    health.node(|node| node.network.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
     let counters = Counters::default();
     counters.call("txn");
     counters.call("txn");
@@ -215,6 +260,14 @@ async fn answers() {
     });
     health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
+    let status = Status {
+        kernel: Snapshot {
+            repairs: 3,
+            tunnels: tunnels(),
+            ..Snapshot::default()
+        },
+        engines: vec![engine()],
+    };
     health.serves(RunningNetwork {
         observer: NetworkHandle::new(move || status.clone()),
         leases: watch::channel(Arc::new(LeaseTable::of(peers, BTreeSet::new()))).1,
@@ -230,7 +283,13 @@ async fn answers() {
         .1,
         ..RunningNetwork::idle()
     });
-    let (_, metrics) = get(address, "GET", "/metrics").await;
+}
+
+#[tokio::test]
+async fn metrics_show_the_running_network() {
+    let served = Served::start().await;
+    serve_network(&served.health);
+    let (_, metrics) = served.get("/metrics").await;
     for line in [
         "flannel_ready 1",
         "flannel_peers 7",
@@ -263,7 +322,14 @@ async fn answers() {
         metrics.contains("flannel_lease_expiry_seconds 86"),
         "{metrics}"
     );
-    let (_, text) = get(address, "GET", "/status").await;
+    served.end().await;
+}
+
+#[tokio::test]
+async fn status_shows_the_running_network() {
+    let served = Served::start().await;
+    serve_network(&served.health);
+    let (_, text) = served.get("/status").await;
     let status: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["ready"], true);
     assert_eq!(status["subnet"], "10.5.72.0/24");
@@ -273,7 +339,11 @@ async fn answers() {
         serde_json::json!({ "peers": 5, "silent": 1 })
     );
     assert_eq!(
-        health.document().kernel.and_then(|kernel| kernel.wireguard),
+        served
+            .health
+            .document()
+            .kernel
+            .and_then(|kernel| kernel.wireguard),
         Some(node_api::Wireguard {
             peers: 5,
             silent: 1
@@ -287,15 +357,10 @@ async fn answers() {
         ),
         (&64.into(), &5.into())
     );
-
-    stop.cancel();
-    tokio::time::timeout(Duration::from_secs(2), task)
-        .await
-        .unwrap()
-        .unwrap();
+    served.end().await;
 }
 
-/// A page of another site can point its own name at this host; kubelet and Prometheus use whatever name they have.
+/// A web page of another site can point its own name at this host; kubelet and Prometheus use whatever name they have.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
@@ -328,7 +393,7 @@ async fn foreign_host_gets_the_probes_and_no_status() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_ends_holds_the_end_for_three_seconds_only() {
+async fn shutdown_waits_three_seconds_for_an_unfinished_request() {
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
         .await
         .unwrap();
@@ -348,7 +413,7 @@ async fn a_request_that_never_ends_holds_the_end_for_three_seconds_only() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told_with_the_remedy() {
+async fn taken_port_error_names_the_remedy() {
     let first = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
         .await
         .unwrap();
@@ -400,7 +465,7 @@ fn label_value(line: &str) -> String {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
 
-    /// Reasons, facts and labels hold what others wrote; what is answered holds nothing that a terminal would obey.
+    /// Reasons, facts and labels hold foreign text; answers hold no control sequence for a terminal.
     #[test]
     fn answers_are_printable(text in text()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -441,7 +506,7 @@ proptest::proptest! {
 }
 
 #[tokio::test]
-async fn every_address_means_both_families() {
+async fn unspecified_address_listens_on_both_families() {
     let server = Server::bind("0.0.0.0:0".parse().unwrap(), Health::new())
         .await
         .unwrap();
@@ -455,7 +520,7 @@ async fn every_address_means_both_families() {
             "{address}"
         );
     }
-    // It is taken then.
+    // The port is taken in both families.
     assert!(
         Server::bind(format!("0.0.0.0:{port}").parse().unwrap(), Health::new())
             .await

@@ -26,7 +26,7 @@ impl Unused {
     }
 }
 
-/// How many leases are not in force, by reason: as the list of them says, at any moment.
+/// Counts the leases that are not in force, by reason.
 pub(super) fn refused_by_reason(unused: &[Unused]) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     for unused in unused.iter().filter(|unused| unused.reason != UNREADABLE) {

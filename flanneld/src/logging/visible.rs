@@ -1,6 +1,7 @@
 //! The last step of formatting a log line: makes terminal control characters visible. Lines hold names, types and
 //! keys that others wrote into the store; here none of them is missed.
 
+use std::borrow::Cow;
 use std::fmt;
 use tracing::field::Field;
 use tracing::{Event, Subscriber};
@@ -68,7 +69,7 @@ where
     }
 }
 
-/// Formats fields of coloured lines as tracing-subscriber does, but escapes colour sequences in values.
+/// Formats the message and `name=value` fields. Colour sequences in values are escaped, and a value that could be taken for several is quoted.
 pub(super) fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(field).delimited(" ")
 }
@@ -79,9 +80,25 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     match field.name() {
         "message" => write!(writer, "{value}"),
         name if writer.has_ansi_escapes() => {
+            let value = quoted(&value);
             write!(writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m{value}")
         }
-        name => write!(writer, "{name}={value}"),
+        name => write!(writer, "{name}={}", quoted(&value)),
+    }
+}
+
+/// One word stays as it is; other values are quoted, as logfmt does, so that none of them looks like further fields.
+fn quoted(value: &str) -> Cow<'_, str> {
+    let is_word = |text: &str| !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
+    // A `str` comes as `Debug` writes it.
+    let text = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    match text {
+        Some(text) if is_word(text) => Cow::Borrowed(text),
+        Some(_) => Cow::Borrowed(value),
+        None if is_word(value) => Cow::Borrowed(value),
+        None => Cow::Owned(format!("\"{}\"", value.replace('"', "\\\""))),
     }
 }
 
@@ -220,6 +237,24 @@ mod tests {
                 .collect::<Vec<_>>(),
             plain.lines().map(after_time).collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn values_of_several_words_are_quoted() {
+        for (value, want) in [
+            ("node-2", "node-2"),
+            ("\"node-2\"", "node-2"),
+            ("10.244.2.0/24", "10.244.2.0/24"),
+            ("\"two words\"", "\"two words\""),
+            ("permission denied", "\"permission denied\""),
+            ("x code=fake", "\"x code=fake\""),
+            ("code=fake", "\"code=fake\""),
+            ("cannot read \"Network\"", r#""cannot read \"Network\"""#),
+            ("", "\"\""),
+            ("\"\"", "\"\""),
+        ] {
+            assert_eq!(quoted(value), want);
+        }
     }
 
     fn after_time(line: &str) -> &str {

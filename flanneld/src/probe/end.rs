@@ -1,4 +1,4 @@
-//! Where a path ends, in one sentence, and what to type next: a pure function of what was seen, of the verdict on it and of the steps.
+//! Where a path ends, in one sentence, and the commands to run next: a pure function of facts, verdict and steps.
 
 use super::seen::{Judged, Seen, named};
 use super::target::title;
@@ -9,119 +9,137 @@ use std::net::IpAddr;
 use types::Encapsulation;
 use types::reachability::State;
 
-/// The end of a way.
+/// The end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
     /// The step at which it ends, if it does.
     pub at: Option<StepName>,
-    /// One sentence.
+    /// Where the path ends, in one sentence.
     pub sentence: String,
-    /// What to type next.
+    /// Commands to run next.
     pub next: Vec<Next>,
 }
 
-/// Where the way to a peer ends.
+/// Finds where the path to a peer ends: at the first step that failed.
 pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
     let at = steps
         .iter()
         .find(|step| step.outcome == Outcome::Failed)
         .map(|step| step.name);
     let peer = title(&seen.target);
-    let here = |command: String| Next { on: None, command };
-    let there = |command: String| Next {
-        on: Some(peer.clone()),
-        command,
-    };
-    let doctor = || "flannelctl doctor".to_owned();
-    let address = seen.target.address;
     let (sentence, next) = match at {
         None => (well(seen, steps), Vec::new()),
-        Some(StepName::Route) => {
-            let next = vec![here(format!("ip route get {}", seen.to)), here(doctor())];
-            (
-                format!(
-                    "It ends here: packets to {} do not take flannel's way.",
-                    seen.to
-                ),
-                next,
-            )
-        }
-        Some(StepName::Neighbour | StepName::Fdb) => {
-            let dev = seen
-                .wanted
-                .neighbour
-                .map(|(dev, ..)| dev.to_string())
-                .unwrap_or_default();
-            let next = vec![
-                here(format!("ip neighbour show dev {dev}")),
-                here(format!("bridge fdb show dev {dev}")),
-                here(doctor()),
-            ];
-            (
-                format!(
-                    "It ends here: the kernel's entries for {peer} are not what its lease says."
-                ),
-                next,
-            )
-        }
-        Some(StepName::Peer) => {
-            let dev = seen
-                .wanted
-                .tunnelled
-                .map(|(dev, ..)| dev.to_string())
-                .unwrap_or_default();
-            let is_right = matches!((&seen.tunnelled, seen.wanted.tunnelled), (Some(Ok(Some(found))), Some((.., key))) if found.key == key);
-            match is_right {
-                true => (
-                    format!("It ends at the tunnel: no handshake with {peer} is completed."),
-                    vec![
-                        here(format!("wg show {dev}")),
-                        here(doctor()),
-                        there(doctor()),
-                        here(tcpdump(&device(seen), seen.own.tunnel, address)),
-                    ],
-                ),
-                false => (
-                    format!(
-                        "It ends here: the kernel's entries for {peer} are not what its lease says."
-                    ),
-                    vec![here(format!("wg show {dev} allowed-ips")), here(doctor())],
-                ),
-            }
-        }
-        Some(StepName::Underlay) => {
-            let next = vec![
-                here(format!("ip route get {address}")),
-                here(tcpdump(&device(seen), None, address)),
-                here(doctor()),
-                there(doctor()),
-            ];
-            (underlay(seen, judged.underlay.state, &peer), next)
-        }
+        Some(StepName::Route) => (
+            format!(
+                "It ends here: packets to {} do not take flannel's way.",
+                seen.to
+            ),
+            vec![here(format!("ip route get {}", seen.to)), here(doctor())],
+        ),
+        Some(StepName::Neighbour | StepName::Fdb) => at_neighbour(seen, &peer),
+        Some(StepName::Peer) => at_tunnel_peer(seen, &peer),
+        Some(StepName::Underlay) => at_underlay(seen, judged.underlay.state, &peer),
         Some(StepName::Rules) => (
             "It ends here: this node's own rules drop packets of pods.".to_owned(),
             vec![here(doctor())],
         ),
-        Some(StepName::Overlay) => {
-            let look = match judged.overlay.state {
-                // What comes back from the peer, on this node.
-                State::OneWay => seen
-                    .own
-                    .tunnel
-                    .map(|tunnel| here(tcpdump(&device(seen), Some(tunnel), address))),
-                // What this node sends, on the peer.
-                _ => source(seen).map(|source| there(tcpdump("any", seen.own.tunnel, source))),
-            };
-            (
-                over(seen, judged.overlay.state, &peer),
-                [there(doctor())].into_iter().chain(look).collect(),
-            )
-        }
-        Some(StepName::Bridge | StepName::Pod) => {
-            ("It ends at the pod.".to_owned(), vec![there(doctor())])
-        }
+        Some(StepName::Overlay) => at_overlay(seen, judged.overlay.state, &peer),
+        Some(StepName::Bridge | StepName::Pod) => (
+            "It ends at the pod.".to_owned(),
+            vec![there(&peer, doctor())],
+        ),
     };
     End { at, sentence, next }
+}
+
+fn at_neighbour(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
+    let dev = seen
+        .wanted
+        .neighbour
+        .map(|(dev, ..)| dev.to_string())
+        .unwrap_or_default();
+    (
+        wrong_entries(peer),
+        vec![
+            here(format!("ip neighbour show dev {dev}")),
+            here(format!("bridge fdb show dev {dev}")),
+            here(doctor()),
+        ],
+    )
+}
+
+fn at_tunnel_peer(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
+    let dev = seen
+        .wanted
+        .tunnelled
+        .map(|(dev, ..)| dev.to_string())
+        .unwrap_or_default();
+    let is_right = matches!((&seen.tunnelled, seen.wanted.tunnelled), (Some(Ok(Some(found))), Some((.., key))) if found.key == key);
+    match is_right {
+        true => (
+            format!("It ends at the tunnel: no handshake with {peer} is completed."),
+            vec![
+                here(format!("wg show {dev}")),
+                here(doctor()),
+                there(peer, doctor()),
+                here(tcpdump(&device(seen), seen.own.tunnel, seen.target.address)),
+            ],
+        ),
+        false => (
+            wrong_entries(peer),
+            vec![here(format!("wg show {dev} allowed-ips")), here(doctor())],
+        ),
+    }
+}
+
+fn at_underlay(seen: &Seen, state: State, peer: &str) -> (String, Vec<Next>) {
+    let address = seen.target.address;
+    (
+        underlay_sentence(seen, state, peer),
+        vec![
+            here(format!("ip route get {address}")),
+            here(tcpdump(&device(seen), None, address)),
+            here(doctor()),
+            there(peer, doctor()),
+        ],
+    )
+}
+
+fn at_overlay(seen: &Seen, state: State, peer: &str) -> (String, Vec<Next>) {
+    let capture = match state {
+        // Capture on this node: packets that come back from the peer.
+        State::OneWay => seen
+            .own
+            .tunnel
+            .map(|tunnel| here(tcpdump(&device(seen), Some(tunnel), seen.target.address))),
+        // Capture on the peer: packets that this node sends.
+        _ => source(seen).map(|source| there(peer, tcpdump("any", seen.own.tunnel, source))),
+    };
+    (
+        overlay_sentence(seen, state, peer),
+        [there(peer, doctor())].into_iter().chain(capture).collect(),
+    )
+}
+
+fn wrong_entries(peer: &str) -> String {
+    format!("It ends here: the kernel's entries for {peer} are not what its lease says.")
+}
+
+/// A command for this node.
+fn here(command: String) -> Next {
+    Next { on: None, command }
+}
+
+/// A command for the peer.
+fn there(peer: &str, command: String) -> Next {
+    Next {
+        on: Some(peer.to_owned()),
+        command,
+    }
+}
+
+fn doctor() -> String {
+    "flannelctl doctor".to_owned()
 }
 
 /// The interface by which packets to the peer leave.
@@ -132,7 +150,7 @@ fn device(seen: &Seen) -> String {
     }
 }
 
-/// The address from which the peer sees what this node sends: the tunnel's, or without a tunnel the packet's own.
+/// Source address of this node's packets as the peer sees them: the tunnel's, or without a tunnel the packet's own.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,
@@ -183,7 +201,7 @@ fn well(seen: &Seen, steps: &[Step]) -> String {
     }
 }
 
-fn underlay(seen: &Seen, state: State, peer: &str) -> String {
+fn underlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
     let address = seen.target.address;
     match &seen.underlay {
         Ok(Fate::NoRoute | Fate::Dropped(_)) => {
@@ -196,7 +214,7 @@ fn underlay(seen: &Seen, state: State, peer: &str) -> String {
     }
 }
 
-fn over(seen: &Seen, state: State, peer: &str) -> String {
+fn overlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
     let tunnel = seen.own.tunnel;
     match (state, tunnel) {
         (State::WrongNode, _) => {
@@ -207,7 +225,7 @@ fn over(seen: &Seen, state: State, peer: &str) -> String {
         }
         (State::SmallMtu, _) => format!(
             "It ends for large packets on the way to {peer}: {} bytes do not arrive.",
-            seen.heard.mtu
+            seen.replies.mtu
         ),
         (State::LosesSome | State::Slow | State::Well, _) => {
             format!("The way to {peer} through the overlay loses packets.")

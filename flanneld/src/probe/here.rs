@@ -1,4 +1,4 @@
-//! The way to a pod of this node: over the bridge. Pure.
+//! The path to a pod of this node, over the bridge. Pure.
 
 use super::end::End;
 use super::seen::Local;
@@ -29,7 +29,7 @@ fn is_own(local: &Local) -> bool {
     matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.kind == LOCAL)
 }
 
-/// All steps.
+/// Returns all steps, up to the one that cannot be taken.
 pub(super) fn steps(local: &Local) -> Vec<Step> {
     let step = |name, (outcome, text)| Step {
         name,
@@ -37,17 +37,43 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
         text,
         questions: Vec::new(),
     };
-    let (pod, subnet) = (local.pod, local.subnet);
     if is_own(local) {
-        return vec![step(
-            StepName::Bridge,
-            (
-                Outcome::Ok,
-                format!("{pod} is an address of this node itself"),
-            ),
-        )];
+        let text = format!("{} is an address of this node itself", local.pod);
+        return vec![step(StepName::Bridge, (Outcome::Ok, text))];
     }
-    let bridge = match (&local.fate, bridged(local)) {
+    let mut steps = vec![step(StepName::Bridge, bridge(local))];
+    let Some(hop) = bridged(local) else {
+        return steps;
+    };
+    let neighbour = neighbour(local, hop);
+    let absent = neighbour.0 == Outcome::Failed;
+    steps.push(step(StepName::Neighbour, neighbour));
+    let (found, tally) = match &local.pinged {
+        _ if absent => (
+            (Outcome::NotAsked, "not reached".to_owned()),
+            Tally::default(),
+        ),
+        None => (
+            (Outcome::NotAsked, "not asked".to_owned()),
+            Tally::default(),
+        ),
+        Some(Err(why)) => (
+            (Outcome::NotAsked, format!("not asked: {why}")),
+            Tally::default(),
+        ),
+        Some(Ok(tally)) => (answer(local.pod, *tally), *tally),
+    };
+    steps.push(Step {
+        questions: questions(&[(QuestionKind::Ping, tally)]),
+        ..step(StepName::Pod, found)
+    });
+    steps
+}
+
+/// Whether packets to the pod go to a bridge that has the subnet.
+fn bridge(local: &Local) -> (Outcome, String) {
+    let (pod, subnet) = (local.pod, local.subnet);
+    match (&local.fate, bridged(local)) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
         (_, Some(hop)) => {
             let source = hop
@@ -74,12 +100,13 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
             Outcome::Failed,
             format!("no bridge has {subnet}: no route leads to {pod}"),
         ),
-    };
-    let mut steps = vec![step(StepName::Bridge, bridge)];
-    let Some(hop) = bridged(local) else {
-        return steps;
-    };
-    let neighbour = match &local.neighbour {
+    }
+}
+
+/// Whether the kernel knows the pod's hardware address.
+fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
+    let pod = local.pod;
+    match &local.neighbour {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
         Ok(Neighbour::Known(mac)) => (Outcome::Ok, format!("{pod} is {mac} on {}", hop.dev)),
         Ok(Neighbour::Silent) => (
@@ -90,32 +117,10 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
             Outcome::NotAsked,
             format!("the kernel has not asked for {pod} on {}", hop.dev),
         ),
-    };
-    let absent = neighbour.0 == Outcome::Failed;
-    steps.push(step(StepName::Neighbour, neighbour));
-    let (found, tally) = match &local.pinged {
-        _ if absent => (
-            (Outcome::NotAsked, "not reached".to_owned()),
-            Tally::default(),
-        ),
-        None => (
-            (Outcome::NotAsked, "not asked".to_owned()),
-            Tally::default(),
-        ),
-        Some(Err(why)) => (
-            (Outcome::NotAsked, format!("not asked: {why}")),
-            Tally::default(),
-        ),
-        Some(Ok(tally)) => (answer(pod, *tally), *tally),
-    };
-    steps.push(Step {
-        questions: questions(&[(QuestionKind::Ping, tally)]),
-        ..step(StepName::Pod, found)
-    });
-    steps
+    }
 }
 
-/// Where it ends.
+/// Finds where the path ends.
 pub(super) fn end(local: &Local, steps: &[Step]) -> End {
     let at = steps
         .iter()

@@ -1,4 +1,4 @@
-//! Why there is no probe, and why a part of one was not made.
+//! Why there is no trace, and why a part of one is missing.
 
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
@@ -9,39 +9,39 @@ use std::time::Duration;
 use types::problem::text;
 use types::{Coded, printable};
 
-/// A peer that could be asked.
+/// A peer that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its name, else its address; fit for a line.
     pub title: String,
-    /// Its subnet.
+    /// Subnet of its lease.
     pub subnet: IpNet,
-    /// Its address.
+    /// Its underlay address.
     pub address: IpAddr,
 }
 
-/// Why there is no probe. `asked` is what was typed.
+/// Why there is no trace. `asked` is the target as the user typed it.
 #[derive(Debug)]
 pub enum Refusal {
     /// Several nodes have that name.
     Ambiguous {
-        /// The name.
+        /// The name that was asked for.
         asked: String,
-        /// Their subnets.
+        /// Subnets of the nodes with that name.
         subnets: Vec<IpNet>,
     },
-    /// It is this node.
+    /// The target is this node.
     Itself {
         /// A name or an address of it.
         asked: String,
     },
-    /// It is in a lease that this node does not use.
+    /// The target is in a lease that this node does not use.
     Unused {
         /// An address or a subnet.
         asked: String,
         /// The lease: its subnets or its key; foreign text.
         lease: String,
-        /// Why it is not used.
+        /// Why the lease is not used.
         why: String,
     },
     /// There is no peer at all.
@@ -53,16 +53,16 @@ pub enum Refusal {
     NoSuchPeer {
         /// A name, an address or a subnet.
         asked: String,
-        /// Some that there are.
+        /// Some of the peers.
         some: Vec<Candidate>,
-        /// How many more there are.
+        /// Number of further peers.
         more: usize,
     },
-    /// Other probes are under way.
+    /// Other traces are under way.
     Busy,
-    /// It took longer than this.
+    /// The trace took longer than this.
     Overtime(Duration),
-    /// Its task ended before it.
+    /// The task of the trace panicked or was aborted.
     Ended(tokio::task::JoinError),
     /// The kernel gives no socket to ask it.
     Kernel(KernelError),
@@ -71,7 +71,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether it names nobody who can be asked: asking again does not help.
+    /// Whether the target cannot be probed: a retry does not help.
     pub const fn is_final(&self) -> bool {
         match self {
             Refusal::Ambiguous { .. }
@@ -182,7 +182,7 @@ impl std::error::Error for Refusal {
     }
 }
 
-/// Why a part of a probe was not made.
+/// Why a part of a trace is missing.
 #[derive(Debug)]
 pub(super) enum Unasked {
     /// Probes are off on this node.

@@ -1,4 +1,4 @@
-//! What was seen of a path: facts, and the prober's verdict on them.
+//! The facts about a path, and the prober's verdict on them.
 
 use super::refusal::Unasked;
 use doctor::finding::Unknown;
@@ -17,12 +17,11 @@ use std::net::IpAddr;
 use types::reachability::Verdict;
 use types::{Encapsulation, Family};
 
-/// The way to a peer, and to a pod of it.
+/// The path to a peer, and to a pod of it.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// The peer.
     pub target: Target,
-    /// The pod.
+    /// Address of the pod, if one was asked for.
     pub pod: Option<IpAddr>,
     /// The address in the peer's subnet whose route was looked up.
     pub to: IpAddr,
@@ -38,22 +37,21 @@ pub(super) struct Seen {
     pub tunnelled: Option<Result<Option<Behind>, KernelError>>,
     /// Where packets to the peer itself leave.
     pub underlay: Result<Fate, KernelError>,
-    /// What was asked and answered.
-    pub heard: ProbeReplies,
-    /// What keeps packets on this node.
+    /// Replies to the probes.
+    pub replies: ProbeReplies,
+    /// Rules of this node that drop packets.
     pub rules: Rules,
     /// Pings of the pod, if they were sent.
     pub pinged: Option<Result<Tally, Unasked>>,
-    /// What this node uses.
     pub own: Own,
 }
 
-/// What this node uses.
+/// This node's end of the path.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
-    /// The network of this family.
+    /// The cluster's network of the target's family.
     pub network: IpNet,
-    /// What packets of pods travel in between nodes, with one port; none if they are not encapsulated.
+    /// Encapsulation of pods' packets between nodes, with one port; `None` if they are not encapsulated.
     pub tunnel: Option<Encapsulation>,
     /// The UDP port of probes.
     pub probes: u16,
@@ -118,85 +116,85 @@ impl Wanted {
     }
 }
 
-/// What was asked and answered.
+/// Probes that were sent, and their replies.
 #[derive(Debug, Default)]
 pub(super) struct ProbeReplies {
-    /// Whether the peer is asked through the overlay network.
+    /// Whether probes are sent over the overlay.
     pub overlay: bool,
-    /// Why no questions were sent, where they never are.
+    /// Why no probes were sent, where none ever are.
     pub silenced: Option<Unasked>,
-    /// The length of long questions.
+    /// Length of long probes, in bytes.
     pub mtu: u16,
-    /// Small questions through the overlay network.
+    /// Small probes over the overlay.
     pub small: Tally,
-    /// Long ones.
+    /// Long probes over the overlay.
     pub full: Tally,
-    /// Questions beside it.
+    /// Probes over the underlay.
     pub underlay: Tally,
-    /// Small pings through the overlay network.
+    /// Small pings over the overlay.
     pub ping: Tally,
-    /// Long ones.
+    /// Long pings over the overlay.
     pub full_ping: Tally,
-    /// Pings beside it.
+    /// Pings over the underlay.
     pub underlay_ping: Tally,
-    /// By the peer's words, how many milliseconds ago it heard this node through the overlay network.
+    /// Milliseconds since the peer received a probe of this node over the overlay, as the peer reports.
     pub hears_us: Option<u64>,
-    /// The same beside it.
+    /// The same over the underlay.
     pub hears_us_on_underlay: Option<u64>,
-    /// Who answered in its place.
+    /// Name of the node that answered in the peer's place.
     pub answered_by: Option<String>,
 }
 
-/// What the prober makes of it.
+/// The prober's verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// The verdict on the peer, as the prober gives it: without an address to ask through the overlay network, the underlay's.
+    /// Verdict on the peer: that of the overlay, or of the underlay where no address can be probed over the overlay.
     pub whole: Verdict,
-    /// On the overlay network; unknown where nothing was asked through it.
+    /// Verdict on the overlay; unknown where no probe was sent over it.
     pub overlay: Verdict,
-    /// On the underlay alone.
+    /// Verdict on the underlay only.
     pub underlay: Verdict,
 }
 
 impl ProbeReplies {
-    /// Whether anything came back through the overlay network.
+    /// Whether any reply came over the overlay.
     pub(super) fn through(&self) -> bool {
         self.evidence().through()
     }
 
-    /// Whether anything was asked through it.
+    /// Whether any probe was sent over the overlay.
     pub(super) fn asked_through(&self) -> bool {
         self.evidence().asked_through()
     }
 
-    /// Whether a question through it was refused, and no ping was answered.
+    /// Whether a probe over the overlay was refused, and no ping was answered.
     fn is_refused(&self) -> bool {
         self.small.refused + self.full.refused > 0 && self.ping.answered == 0
     }
 
-    /// As the prober takes it: a host that refuses a question is as good as one that answers a ping.
+    /// Converts the replies as the prober does: a refused probe proves as much as an answered ping.
     fn evidence(&self) -> Evidence {
         let or_refused = |ping: Tally, question: Tally| {
             if question.refused > 0 {
                 verdict::ProbeResult::Answered
             } else {
-                ping.heard()
+                ping.result()
             }
         };
         let full_ping = or_refused(self.full_ping, self.full);
         Evidence {
-            full: self.full.heard(),
-            small: self.small.heard(),
+            full: self.full.result(),
+            small: self.small.result(),
             ping: or_refused(self.ping, self.small),
-            // Kernels limit how often they refuse: that a long question was not refused says nothing.
+            // Kernels limit their refusals: an unrefused long probe proves nothing.
             full_ping: if self.is_refused() && full_ping == verdict::ProbeResult::Lost {
                 verdict::ProbeResult::NotAsked
             } else {
                 full_ping
             },
-            underlay: self.underlay.heard(),
+            underlay: self.underlay.result(),
             underlay_ping: or_refused(self.underlay_ping, self.underlay),
-            // Both were asked at the same time.
+            // Both reports have the same time.
             hears_us_ms: self.hears_us.zip(self.hears_us_on_underlay).and_then(
                 |(through, underlay)| u32::try_from(through.saturating_sub(underlay)).ok(),
             ),
@@ -204,7 +202,7 @@ impl ProbeReplies {
         }
     }
 
-    /// The prober's verdict on it.
+    /// Computes the prober's verdicts.
     pub(super) fn judged(&self) -> Judged {
         let evidence = self.evidence();
         let lost = if self.small.answered + self.full.answered > 0 {
@@ -241,12 +239,12 @@ impl ProbeReplies {
     }
 }
 
-/// What keeps packets on this node, as its doctor says.
+/// What the doctor reports about packets that this node drops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// Nothing.
+    /// No finding.
     Clear,
-    /// These findings.
+    /// Findings of packets that are dropped.
     Broken(Vec<Finding>),
     /// This check could not be made.
     Unknown(Unknown),
@@ -264,7 +262,7 @@ const CHECKS: [&str; 5] = [
 ];
 
 impl Rules {
-    /// From the doctor's report.
+    /// Selects the findings of this family from the doctor's report.
     pub(super) fn of(report: Option<&Report>, family: Family) -> Self {
         let Some(report) = report else {
             return Rules::NotLooked;
@@ -291,12 +289,12 @@ impl Rules {
     }
 }
 
-/// The way to an address in a subnet of this node.
+/// The path to an address in a subnet of this node.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// The address.
+    /// Address of the pod.
     pub pod: IpAddr,
-    /// The subnet.
+    /// This node's subnet of that family.
     pub subnet: IpNet,
     /// Where packets to it leave.
     pub fate: Result<Fate, KernelError>,

@@ -1,4 +1,4 @@
-//! The steps of a path to a peer: a pure projection of what was seen and of the prober's verdict on it.
+//! The steps of a path to a peer: a pure function of facts and of the prober's verdict.
 
 use super::seen::{Judged, Rules, Seen, named};
 use super::target::title;
@@ -148,7 +148,7 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
                 |ago| format!("last handshake {} s ago", ago.as_secs()),
             );
             let outcome =
-                match found.handshake.is_some_and(|ago| ago < SESSION) || seen.heard.through() {
+                match found.handshake.is_some_and(|ago| ago < SESSION) || seen.replies.through() {
                     true => Outcome::Ok,
                     false if address_fails => Outcome::NotAsked,
                     false => Outcome::Failed,
@@ -159,7 +159,7 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     Some(step(StepName::Peer, found))
 }
 
-/// What a verdict means for a step.
+/// Maps a verdict to the outcome of a step.
 fn outcome(verdict: Verdict) -> Outcome {
     match verdict.state.impact() {
         Impact::Unknown => Outcome::NotAsked,
@@ -168,10 +168,10 @@ fn outcome(verdict: Verdict) -> Outcome {
     }
 }
 
-/// `works`: whether answers come through the overlay network.
+/// `works`: whether replies come over the overlay.
 fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
-    let heard = &seen.heard;
-    let (asked, ping) = (heard.underlay, heard.underlay_ping);
+    let replies = &seen.replies;
+    let (asked, ping) = (replies.underlay, replies.underlay_ping);
     let kinds = [(QuestionKind::Question, asked), (QuestionKind::Ping, ping)];
     let place = place(seen.target.address, &seen.underlay);
     let port = seen.own.probes;
@@ -198,7 +198,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
                 _ if asked.asked + ping.asked == 0 => {
                     format!(
                         "{place}: not asked{}",
-                        heard
+                        replies
                             .silenced
                             .as_ref()
                             .map(|why| format!(": {why}"))
@@ -237,7 +237,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     }
 }
 
-/// Why ping alone is answered.
+/// Explains why only pings are answered.
 fn unanswered(asked: Tally, port: u16) -> String {
     if asked.asked > 0 {
         format!("; UDP {port} is not: Go flannel, or the port is filtered")
@@ -285,12 +285,12 @@ fn rules(seen: &Seen) -> Step {
 
 fn overlay(seen: &Seen, verdict: Verdict) -> Step {
     use QuestionKind::{LongPing, LongQuestion, Ping, Question};
-    let heard = &seen.heard;
+    let replies = &seen.replies;
     let kinds = [
-        (Question, heard.small),
-        (LongQuestion, heard.full),
-        (Ping, heard.ping),
-        (LongPing, heard.full_ping),
+        (Question, replies.small),
+        (LongQuestion, replies.full),
+        (Ping, replies.ping),
+        (LongPing, replies.full_ping),
     ];
     Step {
         questions: questions(&kinds),
@@ -301,23 +301,23 @@ fn overlay(seen: &Seen, verdict: Verdict) -> Step {
     }
 }
 
-/// What came back through the overlay network.
+/// Describes the replies over the overlay.
 fn through(seen: &Seen, verdict: Verdict) -> String {
-    let heard = &seen.heard;
-    let (small, full, ping, mtu) = (heard.small, heard.full, heard.ping, heard.mtu);
+    let replies = &seen.replies;
+    let (small, full, ping, mtu) = (replies.small, replies.full, replies.ping, replies.mtu);
     let peer = title(&seen.target);
     let asked = if small.asked > 0 { small } else { ping };
     match verdict.state {
         State::WrongNode => {
-            let other = heard.answered_by.as_deref().unwrap_or_default();
+            let other = replies.answered_by.as_deref().unwrap_or_default();
             format!(
                 "{} answers in the place of {peer}",
                 types::printable::value(other)
             )
         }
-        State::Unknown if !heard.asked_through() => match &heard.silenced {
+        State::Unknown if !replies.asked_through() => match &replies.silenced {
             Some(why) => format!("not asked: {why}"),
-            None if !heard.overlay => format!(
+            None if !replies.overlay => format!(
                 "not asked: host-gw has an address to ask there once pods run on this node and on {peer}"
             ),
             None => "not asked: there is no socket to ask from".to_owned(),
@@ -329,7 +329,11 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
             seen.own.probes
         ),
         State::OneWay | State::OverlayCut | State::CutOff => {
-            format!("{} answered, ping neither{}", count(asked), said(seen))
+            format!(
+                "{} answered, ping neither{}",
+                count(asked),
+                peer_report(seen)
+            )
         }
         State::Well | State::Slow | State::LosesSome | State::SmallMtu if !verdict.ping_only => {
             format!(
@@ -337,18 +341,18 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
                 count(small),
                 count(full),
                 rtt(small.rtt_us),
-                said(seen)
+                peer_report(seen)
             )
         }
         State::Well | State::Slow | State::LosesSome | State::SmallMtu => {
-            match ping.answered + heard.full_ping.answered {
+            match ping.answered + replies.full_ping.answered {
                 0 => format!(
                     "{peer} refuses UDP {}, so packets get there and back",
                     seen.own.probes
                 ),
                 _ => {
-                    let long = if heard.full_ping.asked > 0 {
-                        format!(", {} of {mtu} bytes", count(heard.full_ping))
+                    let long = if replies.full_ping.asked > 0 {
+                        format!(", {} of {mtu} bytes", count(replies.full_ping))
                     } else {
                         String::new()
                     };
@@ -364,10 +368,10 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
     }
 }
 
-/// What the peer says of having heard this node.
-fn said(seen: &Seen) -> String {
-    let heard = &seen.heard;
-    if heard.small.answered + heard.full.answered + heard.underlay.answered == 0 {
+/// Describes when the peer received this node's probes, as the peer reports.
+fn peer_report(seen: &Seen) -> String {
+    let replies = &seen.replies;
+    if replies.small.answered + replies.full.answered + replies.underlay.answered == 0 {
         return String::new();
     }
     let ago = |ms: Option<u64>| match ms.map(Duration::from_millis) {
@@ -376,14 +380,14 @@ fn said(seen: &Seen) -> String {
         Some(time) if time < Duration::from_secs(10) => format!("{:.1} s ago", time.as_secs_f64()),
         Some(time) => format!("{} s ago", time.as_secs()),
     };
-    let underlay = heard
+    let underlay = replies
         .hears_us_on_underlay
         .map(|ms| format!(", beside it {}", ago(Some(ms))))
         .unwrap_or_default();
     format!(
         "; {} says: heard through the overlay {}{underlay}",
         title(&seen.target),
-        ago(heard.hears_us)
+        ago(replies.hears_us)
     )
 }
 
@@ -409,7 +413,7 @@ fn pod(seen: &Seen) -> Option<Step> {
     })
 }
 
-/// What pings of a pod tell: their silence proves nothing.
+/// Result of pings of a pod. Missing replies prove nothing.
 pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
         (

@@ -1,4 +1,4 @@
-//! Who is meant: a peer by its name, subnet or address, or a pod by its address. Pure.
+//! Target of a trace: a peer by its name, subnet or address, or a pod by its address. Pure.
 
 use super::refusal::{Candidate, Refusal};
 use ipnet::IpNet;
@@ -6,29 +6,28 @@ use probing::target::Target;
 use std::net::IpAddr;
 use types::{Subnets, printable};
 
-/// How many peers are listed where none is meant.
+/// Limit on the peers listed in the error about an unknown target.
 const LISTED: usize = 8;
 
-/// Who is meant.
+/// Target of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeTarget {
     /// Another node, or a pod of it.
     Peer {
-        /// The node.
         target: Target,
-        /// The pod.
+        /// Address of the pod, if one is meant.
         pod: Option<IpAddr>,
     },
     /// An address in a subnet of this node.
     Here {
-        /// The address.
+        /// Address of the pod.
         pod: IpAddr,
-        /// The subnet.
+        /// This node's subnet of that family.
         subnet: IpNet,
     },
 }
 
-/// What there is.
+/// The nodes among which a target is looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around<'a> {
     /// The peers, one for each address family.
@@ -43,10 +42,10 @@ pub(super) struct Around<'a> {
     pub unused: &'a [(String, String)],
 }
 
-/// Who is meant by a name, a subnet or an address.
+/// Finds the target by a name, a subnet or an address.
 ///
 /// # Errors
-/// Nobody, or several.
+/// No node matches, or several do.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
@@ -189,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What is found, in short: the subnet, and the pod.
+    /// The target in short: the subnet, and the pod.
     fn found(asked: &str) -> Result<(String, String), Refusal> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),
@@ -198,7 +197,7 @@ mod tests {
             target("twin", "10.244.4.0/24", "192.0.2.4", true),
             target("twin", "10.244.5.0/24", "192.0.2.5", true),
             target("n\u{1b}[2J", "10.244.6.0/24", "192.0.2.6", true),
-            // IPv6 alone, with a tunnel over IPv4.
+            // Only IPv6, with a tunnel over IPv4.
             target("node-7", "fd00:7::/64", "192.0.2.7", true),
         ];
         let around = Around {
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_names_and_a_pod_has_an_address() {
+    fn target_is_found_by_name_subnet_or_address() {
         for (asked, subnet, pod) in [
             ("node-2", "10.244.2.0/24", ""),
             ("10.244.2.0/24", "10.244.2.0/24", ""),
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_nobody_hears_what_there_is() {
+    fn unknown_target_error_lists_the_peers() {
         for (asked, text) in [
             ("node-1", "node-1 is this node: name a peer"),
             ("10.244.1.0/24", "is this node"),

@@ -1,4 +1,4 @@
-//! Ways to peers and pods, well and broken: which step fails, and what is said.
+//! Working and broken paths to peers and pods: which step fails, and the sentence about it.
 
 use super::here;
 use super::refusal::Unasked;
@@ -29,7 +29,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A finding of the doctor's: what keeps packets here.
+/// A finding of the doctor that drops packets on this node.
 fn finding(check: &str, what: &str) -> Finding {
     Finding::new(check, Severity::Broken, "", what, "")
 }
@@ -77,7 +77,7 @@ fn some(answered: u8) -> Tally {
     }
 }
 
-/// A way over vxlan to a pod, on which all is well.
+/// A working path over vxlan to a pod.
 fn well() -> Seen {
     let via = ip("10.244.3.0");
     let route = RouteSpec {
@@ -119,7 +119,7 @@ fn well() -> Seen {
             source: Some(ip("192.0.2.1")),
             ..hop("192.0.2.0/24", None, "eth1")
         })),
-        heard: ProbeReplies {
+        replies: ProbeReplies {
             overlay: true,
             mtu: 1450,
             small: all(520),
@@ -154,12 +154,12 @@ fn well() -> Seen {
 fn cut() -> Seen {
     let mut seen = well();
     (
-        seen.heard.small,
-        seen.heard.full,
-        seen.heard.ping,
-        seen.heard.full_ping,
+        seen.replies.small,
+        seen.replies.full,
+        seen.replies.ping,
+        seen.replies.full_ping,
     ) = (none(), none(), none(), none());
-    (seen.heard.hears_us, seen.pinged) = (Some(183_000), None);
+    (seen.replies.hears_us, seen.pinged) = (Some(183_000), None);
     seen
 }
 
@@ -182,7 +182,7 @@ fn host_gw(overlay: bool) -> Seen {
     seen.fate = Ok(Fate::Sent(hop("10.244.3.0/24", Some("192.0.2.3"), "eth1")));
     if !overlay {
         seen.own.overlay = None;
-        seen.heard = ProbeReplies {
+        seen.replies = ProbeReplies {
             mtu: 1500,
             underlay: all(300),
             underlay_ping: all(200),
@@ -194,7 +194,7 @@ fn host_gw(overlay: bool) -> Seen {
 
 const KEY: PublicKey = PublicKey([7; 32]);
 
-/// Through WireGuard: nothing is asked beside the tunnel but ping.
+/// A path through WireGuard: over the underlay only pings are sent.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
     let (net, network) = (
@@ -217,21 +217,25 @@ fn wireguard(handshake: Option<u64>) -> Seen {
         protocol: 241,
         ..hop("10.244.0.0/16", None, "flannel-wg")
     }));
-    (seen.heard.underlay, seen.heard.hears_us_on_underlay) = (Tally::default(), None);
+    (seen.replies.underlay, seen.replies.hears_us_on_underlay) = (Tally::default(), None);
     if handshake.is_none() {
-        let heard = &mut seen.heard;
-        (heard.small, heard.full, heard.ping, heard.full_ping) = (none(), none(), none(), none());
-        (heard.hears_us, seen.pinged) = (None, None);
+        let replies = &mut seen.replies;
+        (replies.small, replies.full, replies.ping, replies.full_ping) =
+            (none(), none(), none(), none());
+        (replies.hears_us, seen.pinged) = (None, None);
     }
     seen
 }
 
+fn text(steps: &[Step], name: StepName) -> &str {
+    &of(steps, name).unwrap().text
+}
+
 #[test]
-fn a_way_through_wireguard_has_a_peer() {
+fn wireguard_path_shows_the_peer_and_its_handshake() {
     let seen = wireguard(Some(31));
-    let found = steps::steps(&seen, &seen.heard.judged());
+    let found = steps::steps(&seen, &seen.replies.judged());
     assert_eq!(signs(&found), "++++++", "{found:#?}");
-    let text = |steps: &[Step], name| of(steps, name).unwrap().text.clone();
     assert_eq!(
         text(&found, StepName::Route),
         "10.244.0.0/16 dev flannel-wg"
@@ -242,17 +246,20 @@ fn a_way_through_wireguard_has_a_peer() {
     );
     assert!(
         !text(&found, StepName::Underlay).contains("8473"),
-        "no question goes there: {found:#?}"
+        "no probe goes over the underlay: {found:#?}"
     );
-    assert_eq!(end::end(&seen, &seen.heard.judged(), &found).at, None);
-    // No session.
+    assert_eq!(end::end(&seen, &seen.replies.judged(), &found).at, None);
+}
+
+#[test]
+fn wireguard_path_without_a_handshake_ends_at_the_tunnel() {
     let seen = wireguard(None);
-    let found = steps::steps(&seen, &seen.heard.judged());
+    let found = steps::steps(&seen, &seen.replies.judged());
     assert_eq!(
         text(&found, StepName::Peer),
         format!("{KEY} at 192.0.2.3:51820, no handshake yet")
     );
-    let ends = end::end(&seen, &seen.heard.judged(), &found);
+    let ends = end::end(&seen, &seen.replies.judged(), &found);
     assert_eq!(
         (ends.at, ends.sentence.as_str()),
         (
@@ -268,17 +275,20 @@ fn a_way_through_wireguard_has_a_peer() {
     );
     // Where the machine does not answer, the tunnel is not to blame.
     let mut seen = wireguard(None);
-    seen.heard.underlay_ping = none();
+    seen.replies.underlay_ping = none();
     assert_eq!(
         end::end(
             &seen,
-            &seen.heard.judged(),
-            &steps::steps(&seen, &seen.heard.judged())
+            &seen.replies.judged(),
+            &steps::steps(&seen, &seen.replies.judged())
         )
         .at,
         Some(StepName::Underlay)
     );
-    // The kernel has another entry than the lease wants, or none.
+}
+
+#[test]
+fn wireguard_path_ends_here_when_the_kernels_peer_differs() {
     for (found, text) in [
         (
             Some(Behind {
@@ -294,7 +304,7 @@ fn a_way_through_wireguard_has_a_peer() {
             tunnelled: Some(Ok(found)),
             ..wireguard(None)
         };
-        let steps = steps::steps(&seen, &seen.heard.judged());
+        let steps = steps::steps(&seen, &seen.replies.judged());
         let peer = of(&steps, StepName::Peer).unwrap();
         assert!(
             peer.outcome == Outcome::Failed
@@ -303,11 +313,15 @@ fn a_way_through_wireguard_has_a_peer() {
             "{peer:?}"
         );
         assert!(
-            end::end(&seen, &seen.heard.judged(), &steps)
+            end::end(&seen, &seen.replies.judged(), &steps)
                 .sentence
                 .contains("the kernel's entries for node-3 are not what its lease says")
         );
     }
+}
+
+#[test]
+fn wireguard_path_ends_at_the_route_without_the_device() {
     // The device is gone: the blackhole of the whole network takes the packets.
     let mut seen = wireguard(None);
     let blackhole = Hop {
@@ -315,7 +329,7 @@ fn a_way_through_wireguard_has_a_peer() {
         ..hop("10.244.0.0/16", None, "")
     };
     seen.fate = Ok(Fate::Dropped(Some(blackhole)));
-    let steps = steps::steps(&seen, &seen.heard.judged());
+    let steps = steps::steps(&seen, &seen.replies.judged());
     assert!(
         of(&steps, StepName::Route)
             .unwrap()
@@ -340,10 +354,10 @@ fn signs(steps: &[Step]) -> String {
 }
 
 #[test]
-fn a_way_that_is_well_is_told_as_it_is() {
+fn working_path_lists_its_steps() {
     let seen = well();
-    let steps = steps::steps(&seen, &seen.heard.judged());
-    let told: Vec<String> = steps
+    let steps = steps::steps(&seen, &seen.replies.judged());
+    let lines: Vec<String> = steps
         .iter()
         .map(|step| {
             format!(
@@ -355,7 +369,7 @@ fn a_way_that_is_well_is_told_as_it_is() {
         })
         .collect();
     assert_eq!(
-        told,
+        lines,
         [
             "ok route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink",
             "ok neighbour 10.244.3.0 is 02:00:00:00:00:03, as leased",
@@ -366,7 +380,7 @@ fn a_way_that_is_well_is_told_as_it_is() {
             "ok pod 10.244.3.7: 3 of 3 pings answered, 0.60 ms",
         ]
     );
-    let end = end::end(&seen, &seen.heard.judged(), &steps);
+    let end = end::end(&seen, &seen.replies.judged(), &steps);
     assert_eq!((end.at, end.next.len()), (None, 0));
     assert_eq!(
         end.sentence,
@@ -381,7 +395,7 @@ fn a_way_that_is_well_is_told_as_it_is() {
     assert_eq!(asked, 20, "figures for programs");
 }
 
-/// A change of a way that is well, the signs of its steps, words of the step at which it ends, words of the sentence, and words of the commands.
+/// A path, the signs of its steps, words of the step at which it ends, words of the sentence, and words of the commands.
 type Case = (
     &'static str,
     Seen,
@@ -391,18 +405,36 @@ type Case = (
     &'static str,
 );
 
+/// The working path of [`well`], changed.
+fn with(change: fn(&mut Seen)) -> Seen {
+    let mut seen = well();
+    change(&mut seen);
+    seen
+}
+
+/// The path of [`cut`], changed.
+fn cut_with(change: fn(&mut Seen)) -> Seen {
+    let mut seen = cut();
+    change(&mut seen);
+    seen
+}
+
 fn cases() -> Vec<Case> {
-    let with = |change: fn(&mut Seen)| {
-        let mut seen = well();
-        change(&mut seen);
-        seen
-    };
-    let cut_with = |change: fn(&mut Seen)| {
-        let mut seen = cut();
-        change(&mut seen);
-        seen
-    };
-    let silent = "It ends on the way to node-3 at 192.0.2.3, or there: nothing answers";
+    [
+        tunnel_cases(),
+        route_cases(),
+        entry_cases(),
+        loss_cases(),
+        working_cases(),
+        unanswered_cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Nothing comes back through the overlay, or from the node at all.
+fn tunnel_cases() -> Vec<Case> {
     vec![
         (
             "cut",
@@ -414,7 +446,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "never heard",
-            cut_with(|seen| seen.heard.hears_us = None),
+            cut_with(|seen| seen.replies.hears_us = None),
             "+++++x-",
             "heard through the overlay never",
             "what this node sends does not arrive",
@@ -422,7 +454,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "one way",
-            cut_with(|seen| seen.heard.hears_us = Some(300)),
+            cut_with(|seen| seen.replies.hears_us = Some(300)),
             "+++++x-",
             "through the overlay 0.3 s ago",
             "It ends on the way back from its UDP port 8472: node-3 hears this node",
@@ -432,16 +464,37 @@ fn cases() -> Vec<Case> {
             "all silent",
             cut_with(|seen| {
                 (
-                    seen.heard.underlay,
-                    seen.heard.underlay_ping,
-                    seen.heard.hears_us,
+                    seen.replies.underlay,
+                    seen.replies.underlay_ping,
+                    seen.replies.hears_us,
                 ) = (none(), none(), None);
             }),
             "+++x+x-",
             "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 answered, ping neither",
-            silent,
+            "It ends on the way to node-3 at 192.0.2.3, or there: nothing answers",
             "here tcpdump -c 5 -ni eth1 host 192.0.2.3",
         ),
+        (
+            "no route to the node",
+            cut_with(|seen| {
+                (
+                    seen.underlay,
+                    seen.replies.underlay,
+                    seen.replies.underlay_ping,
+                    seen.replies.hears_us,
+                ) = (Ok(Fate::NoRoute), none(), none(), None);
+            }),
+            "+++x+x-",
+            "no route leads to 192.0.2.3",
+            "packets to node-3 at 192.0.2.3 do not leave this node",
+            "here ip route get 192.0.2.3",
+        ),
+    ]
+}
+
+/// The kernel routes the packets elsewhere.
+fn route_cases() -> Vec<Case> {
+    vec![
         (
             "another route",
             with(|seen| {
@@ -504,6 +557,12 @@ fn cases() -> Vec<Case> {
             "It ends here",
             "here ip route get",
         ),
+    ]
+}
+
+/// Entries and rules of this node's kernel are wrong, or cannot be read.
+fn entry_cases() -> Vec<Case> {
+    vec![
         (
             "another neighbour",
             with(|seen| seen.neighbour = Some(Ok(Neighbour::Known(Mac([6; 6]))))),
@@ -550,23 +609,30 @@ fn cases() -> Vec<Case> {
             "here flannelctl doctor",
         ),
         (
-            "no route to the node",
-            cut_with(|seen| {
-                (
-                    seen.underlay,
-                    seen.heard.underlay,
-                    seen.heard.underlay_ping,
-                    seen.heard.hears_us,
-                ) = (Ok(Fate::NoRoute), none(), none(), None);
+            "the kernel is silent",
+            with(|seen| {
+                let why = || KernelError {
+                    what: Request::Lookup([192, 0, 2, 1].into()),
+                    why: Failure::Silent,
+                };
+                (seen.fate, seen.underlay) = (Err(why()), Err(why()));
+                (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
+                seen.rules = Rules::NotLooked;
             }),
-            "+++x+x-",
-            "no route leads to 192.0.2.3",
-            "packets to node-3 at 192.0.2.3 do not leave this node",
-            "here ip route get 192.0.2.3",
+            "---+-++",
+            "",
+            "All is well",
+            "",
         ),
+    ]
+}
+
+/// Some packets arrive, or another node answers.
+fn loss_cases() -> Vec<Case> {
+    vec![
         (
             "large packets",
-            with(|seen| (seen.heard.full, seen.heard.full_ping) = (none(), none())),
+            with(|seen| (seen.replies.full, seen.replies.full_ping) = (none(), none())),
             "+++++x+",
             "5 of 5 answered, 0 of 5 of 1450 bytes",
             "It ends for large packets on the way to node-3: 1450 bytes do not arrive",
@@ -575,8 +641,11 @@ fn cases() -> Vec<Case> {
         (
             "large pings",
             with(|seen| {
-                (seen.heard.small, seen.heard.full, seen.heard.full_ping) =
-                    (none(), none(), none());
+                (
+                    seen.replies.small,
+                    seen.replies.full,
+                    seen.replies.full_ping,
+                ) = (none(), none(), none());
             }),
             "+++++x+",
             "5 of 5 pings answered, 0 of 5 of 1450 bytes",
@@ -585,15 +654,15 @@ fn cases() -> Vec<Case> {
         ),
         (
             "losses",
-            with(|seen| seen.heard.small = some(3)),
+            with(|seen| seen.replies.small = some(3)),
             "+++++x+",
             "3 of 5 answered",
             "through the overlay loses packets",
             "node-3 flannelctl doctor",
         ),
         (
-            "losses beside it",
-            with(|seen| seen.heard.underlay = some(2)),
+            "losses on the underlay",
+            with(|seen| seen.replies.underlay = some(2)),
             "+++x+++",
             "2 of 5 answered",
             "The network between this node and node-3 loses packets",
@@ -602,8 +671,11 @@ fn cases() -> Vec<Case> {
         (
             "another node",
             with(|seen| {
-                (seen.heard.small, seen.heard.full, seen.heard.answered_by) =
-                    (none(), none(), Some("node-9\n".to_owned()));
+                (
+                    seen.replies.small,
+                    seen.replies.full,
+                    seen.replies.answered_by,
+                ) = (none(), none(), Some("node-9\n".to_owned()));
             }),
             "+++++x+",
             "node-9\\n answers in the place of node-3",
@@ -615,11 +687,11 @@ fn cases() -> Vec<Case> {
             {
                 let mut seen = host_gw(true);
                 (
-                    seen.heard.small,
-                    seen.heard.full,
-                    seen.heard.ping,
-                    seen.heard.full_ping,
-                    seen.heard.hears_us,
+                    seen.replies.small,
+                    seen.replies.full,
+                    seen.replies.ping,
+                    seen.replies.full_ping,
+                    seen.replies.hears_us,
                     seen.pinged,
                 ) = (none(), none(), none(), none(), None, None);
                 seen
@@ -629,7 +701,12 @@ fn cases() -> Vec<Case> {
             "the network between the nodes drops packets of pods",
             "node-3 tcpdump -c 5 -ni any host 10.244.1.0",
         ),
-        // What is no end.
+    ]
+}
+
+/// The path works, as far as pods are concerned.
+fn working_cases() -> Vec<Case> {
+    vec![
         (
             "host-gw",
             host_gw(true),
@@ -676,7 +753,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "one loss",
-            with(|seen| seen.heard.full = some(4)),
+            with(|seen| seen.replies.full = some(4)),
             "+++++++",
             "",
             "All is well",
@@ -685,7 +762,8 @@ fn cases() -> Vec<Case> {
         (
             "Go flannel",
             with(|seen| {
-                (seen.heard.small, seen.heard.full, seen.heard.underlay) = (none(), none(), none());
+                (seen.replies.small, seen.replies.full, seen.replies.underlay) =
+                    (none(), none(), none());
                 (seen.target.id, seen.target.name) = (None, None);
             }),
             "+++++++",
@@ -694,18 +772,32 @@ fn cases() -> Vec<Case> {
             "",
         ),
         (
+            "the tunnel alone is let in",
+            with(|seen| (seen.replies.underlay, seen.replies.underlay_ping) = (none(), none())),
+            "+++-+++",
+            "",
+            "All is well",
+            "",
+        ),
+    ]
+}
+
+/// Probes or pings cannot be sent or answered, which is no fault of the path.
+fn unanswered_cases() -> Vec<Case> {
+    vec![
+        (
             "a port that is refused",
             with(|seen| {
                 let refused = Tally {
                     refused: 5,
                     ..none()
                 };
-                (seen.heard.small, seen.heard.full, seen.heard.underlay) =
+                (seen.replies.small, seen.replies.full, seen.replies.underlay) =
                     (refused, refused, refused);
                 (
-                    seen.heard.ping,
-                    seen.heard.full_ping,
-                    seen.heard.underlay_ping,
+                    seen.replies.ping,
+                    seen.replies.full_ping,
+                    seen.replies.underlay_ping,
                 ) = (none(), none(), none());
             }),
             "+++++++",
@@ -714,17 +806,9 @@ fn cases() -> Vec<Case> {
             "",
         ),
         (
-            "the tunnel alone is let in",
-            with(|seen| (seen.heard.underlay, seen.heard.underlay_ping) = (none(), none())),
-            "+++-+++",
-            "",
-            "All is well",
-            "",
-        ),
-        (
             "neither ping nor the port",
             cut_with(|seen| {
-                let h = &mut seen.heard;
+                let h = &mut seen.replies;
                 (h.underlay, h.ping, h.full_ping, h.underlay_ping, h.hears_us) = (
                     none(),
                     Tally::default(),
@@ -741,7 +825,7 @@ fn cases() -> Vec<Case> {
         (
             "no probes",
             with(|seen| {
-                let h = &mut seen.heard;
+                let h = &mut seen.replies;
                 *h = ProbeReplies {
                     overlay: true,
                     silenced: Some(Unasked::Off),
@@ -758,7 +842,7 @@ fn cases() -> Vec<Case> {
         (
             "no ping either",
             with(|seen| {
-                seen.heard = ProbeReplies {
+                seen.replies = ProbeReplies {
                     overlay: true,
                     silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())),
                     ..ProbeReplies::default()
@@ -770,30 +854,14 @@ fn cases() -> Vec<Case> {
             "Nothing is wrong as far as",
             "",
         ),
-        (
-            "the kernel is silent",
-            with(|seen| {
-                let why = || KernelError {
-                    what: Request::Lookup([192, 0, 2, 1].into()),
-                    why: Failure::Silent,
-                };
-                (seen.fate, seen.underlay) = (Err(why()), Err(why()));
-                (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
-                seen.rules = Rules::NotLooked;
-            }),
-            "---+-++",
-            "",
-            "All is well",
-            "",
-        ),
     ]
 }
 
 #[test]
-fn each_fault_ends_the_way_where_it_is() {
+fn path_ends_at_the_step_of_the_fault() {
     for (what, seen, wanted, text, sentence, command) in cases() {
-        let steps = steps::steps(&seen, &seen.heard.judged());
-        let end = end::end(&seen, &seen.heard.judged(), &steps);
+        let steps = steps::steps(&seen, &seen.replies.judged());
+        let end = end::end(&seen, &seen.replies.judged(), &steps);
         assert_eq!(signs(&steps), wanted, "{what}: {steps:#?}");
         assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
         let commands: Vec<String> = end
@@ -828,16 +896,16 @@ fn each_fault_ends_the_way_where_it_is() {
 }
 
 #[test]
-fn probe_has_the_verdict_of_the_prober() {
+fn verdict_of_a_trace_is_that_of_the_prober() {
     let verdicts: BTreeMap<&str, Verdict> = cases()
         .into_iter()
-        .map(|(what, seen, ..)| (what, seen.heard.judged().whole))
+        .map(|(what, seen, ..)| (what, seen.replies.judged().whole))
         .collect();
     for (what, verdict) in [
         ("no pod", Verdict::of(State::Well)),
         ("one loss", Verdict::of(State::Well)),
         ("losses", Verdict::of(State::LosesSome)),
-        ("losses beside it", Verdict::of(State::Well)),
+        ("losses on the underlay", Verdict::of(State::Well)),
         ("large packets", Verdict::of(State::SmallMtu)),
         ("large pings", Verdict::by_ping(State::SmallMtu)),
         ("one way", Verdict::of(State::OneWay)),
@@ -856,10 +924,10 @@ fn probe_has_the_verdict_of_the_prober() {
 }
 
 #[test]
-fn without_a_wanted_route_the_lease_does_not_fit() {
+fn route_step_fails_when_no_route_is_wanted() {
     let mut seen = well();
     seen.wanted = Wanted::default();
-    let steps = steps::steps(&seen, &seen.heard.judged());
+    let steps = steps::steps(&seen, &seen.replies.judged());
     assert!(
         steps[0].outcome == Outcome::Failed
             && steps[0]
@@ -873,9 +941,8 @@ fn without_a_wanted_route_the_lease_does_not_fit() {
     );
 }
 
-#[test]
-fn the_doctor_says_what_keeps_packets_here() {
-    let report = |findings: &[(&str, Option<Family>, Severity)], unknown: &[&str]| Report {
+fn report(findings: &[(&str, Option<Family>, Severity)], unknown: &[&str]) -> Report {
+    Report {
         schema: String::new(),
         node: String::new(),
         at: jiff::Timestamp::UNIX_EPOCH,
@@ -896,18 +963,23 @@ fn the_doctor_says_what_keeps_packets_here() {
                 why: "no nft".to_owned(),
             })
             .collect(),
-    };
-    let by = |found: &[(&str, Option<Family>)]| {
-        Rules::Broken(
-            found
-                .iter()
-                .map(|(check, family)| Finding {
-                    family: *family,
-                    ..finding(check, check)
-                })
-                .collect(),
-        )
-    };
+    }
+}
+
+fn broken_by(found: &[(&str, Option<Family>)]) -> Rules {
+    Rules::Broken(
+        found
+            .iter()
+            .map(|(check, family)| Finding {
+                family: *family,
+                ..finding(check, check)
+            })
+            .collect(),
+    )
+}
+
+#[test]
+fn rules_are_broken_by_findings_of_their_family() {
     use Severity::{Broken, Risk};
     let (v4, v6) = (Some(Family::V4), Some(Family::V6));
     for (findings, by_v4, by_v6) in [
@@ -917,37 +989,45 @@ fn the_doctor_says_what_keeps_packets_here() {
             Rules::Clear,
             Rules::Clear,
         ),
-        (vec![("ufw", v4, Broken)], by(&[("ufw", v4)]), Rules::Clear),
-        (vec![("ufw", v6, Broken)], Rules::Clear, by(&[("ufw", v6)])),
+        (
+            vec![("ufw", v4, Broken)],
+            broken_by(&[("ufw", v4)]),
+            Rules::Clear,
+        ),
+        (
+            vec![("ufw", v6, Broken)],
+            Rules::Clear,
+            broken_by(&[("ufw", v6)]),
+        ),
         (
             vec![("forward-policy", v4, Broken)],
-            by(&[("forward-policy", v4)]),
+            broken_by(&[("forward-policy", v4)]),
             Rules::Clear,
         ),
         (
             vec![("forward-reject", v6, Broken)],
             Rules::Clear,
-            by(&[("forward-reject", v6)]),
+            broken_by(&[("forward-reject", v6)]),
         ),
         (
             vec![("forward-policy", v6, Broken)],
             Rules::Clear,
-            by(&[("forward-policy", v6)]),
+            broken_by(&[("forward-policy", v6)]),
         ),
         (
             vec![("firewalld", None, Broken)],
-            by(&[("firewalld", None)]),
-            by(&[("firewalld", None)]),
+            broken_by(&[("firewalld", None)]),
+            broken_by(&[("firewalld", None)]),
         ),
         (
             vec![("ip-forward", None, Broken)],
-            by(&[("ip-forward", None)]),
+            broken_by(&[("ip-forward", None)]),
             Rules::Clear,
         ),
         (
             vec![("ipv6-forwarding", None, Broken), ("ufw", v6, Broken)],
             Rules::Clear,
-            by(&[("ipv6-forwarding", None), ("ufw", v6)]),
+            broken_by(&[("ipv6-forwarding", None), ("ufw", v6)]),
         ),
     ] {
         let report = report(&findings, &[]);
@@ -960,6 +1040,10 @@ fn the_doctor_says_what_keeps_packets_here() {
             "{findings:?}"
         );
     }
+}
+
+#[test]
+fn rules_are_unknown_when_a_check_of_them_failed() {
     assert_eq!(
         Rules::of(Some(&report(&[], &["ufw"])), Family::V4),
         Rules::Unknown(Unknown {
@@ -967,12 +1051,10 @@ fn the_doctor_says_what_keeps_packets_here() {
             why: "no nft".to_owned()
         })
     );
+    let broken = report(&[("ip-forward", None, Severity::Broken)], &["ufw"]);
     assert_eq!(
-        Rules::of(
-            Some(&report(&[("ip-forward", None, Broken)], &["ufw"])),
-            Family::V4
-        ),
-        by(&[("ip-forward", None)])
+        Rules::of(Some(&broken), Family::V4),
+        broken_by(&[("ip-forward", None)])
     );
     assert_eq!(
         Rules::of(Some(&report(&[], &["mtu"])), Family::V4),
@@ -981,8 +1063,16 @@ fn the_doctor_says_what_keeps_packets_here() {
     assert!(Rules::of(None, Family::V4) == Rules::NotLooked);
 }
 
-#[test]
-fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
+/// A path to a pod of this node, the signs of its steps, words of the first step, and words of the sentence.
+type LocalCase = (
+    &'static str,
+    Local,
+    &'static str,
+    &'static str,
+    &'static str,
+);
+
+fn local_cases() -> Vec<LocalCase> {
     let local = |fate, neighbour, pinged| Local {
         pod: ip("10.244.1.7"),
         subnet: "10.244.1.0/24".parse().unwrap(),
@@ -1003,7 +1093,7 @@ fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
         })
     };
     let away = || Fate::Sent(hop("0.0.0.0/0", Some("192.0.2.254"), "eth0"));
-    for (what, local, wanted, text, sentence) in [
+    vec![
         (
             "well",
             local(bridge(), Neighbour::Known(MAC), all(50)),
@@ -1053,7 +1143,12 @@ fn a_pod_of_this_node_is_looked_for_on_its_bridge() {
             "an address of this node itself",
             "this node's own address",
         ),
-    ] {
+    ]
+}
+
+#[test]
+fn local_pod_is_probed_over_its_bridge() {
+    for (what, local, wanted, text, sentence) in local_cases() {
         let steps = here::steps(&local);
         let end = here::end(&local, &steps);
         assert_eq!(signs(&steps), wanted, "{what}: {steps:#?}");

@@ -1,4 +1,4 @@
-//! Parts of the texts that several steps say.
+//! Parts of texts that several steps share.
 
 use netstate::kernel::KernelError;
 use netstate::netlink::lookup::{Fate, Hop};
@@ -7,13 +7,13 @@ use node_api::probe::{QuestionKind, Questions};
 use probing::view::Tally;
 use std::net::IpAddr;
 
-/// The numbers of linux/rtnetlink.h.
+// The numbers of linux/rtnetlink.h.
 const UNREACHABLE: RouteKind = RouteKind::Other(7);
 const PROHIBIT: RouteKind = RouteKind::Other(8);
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
-/// A round trip.
+/// Formats a round-trip time.
 pub(super) fn rtt(us: Option<u32>) -> String {
     us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0))
         .unwrap_or_default()
@@ -24,7 +24,7 @@ pub(super) fn count(tally: Tally) -> String {
     format!("{} of {}", tally.answered, tally.asked)
 }
 
-/// What was asked, for programs.
+/// Returns the counters of the probes, for programs.
 pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
     let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
     asked

@@ -1,4 +1,4 @@
-//! The file comes back, and says what is wanted.
+//! The file is recreated and rewritten.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn it_comes_back_and_follows() {
+async fn subnet_env_is_rewritten_when_deleted_or_changed() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("flannel");
     let path = folder.join("subnet.env");
@@ -76,7 +76,7 @@ async fn it_comes_back_and_follows() {
 }
 
 #[tokio::test]
-async fn trouble_is_told_and_ends() {
+async fn write_failure_sets_the_condition_until_it_ends() {
     let root = tempfile::tempdir().unwrap();
     let blocker = root.path().join("flannel");
     std::fs::write(&blocker, "").unwrap();
@@ -88,15 +88,15 @@ async fn trouble_is_told_and_ends() {
         health.clone(),
         stop.clone(),
     ));
-    let told = || {
+    let failed = || {
         health
             .reasons()
             .iter()
             .any(|(name, _)| *name == Condition::SubnetEnv)
     };
-    until("told", told).await;
+    until("told", failed).await;
     std::fs::remove_file(&blocker).unwrap();
-    until("resolved", || !told()).await;
+    until("resolved", || !failed()).await;
     stop.cancel();
     task.await.unwrap();
 }

@@ -11,7 +11,7 @@ use traffic_rules::ownership::OtherDaemons;
 /// are harmless; rules removed too early cost packets.
 const GRACE: Duration = Duration::from_secs(300);
 
-/// What is known of the other daemons.
+/// Facts about the other daemons.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     /// Our networks.
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_stay_while_a_daemon_is_away() {
+    fn rules_stay_while_their_daemon_restarts() {
         let (ours, theirs): (IpNet, IpNet) = (
             "10.5.0.0/16".parse().unwrap(),
             "10.6.0.0/16".parse().unwrap(),

@@ -1,4 +1,4 @@
-//! Asks by ARP whether other hosts are on a link: behind the NAT that VirtualBox and QEMU give to each machine, nobody answers.
+//! Asks by ARP whether other hosts are on a link: behind the NAT that VirtualBox and QEMU give to each machine, no host answers.
 
 use super::facts::HostFacts;
 use super::whose::nat_network;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-/// The most addresses that are asked for on one link.
+/// Limit on the addresses that are asked for on one link.
 const ASKED: usize = 16;
-/// The kernel repeats a question after one second.
+/// How long to wait for replies. The kernel repeats a request after one second.
 const ANSWER: Duration = Duration::from_millis(2200);
 /// How often the neighbour table is read meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -66,11 +66,18 @@ async fn ask(
         Ok(socket) => {
             for ip in asked {
                 if let Err(error) = socket.send_to(&[], (*ip, DISCARD)) {
-                    debug!("cannot ask for {ip} on {}: {error}", interface.name);
+                    debug!(
+                        address = %ip,
+                        interface = interface.name,
+                        error = %error,
+                        "cannot ask for a host"
+                    );
                 }
             }
         }
-        Err(error) => debug!("cannot ask for hosts on {}: {error}", interface.name),
+        Err(error) => {
+            debug!(interface = interface.name, error = %error, "cannot ask for hosts");
+        }
     }
     let until = Instant::now() + ANSWER;
     loop {

@@ -11,48 +11,48 @@ use types::problem::{Coded, text};
 pub enum Better {
     /// An address of the other family has come.
     OtherFamily,
-    /// Nothing comes in over the present one.
+    /// Nothing arrives over the current interface.
     Than {
-        /// The present one.
-        unheard: Unheard,
-        /// The other one.
+        /// The current interface.
+        left: SilentInterface,
+        /// The better interface.
         interface: String,
         /// Why that one was chosen, as a clause.
         why: String,
     },
 }
 
-/// Another interface is wanted, and there is none.
+/// The current interface is in doubt, and no other one is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoBetter {
     /// This host's choice stays what it was.
-    Same(Unheard),
-    /// None can be chosen.
+    Same(SilentInterface),
+    /// No other interface can be chosen.
     None(SelectError),
 }
 
-/// An interface over which nothing comes in, and which is in doubt.
+/// A doubtful interface over which nothing arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unheard {
-    /// Its name.
+pub struct SilentInterface {
+    /// Name of the interface.
     pub interface: String,
     /// For how long no peer has answered, at least.
     pub silence: Duration,
-    /// What speaks against it.
+    /// Why it is in doubt.
     pub against: Against,
 }
 
-/// What speaks against an interface.
+/// Why an interface is in doubt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     /// Another Node has its address.
     Claimed {
-        /// The address.
+        /// The address that both have.
         ip: IpAddr,
-        /// The Node's name.
+        /// Name of the other Node.
         node: String,
     },
-    /// It leads into a NAT of its own.
+    /// It leads into a NAT that only this machine uses.
     Nat,
 }
 
@@ -61,10 +61,10 @@ impl fmt::Display for Better {
         match self {
             Self::OtherFamily => f.write_str("an address of the other family has come"),
             Self::Than {
-                unheard,
+                left,
                 interface,
                 why,
-            } => write!(f, "{unheard}; {interface}: {why}"),
+            } => write!(f, "{left}; {interface}: {why}"),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Coded for NoBetter {
 impl fmt::Display for NoBetter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            Self::Same(unheard) => write!(f, "{unheard}; this host has no better interface"),
+            Self::Same(left) => write!(f, "{left}; this host has no better interface"),
             Self::None(error) => error.fmt(f),
         })
     }
@@ -89,7 +89,7 @@ impl fmt::Display for NoBetter {
 
 impl std::error::Error for NoBetter {}
 
-impl fmt::Display for Unheard {
+impl fmt::Display for SilentInterface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, seconds) = (&self.interface, self.silence.as_secs());
         write!(f, "no peer has answered for {seconds} s, and ")?;

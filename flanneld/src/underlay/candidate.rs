@@ -1,4 +1,4 @@
-//! A candidate interface, and what makes a choice of it: addresses, MTU, what is published.
+//! A candidate interface, and its completion to a choice: addresses, MTU, published addresses.
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
@@ -34,7 +34,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// With the flag that named it, if one did.
+    /// Notes the flag that named it, if one did.
     pub(super) fn named_by(self, flag: Option<String>) -> Self {
         Self { flag, ..self }
     }
@@ -191,8 +191,8 @@ pub(super) fn finish(
         }
     });
     let addresses = Dual::from_options(ip4, ip6).ok_or(Unfit::NoFamily)?;
-    let told = request.told();
-    let public = told.map_or(addresses, |told| told.or(addresses));
+    let given = request.given_public();
+    let public = given.map_or(addresses, |given| given.or(addresses));
     Ok(Chosen {
         underlay: Underlay {
             index: interface.index,
@@ -205,16 +205,16 @@ pub(super) fn finish(
         },
         why: candidate.why,
         flag: candidate.flag,
-        named: named || told.is_some(),
+        named: named || given.is_some(),
         by_default: candidate.by_default,
-        told: request.public,
+        given_public: request.public,
         warnings: candidate.warnings,
         rule_v4: v4.map_or(Rule::Best, |(_, rule)| rule),
         rule_v6: v6.map_or(Rule::Best, |(_, rule)| rule),
     })
 }
 
-/// The interfaces that an operator can choose; not the many that belong to pods, which come and go.
+/// Returns the interfaces that an operator can choose, without those of pods, which are many and change.
 pub(super) fn host(facts: &HostFacts) -> Host {
     let usable = |interface: &Interface| {
         interface

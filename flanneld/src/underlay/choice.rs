@@ -31,8 +31,8 @@ pub struct Chosen {
     /// Whether it was chosen only because it holds the default route.
     pub by_default: bool,
     /// `--public-ip` and `--public-ipv6`, which stay fixed when the interface's addresses change.
-    pub told: Option<Addresses>,
-    /// Warnings about the choice.
+    pub given_public: Option<Addresses>,
+    /// Warnings about the choice, for the log.
     pub warnings: Vec<String>,
     /// How its IPv4 address was found.
     pub rule_v4: Rule,

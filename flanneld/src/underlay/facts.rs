@@ -23,39 +23,39 @@ pub struct HostFacts {
 
 /// Why no interface leads to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoWay {
+pub enum Unreachable {
     /// The kernel has no route.
     Route(NoRoute),
     /// The interface of the route is gone.
     Gone {
-        /// Its index.
+        /// Index of the interface.
         index: u32,
     },
     /// The route was not looked up.
     NotAsked,
 }
 
-impl Coded for NoWay {
+impl Coded for Unreachable {
     fn code(&self) -> &'static str {
         match self {
-            NoWay::Route(why) => why.code(),
-            NoWay::Gone { .. } => "route-interface-gone",
-            NoWay::NotAsked => "route-not-asked",
+            Unreachable::Route(why) => why.code(),
+            Unreachable::Gone { .. } => "route-interface-gone",
+            Unreachable::NotAsked => "route-not-asked",
         }
     }
 }
 
-impl fmt::Display for NoWay {
+impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            NoWay::Route(why) => why.fmt(f),
-            NoWay::Gone { index } => write!(f, "interface {index} of the route is gone"),
-            NoWay::NotAsked => f.write_str("the route was not looked up"),
+            Unreachable::Route(why) => why.fmt(f),
+            Unreachable::Gone { index } => write!(f, "interface {index} of the route is gone"),
+            Unreachable::NotAsked => f.write_str("the route was not looked up"),
         })
     }
 }
 
-impl std::error::Error for NoWay {}
+impl std::error::Error for Unreachable {}
 
 impl HostFacts {
     /// Whether a route matters for the choice.
@@ -97,21 +97,21 @@ impl HostFacts {
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
-    /// Whether an interface is worth a place in a message: neither the loopback interface nor what belongs to pods.
+    /// Whether messages list an interface: not the loopback interface, and none of pods.
     pub fn is_shown(&self, interface: &Interface) -> bool {
         let of_pods =
             matches!(interface.sort(), Sort::Veth | Sort::Bridge) && !self.joins_hosts(interface);
         !interface.loopback && interface.master.is_none() && !of_pods
     }
 
-    /// The interface with an index.
+    /// Returns the interface with this index.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
         self.interfaces
             .iter()
             .find(|interface| interface.index == index)
     }
 
-    /// The interface with a name.
+    /// Returns the interface with this name.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.interfaces
             .iter()
@@ -155,20 +155,20 @@ impl HostFacts {
     /// The interface through which an address is reached; for an address of this host, its owner.
     ///
     /// # Errors
-    /// Why the kernel has no route.
-    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), NoWay> {
+    /// The kernel has no route, its interface is gone, or the route was not looked up.
+    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), Unreachable> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
             Some((_, Ok(answer))) => {
-                let interface = self.by_index(answer.index).ok_or(NoWay::Gone {
+                let interface = self.by_index(answer.index).ok_or(Unreachable::Gone {
                     index: answer.index,
                 })?;
                 Ok((interface, answer.source))
             }
-            Some((_, Err(why))) => Err(NoWay::Route(why.clone())),
-            None => Err(NoWay::NotAsked),
+            Some((_, Err(why))) => Err(Unreachable::Route(why.clone())),
+            None => Err(Unreachable::NotAsked),
         }
     }
 }

@@ -15,7 +15,7 @@ use types::Family;
 /// the published address follows the interface unless `--public-ip` sets it.
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
-    // While our interface exists, another interface that now has its old name does not count.
+    // While our interface exists, another interface that now has its old name is ignored.
     let anew = || {
         facts
             .by_name(&last.name)
@@ -31,10 +31,10 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
         now.mtu = interface.mtu;
     }
     now.addresses = addresses(chosen, last, interface, facts);
-    let told = chosen.told.as_ref();
+    let given = chosen.given_public.as_ref();
     now.public = now.addresses.map(
-        |v4| told.and_then(|told| told.v4()).copied().unwrap_or(v4),
-        |v6| told.and_then(|told| told.v6()).copied().unwrap_or(v6),
+        |v4| given.and_then(|given| given.v4()).copied().unwrap_or(v4),
+        |v6| given.and_then(|given| given.v6()).copied().unwrap_or(v6),
     );
     now.local = facts.local(now.index);
     now.links = links(last, &now.addresses, interface, facts);

@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 /// The choice and the facts behind it.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The choice.
+    /// Interface that was chosen.
     pub chosen: Chosen,
-    /// The request.
+    /// Request that led to the choice.
     pub request: Request,
-    /// The facts.
+    /// Facts about the host at that time.
     pub facts: HostFacts,
 }
 

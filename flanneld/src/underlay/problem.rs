@@ -1,6 +1,6 @@
 //! Why no interface can be chosen.
 
-use super::facts::NoWay;
+use super::facts::Unreachable;
 use super::request::NoName;
 use ipnet::IpNet;
 use netstate::host::Address;
@@ -53,15 +53,15 @@ impl std::error::Error for ReadError {
 pub enum SelectError {
     /// The facts could not be read.
     Unread(ReadError),
-    /// Nobody named an interface, and none fits.
+    /// No flag names an interface, and none fits.
     Unnamed(Unfit),
-    /// None that was named fits.
+    /// No named interface fits.
     Named(Vec<(Selector, Unfit)>),
     /// The time for waiting is up.
     Late {
         /// How long it was waited for.
         waited: Duration,
-        /// What was waited for.
+        /// What is still missing.
         missing: Box<SelectError>,
     },
 }
@@ -77,7 +77,7 @@ impl SelectError {
         }
     }
 
-    /// The addresses of this host that other nodes have, with those nodes, where that is the reason.
+    /// Returns the addresses of this host that other nodes also have, with those nodes, if that is the reason.
     pub fn shared(&self) -> Option<&BTreeMap<IpAddr, String>> {
         match self {
             Self::Unnamed(Unfit::Shared { addresses, .. }) => Some(addresses),
@@ -148,81 +148,81 @@ impl std::error::Error for SelectError {
     }
 }
 
-/// Why a way of naming the interface yields none.
+/// Why a selector yields no interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// This host has no interface of this name.
     NoSuchName {
-        /// The name.
+        /// Name that was asked for.
         name: String,
-        /// What it has.
+        /// Interfaces of this host.
         host: Host,
     },
     /// This host does not have this address.
     NoOwner {
-        /// The address.
+        /// Address that was asked for.
         address: IpAddr,
-        /// What it has.
+        /// Interfaces of this host.
         host: Host,
     },
     /// The families lead to two interfaces.
     Apart {
-        /// What leads there.
+        /// What chose the two interfaces.
         by: Apart,
-        /// The interface of IPv4.
+        /// Interface that was chosen for IPv4.
         v4: String,
-        /// The interface of IPv6.
+        /// Interface that was chosen for IPv6.
         v6: String,
     },
     /// Nothing leads to the address of `--iface-can-reach`.
     OutOfReach {
-        /// The address.
+        /// Address of the flag.
         target: IpAddr,
-        /// Why.
-        why: NoWay,
+        /// Result of the route lookup.
+        why: Unreachable,
     },
     /// No interface has an address in the network of `--iface-cidr`.
     NoneInside {
-        /// The network.
+        /// Network of the flag.
         net: IpNet,
-        /// What this host has.
+        /// Interfaces of this host.
         host: Host,
     },
     /// No interface matches `--iface-regex`.
     NoMatch {
-        /// The pattern.
+        /// Pattern of the flag.
         pattern: Pattern,
-        /// What this host has.
+        /// Interfaces of this host.
         host: Host,
     },
     /// The store's name cannot be resolved.
     StoreUnknown(NoName),
     /// Nothing leads to any of the store's addresses.
-    StoreOutOfReach(Vec<(IpAddr, NoWay)>),
+    StoreOutOfReach(Vec<(IpAddr, Unreachable)>),
     /// No default route of a family can be used.
     NoDefault {
-        /// The family.
+        /// Family that has no usable default route.
         family: Family,
-        /// Those that cannot.
+        /// Default routes that cannot be used.
         passed_over: Vec<Useless>,
-        /// What this host has.
+        /// Interfaces of this host.
         host: Host,
     },
     /// The interface is down.
     Down {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
     /// The interface has no MTU.
     NoMtu {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
     /// The interface has no address of a family that can be used.
     NoAddress {
-        /// The family.
+        /// Family of which the interface has no usable address.
         family: Family,
-        /// The interface.
+        /// Name of the interface.
         interface: String,
         /// Its addresses of that family.
         addresses: Vec<Address>,
@@ -231,18 +231,18 @@ pub enum Unfit {
     NoFamily,
     /// Nothing leads to a server of the store, or to another node.
     PeerOutOfReach {
-        /// Which of them.
+        /// Kind of the target.
         peer: Peer,
-        /// Its address.
+        /// Address of the target.
         target: IpAddr,
-        /// Why.
-        why: NoWay,
+        /// Result of the route lookup.
+        why: Unreachable,
     },
     /// This node gave up these addresses a short time ago.
     GivenUp {
-        /// The addresses.
+        /// Addresses that were given up.
         addresses: Addresses,
-        /// Their interface.
+        /// Interface that has them.
         interface: String,
     },
     /// None of the candidates can be used.
@@ -251,7 +251,7 @@ pub enum Unfit {
     Shared {
         /// The addresses, each with its node.
         addresses: BTreeMap<IpAddr, String>,
-        /// What this host has.
+        /// Interfaces of this host.
         host: Host,
         /// Why other candidates cannot be used.
         whys: Vec<Unfit>,
@@ -318,19 +318,7 @@ impl fmt::Display for Unfit {
                     "error looking up {v}interface {address}: no interface with given {family} found; this host has {host}"
                 )
             }
-            Self::Apart { by, v4, v6 } => {
-                let (route, remedy) = match by {
-                    Apart::Addresses => ("", ""),
-                    Apart::PublicAddresses => {
-                        ("", ": --public-ip and --public-ipv6 are addresses of both")
-                    }
-                    Apart::DefaultRoutes => ("default route ", "; name the interface with --iface"),
-                };
-                write!(
-                    f,
-                    "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}"
-                )
-            }
+            Self::Apart { by, v4, v6 } => write_apart(f, *by, v4, v6),
             Self::OutOfReach { target, why } => write!(
                 f,
                 "failed to get ifcanreach based interface: couldn't lookup route to {target}: {why}"
@@ -359,18 +347,7 @@ impl fmt::Display for Unfit {
                 family,
                 passed_over,
                 host,
-            } => {
-                let v = family.pick("", "v6 ");
-                let detail = if passed_over.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", joined(passed_over, ", "))
-                };
-                write!(
-                    f,
-                    "failed to get default {v}interface: unable to find default route{detail}; name the interface with --iface, this host has {host}"
-                )
-            }
+            } => write_no_default(f, *family, passed_over, host),
             Self::Down { interface } => write!(
                 f,
                 "interface {interface} is down; bring it up with `ip link set {interface} up`"
@@ -382,23 +359,7 @@ impl fmt::Display for Unfit {
                 family,
                 interface,
                 addresses,
-            } => {
-                let states = joined(
-                    addresses
-                        .iter()
-                        .map(|address| format!("{}: {}", address.ip(), address.state())),
-                    ", ",
-                );
-                let detail = if states.is_empty() {
-                    "it has none"
-                } else {
-                    &states
-                };
-                write!(
-                    f,
-                    "failed to find {family} address for interface {interface}: {detail}"
-                )
-            }
+            } => write_no_address(f, *family, interface, addresses),
             Self::NoFamily => f.write_str("the network uses no address family"),
             Self::PeerOutOfReach { peer, target, why } => {
                 write!(f, "no route to {peer} at {target}: {why}")
@@ -417,28 +378,88 @@ impl fmt::Display for Unfit {
                 addresses,
                 host,
                 whys,
-            } => {
-                let shared = joined(
-                    addresses
-                        .iter()
-                        .map(|(ip, node)| format!("{ip} (Node {node})")),
-                    ", ",
-                );
-                let whys = if whys.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", joined(whys, "; "))
-                };
-                write!(
-                    f,
-                    "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT \
-                     interface (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of \
-                     the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is no more; this \
-                     host has {host}{whys}"
-                )
-            }
+            } => write_shared(f, addresses, host, whys),
         })
     }
+}
+
+fn write_apart(f: &mut fmt::Formatter<'_>, by: Apart, v4: &str, v6: &str) -> fmt::Result {
+    let (route, remedy) = match by {
+        Apart::Addresses => ("", ""),
+        Apart::PublicAddresses => ("", ": --public-ip and --public-ipv6 are addresses of both"),
+        Apart::DefaultRoutes => ("default route ", "; name the interface with --iface"),
+    };
+    write!(
+        f,
+        "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}"
+    )
+}
+
+fn write_no_default(
+    f: &mut fmt::Formatter<'_>,
+    family: Family,
+    passed_over: &[Useless],
+    host: &Host,
+) -> fmt::Result {
+    let v = family.pick("", "v6 ");
+    let detail = if passed_over.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", joined(passed_over, ", "))
+    };
+    write!(
+        f,
+        "failed to get default {v}interface: unable to find default route{detail}; name the interface with --iface, this host has {host}"
+    )
+}
+
+fn write_no_address(
+    f: &mut fmt::Formatter<'_>,
+    family: Family,
+    interface: &str,
+    addresses: &[Address],
+) -> fmt::Result {
+    let states = joined(
+        addresses
+            .iter()
+            .map(|address| format!("{}: {}", address.ip(), address.state())),
+        ", ",
+    );
+    let detail = if states.is_empty() {
+        "it has none"
+    } else {
+        &states
+    };
+    write!(
+        f,
+        "failed to find {family} address for interface {interface}: {detail}"
+    )
+}
+
+fn write_shared(
+    f: &mut fmt::Formatter<'_>,
+    addresses: &BTreeMap<IpAddr, String>,
+    host: &Host,
+    whys: &[Unfit],
+) -> fmt::Result {
+    let shared = joined(
+        addresses
+            .iter()
+            .map(|(ip, node)| format!("{ip} (Node {node})")),
+        ", ",
+    );
+    let whys = if whys.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", joined(whys, "; "))
+    };
+    write!(
+        f,
+        "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT \
+         interface (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of \
+         the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is no more; this \
+         host has {host}{whys}"
+    )
 }
 
 impl std::error::Error for Unfit {
@@ -451,7 +472,7 @@ impl std::error::Error for Unfit {
     }
 }
 
-/// What leads the families to two interfaces.
+/// What chose a different interface for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apart {
     /// The address that names the interface, and `--public-ipv6`.
@@ -462,7 +483,7 @@ pub enum Apart {
     DefaultRoutes,
 }
 
-/// Who is reached through the right interface.
+/// A target that the right interface reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A server of the store.
@@ -485,24 +506,24 @@ impl fmt::Display for Peer {
 pub enum Useless {
     /// It rejects packets.
     Rejects {
-        /// Its metric.
+        /// Metric of the route.
         metric: u32,
     },
     /// Its interface is not known.
     Nowhere {
-        /// Its metric.
+        /// Metric of the route.
         metric: u32,
     },
     /// It leads to the loopback interface.
     Loopback {
-        /// Its metric.
+        /// Metric of the route.
         metric: u32,
-        /// The interface.
+        /// Name of the interface.
         interface: String,
     },
     /// Its interface is down.
     Down {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
     },
 }
@@ -540,7 +561,7 @@ impl fmt::Display for Host {
 /// An interface that an operator can choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choosable {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// Its usable addresses.
     pub addresses: Vec<IpAddr>,

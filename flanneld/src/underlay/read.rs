@@ -29,10 +29,10 @@ const AUDIT: Duration = Duration::from_secs(30);
 /// How often a wait checks without an event (a name server that answers again sends none).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How many packets have come in through these devices; a device that is not there has received none.
+/// Returns the number of packets that these devices have received; 0 for an absent device.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// The kernel does not answer.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
     let links = HostReader::open()?.links().await?;
     Ok(links
@@ -42,10 +42,10 @@ pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
         .sum())
 }
 
-/// The hosts that have answered on the link of an interface.
+/// Returns the hosts that have answered on the link of an interface.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// The kernel does not answer.
 pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
     Ok(HostReader::open()?.answered(index).await?)
 }
@@ -77,7 +77,7 @@ async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, R
 pub struct Wish {
     /// The families the network uses.
     pub families: Families,
-    /// Ways of naming the interface.
+    /// Selectors of the interface; the first match wins.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
     pub public: Option<Addresses>,
@@ -85,7 +85,7 @@ pub struct Wish {
     pub store: Option<(String, u16)>,
     /// How long to wait for what is missing; `None` forever.
     pub wait: Option<Duration>,
-    /// What a store that knows its nodes says of this one.
+    /// This node's addresses in a store that knows its nodes.
     pub known: Option<KnownAddresses>,
 }
 
@@ -94,18 +94,18 @@ impl Wish {
     pub fn of(settings: &options::Settings, families: Families) -> Self {
         Self {
             families,
-            selectors: settings.selectors.clone(),
-            public: settings.public,
+            selectors: settings.interface.selectors.clone(),
+            public: settings.interface.public,
             store: settings
                 .store
                 .host()
                 .map(|(host, port)| (host.to_owned(), port)),
-            wait: settings.iface_wait,
+            wait: settings.interface.wait,
             known: None,
         }
     }
 
-    /// The same for a node that the store knows. An operator's addresses there beat the flags.
+    /// Adds this node's entry in the store. An operator's addresses there take precedence over the flags.
     #[must_use]
     pub fn for_node(mut self, info: &NodeInfo) -> Self {
         self.public = match (info.public, self.public) {
@@ -122,7 +122,7 @@ impl Wish {
         self
     }
 
-    /// The same for a node that gave up these addresses, and whose store has these servers.
+    /// Adds the addresses that this node gave up, and the store's servers.
     #[must_use]
     pub fn knowing(mut self, left: BTreeSet<IpAddr>, servers: Vec<IpAddr>) -> Self {
         if let Some(known) = &mut self.known {
@@ -152,7 +152,7 @@ impl Wish {
 
     async fn request(&self) -> Request {
         // A choice that does not depend on the store must not wait long for a name server.
-        let patience = if self.selectors.contains(&Selector::Auto) {
+        let timeout = if self.selectors.contains(&Selector::Auto) {
             RETRY
         } else {
             Duration::from_secs(2)
@@ -161,14 +161,14 @@ impl Wish {
             families: self.families,
             selectors: self.selectors.clone(),
             public: self.public,
-            store: store_at(self.store.as_ref(), patience).await,
+            store: store_at(self.store.as_ref(), timeout).await,
             known: self.known.clone(),
         }
     }
 }
 
 /// Resolves where the store is.
-async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
+async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
     };
@@ -181,7 +181,7 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
     let addresses: Vec<IpAddr> = match host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => {
-            match tokio::time::timeout(patience, tokio::net::lookup_host((host.as_str(), *port)))
+            match tokio::time::timeout(timeout, tokio::net::lookup_host((host.as_str(), *port)))
                 .await
             {
                 Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
@@ -203,7 +203,7 @@ async fn store_at(host: Option<&(String, u16)>, patience: Duration) -> StoreAt {
 /// Chooses the interface, waiting by events if something is missing. Calls `waiting` with the reason, at first and when it changes: it logs it.
 ///
 /// # Errors
-/// When waiting cannot help, or the time is up.
+/// Waiting cannot help, or the time is up.
 ///
 /// # Cancel safety
 /// Nothing is changed; it can be dropped at any time.
@@ -214,7 +214,7 @@ pub async fn wait_for(
     let mut events = HostEvents::open(true).map_err(ReadError::from)?;
     let mut reader = HostReader::open().map_err(ReadError::from)?;
     let start = Instant::now();
-    let mut told = None;
+    let mut last_reason = None;
     loop {
         let request = wish.request().await;
         let facts = read(&mut reader, &request).await?;
@@ -236,9 +236,9 @@ pub async fn wait_for(
                 missing: Box::new(error),
             });
         }
-        if told.as_ref() != Some(&error) {
+        if last_reason.as_ref() != Some(&error) {
             waiting(&error);
-            told = Some(error);
+            last_reason = Some(error);
         }
         let pause = left.map_or(RETRY, |left| left.min(RETRY));
         let _ = tokio::time::timeout(pause, events.any()).await;
@@ -253,7 +253,7 @@ async fn settle(events: &mut HostEvents) {
 }
 
 /// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated; with `links`
-/// also the networks that it reaches without a gateway. Calls `tell` with the reason when it cannot carry packets, and when it can again.
+/// also the networks that it reaches without a gateway. Calls `report` with the reason when it cannot carry packets, and when it can again.
 ///
 /// # Cancel safety
 /// Nothing but `sender` is changed; it can be dropped at any time.
@@ -261,16 +261,16 @@ pub async fn follow(
     chosen: Chosen,
     links: bool,
     sender: watch::Sender<Underlay>,
-    tell: impl Fn(Option<&UnderlayTrouble>),
+    report: impl Fn(Option<&UnderlayTrouble>),
     stop: CancellationToken,
 ) {
     let run = async {
         let (mut alarm, mut others) = (Alarm::default(), None);
         loop {
             if let Err(error) =
-                follow_once(&chosen, links, &sender, &tell, &mut alarm, &mut others).await
+                follow_once(&chosen, links, &sender, &report, &mut alarm, &mut others).await
             {
-                warn!("cannot follow the underlay, retrying: {error}");
+                warn!(error = %error, "cannot follow the underlay, retrying");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -283,7 +283,7 @@ async fn follow_once(
     chosen: &Chosen,
     links: bool,
     sender: &watch::Sender<Underlay>,
-    tell: &impl Fn(Option<&UnderlayTrouble>),
+    report: &impl Fn(Option<&UnderlayTrouble>),
     alarm: &mut Alarm<UnderlayTrouble>,
     others: &mut Option<Vec<IpAddr>>,
 ) -> Result<(), ReadError> {
@@ -310,11 +310,12 @@ async fn follow_once(
             match &news {
                 Some(trouble) => warn!(
                     code = trouble.code(),
-                    "the underlay carries no packets: {trouble}"
+                    error = %trouble,
+                    "the underlay carries no packets"
                 ),
                 None => info!("the underlay carries packets again"),
             }
-            tell(news.as_ref());
+            report(news.as_ref());
         }
         let wake = due.unwrap_or_else(|| Instant::now() + AUDIT);
         let (index, name) = { (sender.borrow().index, sender.borrow().name.clone()) };
@@ -327,16 +328,13 @@ fn log_change(last: &Underlay, now: &Underlay) {
     if (last.index, &last.name, last.mtu, last.addresses)
         != (now.index, &now.name, now.mtu, now.addresses)
     {
-        info!(
-            "the underlay changed: {} (index {}, {}, MTU {}) is now {} (index {}, {}, MTU {})",
-            last.name,
-            last.index,
-            last.addresses,
-            last.mtu,
-            now.name,
-            now.index,
-            now.addresses,
-            now.mtu
-        );
+        info!(from = %described(last), to = %described(now), "the underlay changed");
     }
+}
+
+fn described(underlay: &Underlay) -> String {
+    format!(
+        "{} (index {}, {}, MTU {})",
+        underlay.name, underlay.index, underlay.addresses, underlay.mtu
+    )
 }

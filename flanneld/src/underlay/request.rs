@@ -26,9 +26,9 @@ pub enum StoreAt {
 /// The store's name could not be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoName {
-    /// The name.
+    /// Host name that cannot be resolved.
     pub host: String,
-    /// What the resolver says; `None` if no name server answers.
+    /// Message of the resolver; `None` if no name server answers.
     pub resolver: Option<String>,
 }
 
@@ -63,18 +63,18 @@ pub struct Request {
     pub public: Option<Addresses>,
     /// Where the store is.
     pub store: StoreAt,
-    /// What a store that knows its nodes says of this one.
+    /// This node's addresses in a store that knows its nodes.
     pub known: Option<KnownAddresses>,
 }
 
-/// What a store that knows its nodes says of this one's addresses.
+/// Addresses of this node and of others, from a store that knows its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAddresses {
     /// The addresses that this node published last.
     pub published: Vec<IpAddr>,
     /// The addresses that the store has for this node from elsewhere: a Node's InternalIPs.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose what is published: then others may have this node's own address, each in a network of its own.
+    /// Whether an operator chose the published address: then others may have this node's own address, each in a network of its own.
     pub overwritten: bool,
     /// The addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
@@ -85,7 +85,7 @@ pub struct KnownAddresses {
 }
 
 impl KnownAddresses {
-    /// Addresses of other nodes, by which an interface can be found that reaches them: those that nodes publish first.
+    /// Returns addresses of other nodes that the right interface reaches: first those that nodes publish.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
         /// Their routes are looked up, one after the other.
         const LOOKED_UP: usize = 8;
@@ -106,7 +106,7 @@ impl Request {
     }
 
     /// The public addresses that were given, of the families that the network uses.
-    pub fn told(&self) -> Option<Addresses> {
+    pub fn given_public(&self) -> Option<Addresses> {
         self.public
             .and_then(|public| public.only(|family| self.uses(family)))
     }

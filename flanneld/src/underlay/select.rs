@@ -1,4 +1,4 @@
-//! The selection: Go flannel's order and rules, family by family.
+//! The selection, with Go flannel's order and rules for each family.
 
 use super::candidate::{Candidate, default_route, finish, host};
 use super::choice::{Chosen, Rule};
@@ -15,12 +15,12 @@ use types::Family;
 /// Chooses the interface.
 ///
 /// # Errors
-/// Lists the selectors that were tried and why they failed.
+/// No interface fits. The error lists the selectors that were tried and why they failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     if let Some(known) = request
         .known
         .as_ref()
-        .filter(|_| request.selectors.is_empty() && request.told().is_none())
+        .filter(|_| request.selectors.is_empty() && request.given_public().is_none())
     {
         return whose::choose(known, request, facts).map_err(SelectError::Unnamed);
     }
@@ -44,7 +44,7 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
 
 /// The interface if none was named: the one with the public addresses, else that of the default route.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
-    let public = |family| request.told().and_then(|told| told.of(family));
+    let public = |family| request.given_public().and_then(|given| given.of(family));
     let (v4, v6) = (public(Family::V4), public(Family::V6));
     let owner =
         |ip: Option<IpAddr>| ip.and_then(|ip| facts.owner(ip).map(|interface| (interface, ip)));
@@ -113,9 +113,9 @@ fn candidate<'a>(
             let mut candidate =
                 Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
             if let Some(public) = request
-                .told()
+                .given_public()
                 .filter(|_| request.v4() && ip.is_ipv4())
-                .and_then(|told| told.of(Family::V6))
+                .and_then(|given| given.of(Family::V6))
                 && let Some(other) = facts.owner(public)
             {
                 if other.index != interface.index {

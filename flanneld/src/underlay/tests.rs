@@ -1,4 +1,4 @@
-//! Spec 10 row by row, on made-up hosts.
+//! Choices of the interface on invented hosts.
 
 use super::trouble::{Alarm, trouble};
 use super::*;
@@ -141,11 +141,22 @@ fn refused(request: &Request, facts: &HostFacts) -> SelectError {
     }
 }
 
-#[test]
-fn the_table_of_choices() {
+/// Checks interface and addresses of the choice on [`vagrant`].
+fn check_choices(rows: Vec<(Families, Vec<Selector>, &str)>) {
     let facts = vagrant();
+    for (families, selectors, want) in rows {
+        assert_eq!(
+            chosen(&request(families, selectors.clone()), &facts),
+            want,
+            "{families:?} {selectors:?}"
+        );
+    }
+}
+
+#[test]
+fn first_matching_name_or_the_default_route_is_chosen() {
     let empty = || Selector::DefaultRoute("--iface".to_owned());
-    for (families, selectors, want) in [
+    check_choices(vec![
         (V4, vec![], "enp0s3 10.0.2.15"),
         (V6, vec![], "enp0s3 fd17::2"),
         (BOTH, vec![], "enp0s3 10.0.2.15 and fd17::2"),
@@ -156,7 +167,7 @@ fn the_table_of_choices() {
             vec![name("enp0s8")],
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
-        // The first match wins; what fails is passed over.
+        // The first match wins; selectors that fail are skipped.
         (
             V4,
             vec![name("nosuch"), name("enp0s9"), name("enp0s8")],
@@ -168,7 +179,12 @@ fn the_table_of_choices() {
             vec![name("v4only"), regex("^enp0s8$")],
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
-        // An address fixes itself, and the interface only for the other family.
+    ]);
+}
+
+#[test]
+fn address_selector_fixes_the_address_of_its_family_only() {
+    check_choices(vec![
         (
             V4,
             vec![Selector::Address(ip("192.168.56.12"))],
@@ -190,7 +206,12 @@ fn the_table_of_choices() {
             "enp0s8 192.168.56.11",
         ),
         (V6, vec![Selector::Address(ip("fe80::3"))], "enp0s8 fe80::3"),
-        // Patterns: addresses of all interfaces first, names then.
+    ]);
+}
+
+#[test]
+fn pattern_tries_addresses_of_all_interfaces_before_names() {
+    check_choices(vec![
         (V4, vec![regex(r"\.12$")], "enp0s8 192.168.56.12"),
         (V4, vec![regex("enp0s")], "enp0s3 10.0.2.15"),
         (V4, vec![regex("s8")], "enp0s8 192.168.56.11"),
@@ -202,7 +223,12 @@ fn the_table_of_choices() {
         ),
         (V4, vec![regex(".")], "enp0s3 10.0.2.15"),
         (V4, vec![regex("^v4")], "v4only 198.51.100.1"),
-        // Networks.
+    ]);
+}
+
+#[test]
+fn network_selector_chooses_the_address_inside() {
+    check_choices(vec![
         (
             V4,
             vec![Selector::Cidr("192.168.56.0/24".parse().unwrap())],
@@ -223,7 +249,12 @@ fn the_table_of_choices() {
             vec![Selector::Cidr("0.0.0.0/0".parse().unwrap())],
             "enp0s3 10.0.2.15 and fd17::2",
         ),
-        // Routes, each family in its own place.
+    ]);
+}
+
+#[test]
+fn reachable_address_chooses_the_interface_of_its_route() {
+    check_choices(vec![
         (
             V4,
             vec![Selector::CanReach(ip("192.168.56.10"))],
@@ -244,17 +275,11 @@ fn the_table_of_choices() {
             vec![Selector::CanReach(ip("192.168.56.12"))],
             "enp0s8 192.168.56.12",
         ),
-    ] {
-        assert_eq!(
-            chosen(&request(families, selectors.clone()), &facts),
-            want,
-            "{families:?} {selectors:?}"
-        );
-    }
+    ]);
 }
 
 #[test]
-fn the_table_of_refusals() {
+fn selector_without_a_match_is_refused_with_the_reason() {
     let facts = vagrant();
     for (families, selectors, part) in [
         (
@@ -313,7 +338,7 @@ fn the_table_of_refusals() {
 }
 
 #[test]
-fn default_routes_that_lead_nowhere() {
+fn unusable_default_routes_are_skipped() {
     let mut facts = vagrant();
     // Best metric, but it refuses packets, leads to lo, to an interface that is down, or nowhere.
     let refusing = Route {
@@ -359,7 +384,7 @@ fn default_routes_that_lead_nowhere() {
 }
 
 #[test]
-fn both_default_routes_on_one_interface() {
+fn default_routes_of_both_families_share_an_interface() {
     let mut facts = vagrant();
     facts.defaults = vec![default(Family::V4, 2, 0), default(Family::V6, 3, 0)];
     let error = refused(&request(BOTH, vec![]), &facts);
@@ -378,7 +403,7 @@ fn both_default_routes_on_one_interface() {
 }
 
 #[test]
-fn order_of_addresses() {
+fn addresses_are_preferred_by_their_state() {
     let mut facts = vagrant();
     let plain = |net: &str| Address::plain(net.parse().unwrap());
     let stage =
@@ -455,18 +480,45 @@ fn order_of_addresses() {
     assert!(!refused(&request(V4, vec![name("enp0s8")]), &facts).may_come());
 }
 
-#[test]
-fn public_addresses() {
-    let facts = vagrant();
-    let public = |families, v4: Option<&str>, v6: Option<&str>, selectors| Request {
+fn public(
+    families: Families,
+    v4: Option<&str>,
+    v6: Option<&str>,
+    selectors: Vec<Selector>,
+) -> Request {
+    Request {
         public: Dual::from_options(
             v4.map(|text| text.parse().unwrap()),
             v6.map(|text| text.parse().unwrap()),
         ),
         ..request(families, selectors)
-    };
-    for (request, want, told, named, warnings) in [
-        // A local one names its interface, and itself as the address.
+    }
+}
+
+/// A request, the interface and its addresses, the public addresses, whether flags name them, and the number of warnings.
+type PublicCase = (Request, &'static str, &'static str, bool, usize);
+
+fn check_public_addresses(rows: Vec<PublicCase>) {
+    let facts = vagrant();
+    for (request, want, published, named, warnings) in rows {
+        let chosen = select(&request, &facts).unwrap();
+        assert_eq!(
+            format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
+            want,
+            "{request:?}"
+        );
+        assert_eq!(chosen.underlay.public.to_string(), published, "{request:?}");
+        assert_eq!(
+            (chosen.named, chosen.warnings.len()),
+            (named, warnings),
+            "{request:?}"
+        );
+    }
+}
+
+#[test]
+fn public_address_of_this_host_chooses_its_interface() {
+    check_public_addresses(vec![
         (
             public(V4, Some("192.168.56.12"), None, vec![]),
             "enp0s8 192.168.56.12",
@@ -503,6 +555,12 @@ fn public_addresses() {
             true,
             1,
         ),
+    ]);
+}
+
+#[test]
+fn public_address_is_only_published_with_a_named_interface() {
+    check_public_addresses(vec![
         // Of the other family: neither used nor fatal.
         (
             public(V6, Some("203.0.113.7"), None, vec![]),
@@ -518,7 +576,7 @@ fn public_addresses() {
             false,
             0,
         ),
-        // With an interface named it is only told.
+        // With an interface named it is only published.
         (
             public(V4, Some("203.0.113.7"), None, vec![name("enp0s8")]),
             "enp0s8 192.168.56.11",
@@ -545,20 +603,12 @@ fn public_addresses() {
             true,
             0,
         ),
-    ] {
-        let chosen = select(&request, &facts).unwrap();
-        assert_eq!(
-            format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
-            want,
-            "{request:?}"
-        );
-        assert_eq!(chosen.underlay.public.to_string(), told, "{request:?}");
-        assert_eq!(
-            (chosen.named, chosen.warnings.len()),
-            (named, warnings),
-            "{request:?}"
-        );
-    }
+    ]);
+}
+
+#[test]
+fn public_address_of_another_interface_is_refused() {
+    let facts = vagrant();
     let error = refused(
         &public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), vec![]),
         &facts,
@@ -590,6 +640,11 @@ fn public_addresses() {
         error.may_come() && error.to_string().contains("enp0s9 is down"),
         "{error}"
     );
+}
+
+#[test]
+fn local_addresses_include_those_of_other_interfaces() {
+    let facts = vagrant();
     let local = select(&request(V4, vec![name("enp0s8")]), &facts)
         .unwrap()
         .underlay
@@ -601,7 +656,7 @@ fn public_addresses() {
 }
 
 #[test]
-fn auto_is_the_interface_that_reaches_the_store() {
+fn auto_chooses_the_interface_that_reaches_the_store() {
     let facts = vagrant();
     let at = |addresses: &[&str]| Request {
         store: StoreAt::There(addresses.iter().map(|text| ip(text)).collect()),
@@ -648,7 +703,7 @@ fn auto_is_the_interface_that_reaches_the_store() {
 }
 
 #[test]
-fn every_choice_says_why() {
+fn choice_holds_its_reason() {
     let facts = vagrant();
     for (selectors, why) in [
         (vec![], "the default route's"),
@@ -675,12 +730,12 @@ fn every_choice_says_why() {
 }
 
 #[test]
-fn the_trap_is_told() {
+fn trap_hint_names_the_interface_that_reaches_the_store() {
     let facts = vagrant();
     let store = StoreAt::There(vec![ip("192.168.56.10")]);
     let hint = |request: &Request| trap_hint(request, &select(request, &facts).unwrap(), &facts);
     let trapped = Request {
-        store: store.clone(),
+        store,
         ..request(V4, vec![])
     };
     let text = hint(&trapped).unwrap();
@@ -733,6 +788,12 @@ fn the_trap_is_told() {
     ] {
         assert_eq!(hint(&quiet), None, "{quiet:?}");
     }
+}
+
+#[test]
+fn store_is_reached_via_the_underlay_only_when_routes_say_so() {
+    let facts = vagrant();
+    let store = StoreAt::There(vec![ip("192.168.56.10")]);
     let via =
         |request: &Request| store_via_underlay(request, &select(request, &facts).unwrap(), &facts);
     assert!(!via(&Request {
@@ -740,7 +801,7 @@ fn the_trap_is_told() {
         ..request(V4, vec![])
     }));
     assert!(via(&Request {
-        store: store.clone(),
+        store,
         ..request(V4, vec![name("enp0s8")])
     }));
     assert!(via(&request(V4, vec![])));
@@ -751,6 +812,12 @@ fn the_trap_is_told() {
         }),
         ..request(V4, vec![])
     }));
+}
+
+#[test]
+fn interface_list_marks_the_one_that_reaches_the_store() {
+    let facts = vagrant();
+    let store = StoreAt::There(vec![ip("192.168.56.10")]);
     let list = interfaces_text(&store, &facts);
     assert_eq!(list.lines().count(), 4, "{list}");
     assert!(
@@ -761,17 +828,31 @@ fn the_trap_is_told() {
     assert!(list.contains("enp0s9") && list.contains("(down)"));
 }
 
+fn set_addresses(facts: &mut HostFacts, nets: &[&str]) {
+    facts.interfaces[2].addresses = nets
+        .iter()
+        .map(|net| Address::plain(net.parse().unwrap()))
+        .collect();
+}
+
+/// The host of [`vagrant`] with other addresses on the chosen interface.
+fn readdressed() -> HostFacts {
+    let mut facts = vagrant();
+    set_addresses(
+        &mut facts,
+        &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"],
+    );
+    facts
+}
+
+fn chosen_by(selector: Selector) -> Chosen {
+    select(&request(BOTH, vec![selector]), &vagrant()).unwrap()
+}
+
 #[test]
-fn following() {
+fn interface_is_followed_when_it_is_renamed_or_recreated() {
     let facts = vagrant();
-    let set = |facts: &mut HostFacts, nets: &[&str]| {
-        facts.interfaces[2].addresses = nets
-            .iter()
-            .map(|net| Address::plain(net.parse().unwrap()))
-            .collect();
-    };
-    let start = |selector| select(&request(BOTH, vec![selector]), &facts).unwrap();
-    let best = start(name("enp0s8"));
+    let best = chosen_by(name("enp0s8"));
     let last = &best.underlay;
     assert_eq!(followed(&best, last, &facts), *last);
 
@@ -784,7 +865,7 @@ fn following() {
         (3, "lan0", 9000)
     );
 
-    // Made anew: by its name. Gone: all is kept.
+    // A recreated interface is found by its name. While it is gone, all is kept.
     now = facts.clone();
     now.interfaces[2].index = 77;
     assert_eq!(followed(&best, last, &now).index, 77);
@@ -794,31 +875,36 @@ fn following() {
         (gone.index, gone.addresses, gone.mtu),
         (3, last.addresses, 1500)
     );
+}
 
-    // A new address beside the old one changes nothing; instead of it, it is followed, family by family.
-    now = facts.clone();
-    set(
+#[test]
+fn address_is_followed_when_another_replaces_it() {
+    let facts = vagrant();
+    let best = chosen_by(name("enp0s8"));
+    let last = &best.underlay;
+    // An additional address changes nothing. One that replaces the old one is followed, each family by itself.
+    let mut now = facts.clone();
+    set_addresses(
         &mut now,
         &["192.168.56.99/24", "192.168.56.11/24", "fd00:56::11/64"],
     );
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
-    set(&mut now, &["192.168.56.99/24", "fd00:56::11/64"]);
+    set_addresses(&mut now, &["192.168.56.99/24", "fd00:56::11/64"]);
     let moved = followed(&best, last, &now);
     assert_eq!(
         (moved.addresses.to_string(), moved.public),
         ("192.168.56.99 and fd00:56::11".to_owned(), moved.addresses)
     );
-    set(&mut now, &[]);
+    set_addresses(&mut now, &[]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
     // A link that was down for a moment has lost its IPv6 address; the link-local one that comes first is no substitute.
-    set(&mut now, &["192.168.56.11/24", "fe80::11/64"]);
+    set_addresses(&mut now, &["192.168.56.11/24", "fe80::11/64"]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
+}
 
-    // How it was found decides what may follow it.
-    set(
-        &mut now,
-        &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"],
-    );
+#[test]
+fn selector_decides_which_address_is_followed() {
+    let now = readdressed();
     for (selector, want) in [
         (name("enp0s8"), "10.7.7.7 and fd00:56::99"),
         (regex("^192|^fd00"), "192.168.56.99 and fd00:56::99"),
@@ -831,7 +917,7 @@ fn following() {
             "192.168.56.11 and fd00:56::99",
         ),
     ] {
-        let chosen = start(selector.clone());
+        let chosen = chosen_by(selector.clone());
         assert_eq!(
             followed(&chosen, &chosen.underlay, &now)
                 .addresses
@@ -840,9 +926,12 @@ fn following() {
             "{selector}"
         );
     }
+}
 
-    // What a flag tells the peers stays, even where it was the interface's own address.
-    let told = select(
+#[test]
+fn public_address_of_a_flag_stays_when_the_interface_is_readdressed() {
+    let facts = vagrant();
+    let named = select(
         &Request {
             public: Some(Dual::V4("192.168.56.11".parse().unwrap())),
             ..request(BOTH, vec![name("enp0s8")])
@@ -851,7 +940,9 @@ fn following() {
     )
     .unwrap();
     assert_eq!(
-        followed(&told, &told.underlay, &now).public.to_string(),
+        followed(&named, &named.underlay, &readdressed())
+            .public
+            .to_string(),
         "192.168.56.11 and fd00:56::99"
     );
 }
@@ -897,9 +988,9 @@ fn links_follow_routes_and_stay_while_the_address_is_absent() {
 }
 
 #[test]
-fn what_is_wrong_with_the_underlay() {
+fn underlay_trouble_names_the_fault_and_the_remedy() {
     let chosen = select(&request(BOTH, vec![name("enp0s8")]), &vagrant()).unwrap();
-    let said = |change: &dyn Fn(&mut HostFacts), elsewhere: &[IpAddr]| {
+    let text = |change: &dyn Fn(&mut HostFacts), elsewhere: &[IpAddr]| {
         let mut facts = vagrant();
         change(&mut facts);
         let now = followed(&chosen, &chosen.underlay, &facts);
@@ -909,19 +1000,19 @@ fn what_is_wrong_with_the_underlay() {
     };
     let own =
         |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
-    assert_eq!(said(&|_| {}, &[]), "");
-    assert!(said(&|facts| drop(facts.interfaces.remove(2)), &[]).contains("enp0s8 is gone"));
+    assert_eq!(text(&|_| {}, &[]), "");
+    assert!(text(&|facts| drop(facts.interfaces.remove(2)), &[]).contains("enp0s8 is gone"));
     assert!(
-        said(&|facts| own(facts, &|one| one.up = false), &[])
+        text(&|facts| own(facts, &|one| one.up = false), &[])
             .contains("enp0s8 is down: bring it up with `ip link set enp0s8 up`")
     );
     assert!(
-        said(&|facts| own(facts, &|one| one.carrier = false), &[])
+        text(&|facts| own(facts, &|one| one.carrier = false), &[])
             .contains("enp0s8 has no carrier")
     );
-    // Another address of the family takes over; the last one's loss is told.
+    // Another address of the family takes over; the loss of the last one is reported.
     assert_eq!(
-        said(
+        text(
             &|facts| own(facts, &|one| one
                 .addresses
                 .retain(|address| address.ip() != ip("192.168.56.11"))),
@@ -929,7 +1020,7 @@ fn what_is_wrong_with_the_underlay() {
         ),
         ""
     );
-    let bare = said(
+    let bare = text(
         &|facts| {
             own(facts, &|one| {
                 one.addresses.retain(|address| address.ip().is_ipv6());
@@ -941,7 +1032,7 @@ fn what_is_wrong_with_the_underlay() {
         bare.contains("enp0s8 has lost its address 192.168.56.11: restore it"),
         "{bare}"
     );
-    let failed = said(
+    let failed = text(
         &|facts| own(facts, &|one| one.addresses[3].dad_failed = true),
         &[],
     );
@@ -954,15 +1045,15 @@ fn what_is_wrong_with_the_underlay() {
         let taken = facts.interfaces[2].addresses.split_off(3);
         facts.interfaces[4].addresses.extend(taken);
     };
-    let moved = said(&moves, &[]);
+    let moved = text(&moves, &[]);
     assert!(
         moved.contains("fd00:56::11 has moved from enp0s8 to v4only"),
         "{moved}"
     );
-    assert_eq!(said(&moves, &[ip("fd00:56::11")]), "");
+    assert_eq!(text(&moves, &[ip("fd00:56::11")]), "");
     // A new name is no trouble.
     assert_eq!(
-        said(
+        text(
             &|facts| own(facts, &|one| one.name = "wan0".to_owned()),
             &[]
         ),
@@ -971,7 +1062,7 @@ fn what_is_wrong_with_the_underlay() {
 }
 
 #[test]
-fn trouble_is_told_when_it_lasts_and_its_end_at_once() {
+fn trouble_is_reported_after_a_second_and_its_end_at_once() {
     let start = tokio::time::Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
     let mut alarm = Alarm::default();

@@ -18,42 +18,42 @@ const GRACE: Duration = Duration::from_secs(1);
 pub enum UnderlayTrouble {
     /// The interface is gone.
     Gone {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
     /// The interface is down.
     Down {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
     /// The interface has no carrier.
     NoCarrier {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
     /// The kernel does not let the address be used.
     Unusable {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The address.
+        /// Address of this node that is concerned.
         address: IpAddr,
-        /// Its state, in words.
+        /// State of the address, in words.
         state: &'static str,
     },
     /// The address is on another interface now.
     Moved {
-        /// The address.
+        /// Address of this node that is concerned.
         address: IpAddr,
-        /// Where it was.
+        /// Interface that had the address.
         from: String,
-        /// Where it is.
+        /// Interface that has the address now.
         to: String,
     },
     /// No interface of this host has the address any more.
     Lost {
         /// The interface that had it.
         interface: String,
-        /// The address.
+        /// Address of this node that is concerned.
         address: IpAddr,
     },
 }
@@ -184,14 +184,14 @@ fn addresses(underlay: &Underlay) -> impl Iterator<Item = IpAddr> + use<> {
 #[derive(Debug)]
 pub(super) struct Alarm<T> {
     since: Option<Instant>,
-    told: Option<T>,
+    reported: Option<T>,
 }
 
 impl<T> Default for Alarm<T> {
     fn default() -> Self {
         Self {
             since: None,
-            told: None,
+            reported: None,
         }
     }
 }
@@ -205,16 +205,16 @@ impl<T: Clone + PartialEq> Alarm<T> {
     ) -> (Option<Option<T>>, Option<Instant>) {
         if trouble.is_none() {
             self.since = None;
-            return (self.told.take().map(|_| None), None);
+            return (self.reported.take().map(|_| None), None);
         }
         let due = *self.since.get_or_insert(now) + GRACE;
         if now < due {
             return (None, Some(due));
         }
-        if trouble == self.told {
+        if trouble == self.reported {
             return (None, None);
         }
-        self.told.clone_from(&trouble);
+        self.reported.clone_from(&trouble);
         (Some(trouble), None)
     }
 }

@@ -1,5 +1,5 @@
-//! The interface of a node that the store knows, where nobody named one: an address that this node published stays; otherwise the first candidate
-//! that is no machine's own NAT and that no other node claims.
+//! Chooses the interface of a node that the store knows, if no flag names one: a published address of this node stays. Otherwise it is the first
+//! candidate that is not a machine's own NAT and that no other node claims.
 
 #[cfg(test)]
 mod tests;
@@ -17,17 +17,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use subnet_lease::manager::Claimant;
 use types::Family;
 
-/// The router of VirtualBox's and QEMU's own NAT, in which each machine is alone.
+/// The router of the NAT that VirtualBox and QEMU give to each machine.
 const NAT_ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// What speaks against an interface and its addresses.
+/// Why an interface and its addresses are in doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
-    /// Whether it is behind the NAT that VirtualBox and QEMU give to each machine alone, as far as can be told.
+    /// Whether it is probably behind the NAT that VirtualBox and QEMU give to each machine.
     pub is_nat: bool,
     /// Addresses that other nodes claim.
     pub claimed: BTreeMap<IpAddr, Claimant>,
-    /// Whether this node gave it up a short time ago.
+    /// Whether this node gave up the address a short time ago.
     pub was_left: bool,
 }
 
@@ -52,7 +52,7 @@ impl Doubt {
     }
 }
 
-/// Whether the store's servers can matter for the choice: nothing else speaks for an interface where the usual ones are in doubt.
+/// Whether the store's servers can matter for the choice: only if the preferred interfaces are in doubt.
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
         nat_network(interface, facts).is_some()
@@ -64,7 +64,7 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
 
-/// What speaks against an underlay.
+/// Returns why an underlay is in doubt.
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
     let addresses = || {
         [
@@ -85,7 +85,7 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
     }
 }
 
-/// The network of an interface in which VirtualBox or QEMU alone is the router.
+/// The network of an interface whose router is the NAT of VirtualBox or QEMU.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
     let router = IpAddr::V4(NAT_ROUTER);
     let leads_there = facts
@@ -153,7 +153,7 @@ pub(super) fn choose(
     })
 }
 
-/// A search through the candidates, with those that were passed over.
+/// A search through the candidates, with those that were skipped.
 struct Search<'a> {
     known: &'a KnownAddresses,
     request: &'a Request,
@@ -164,10 +164,10 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// What this node published last, if this host has it: what worked is not given up at a start, whoever claims it.
+    /// Returns the address that this node published last, if this host still has it: a start keeps what worked, whatever other nodes claim.
     fn published(&mut self) -> Option<Chosen> {
         if self.known.overwritten {
-            // It is not what the node chose.
+            // The operator chose the published address, not the node.
             return None;
         }
         for candidate in owned(
@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The first candidate that nothing speaks against.
+    /// Returns the first candidate that is not in doubt.
     fn undoubted(&mut self) -> Option<Chosen> {
         for candidate in owned(
             &self.known.internal,
@@ -225,7 +225,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns a candidate that nothing speaks against, and notes any other.
+    /// Returns a candidate that is not in doubt, and notes any other.
     fn consider(&mut self, candidate: Result<Candidate<'a>, Unfit>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
@@ -303,7 +303,7 @@ fn is_wanted(ip: IpAddr, request: &Request) -> bool {
     request.uses(Family::from(ip))
 }
 
-/// The warning about a choice for want of a better one.
+/// Makes the warning about a doubtful choice.
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {

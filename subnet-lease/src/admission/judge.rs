@@ -23,95 +23,137 @@ pub fn admitted(
         .filter(|lease| !terms.is_own(&lease.subnets))
         .collect();
     by_age.sort_by(|a, b| seniority(a, terms).cmp(&seniority(b, terms)));
-    let mut used = UsedSubnets::default();
-    let mut nodes = Nodes::default();
-    let mut identities = Identities::of(terms);
-    let mut refused = Vec::new();
-    let mut kept = Vec::with_capacity(by_age.len());
-    // Where the store assigns the subnets, a node's word about its address takes nobody's subnet away.
-    let claimed = if terms.config.assigned {
-        assigned(&by_age, terms)
-    } else {
-        UsedSubnets::default()
+    let mut judgement = Judgement {
+        terms,
+        before,
+        // Where the store assigns the subnets, a node's word about its address takes nobody's subnet away.
+        claimed: if terms.config.assigned {
+            assigned(&by_age, terms)
+        } else {
+            UsedSubnets::default()
+        },
+        used: UsedSubnets::default(),
+        nodes: Nodes::default(),
+        identities: Identities::of(terms),
+        kept: Vec::with_capacity(by_age.len()),
+        blank: raw
+            .unreadable()
+            .iter()
+            .filter_map(|subnets| trimmed(subnets, terms))
+            .collect(),
+        refused: Vec::new(),
     };
-    let nowhere = Nodes::default();
-    let mut blank: BTreeSet<Subnets> = raw
-        .unreadable()
-        .iter()
-        .filter_map(|subnets| trimmed(subnets, terms))
-        .collect();
     for lease in by_age {
-        let mut refuse = |half, why| {
-            refused.push(Refused {
-                subnets: lease.subnets,
-                half,
-                why,
-            });
-        };
-        let in_a_subnet = lease
-            .attrs
-            .addresses()
-            .find_map(|address| Some((address, claimed.holds(address)?)));
-        let placed = match in_a_subnet {
-            Some((address, net)) => Err(Why::InsideSubnet { address, net }),
-            None => placed(
-                lease,
-                terms,
-                &used,
-                if terms.config.assigned {
-                    &nowhere
-                } else {
-                    &nodes
-                },
-            ),
-        };
-        let subnets = match placed {
+        judgement.judge(lease);
+    }
+    let Judgement {
+        kept,
+        blank,
+        refused,
+        ..
+    } = judgement;
+    (LeaseTable::of(kept, blank), refused)
+}
+
+/// A judgement in progress, from the oldest lease to the youngest.
+struct Judgement<'a> {
+    terms: &'a Terms,
+    before: &'a LeaseTable,
+    /// Subnets that the store has assigned.
+    claimed: UsedSubnets,
+    /// What the leases judged so far use.
+    used: UsedSubnets,
+    nodes: Nodes,
+    identities: Identities,
+    kept: Vec<Arc<Lease>>,
+    /// Subnets that are in use without a lease in force.
+    blank: BTreeSet<Subnets>,
+    refused: Vec<Refused>,
+}
+
+impl Judgement<'_> {
+    fn judge(&mut self, lease: &Arc<Lease>) {
+        let subnets = match self.placed(lease) {
             Ok(subnets) => subnets,
             Err(why) => {
-                refuse(None, why);
-                continue;
+                self.refuse(lease, None, why);
+                return;
             }
         };
-        if let Err(why) = spoken_here(lease, &subnets, terms) {
-            refuse(None, why);
-            used.take(&subnets);
-            nodes.take(lease);
-            continue;
+        if let Err(why) = spoken_here(lease, &subnets, self.terms) {
+            self.refuse(lease, None, why);
+            self.occupy(&subnets, lease);
+            return;
         }
-        halves_left_out(lease, &subnets, terms)
-            .into_iter()
-            .for_each(|(half, why)| refuse(Some(half), why));
-        let in_reach = on_link(lease, &subnets, terms).unwrap_or(subnets);
-        let usable = match (terms.accepts)(lease) {
-            Err(why) => Err(Why::Unusable(Box::new(why))),
-            Ok(()) => identities
-                .take(lease)
-                .map_err(|used| used.why(lease, terms)),
-        };
-        let in_force = match usable {
-            Ok(()) if in_reach == lease.subnets => Some(lease.clone()),
-            Ok(()) => Some(Arc::new(Lease {
-                subnets: in_reach,
-                ..Lease::clone(lease)
-            })),
-            Err(why) => {
-                refuse(None, why);
-                let good = before
-                    .shared_lease(&subnets)
-                    .filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, terms));
-                good.filter(|good| identities.take(good).is_ok()).cloned()
-            }
-        };
-        used.take(&subnets);
-        nodes.take(in_force.as_ref().unwrap_or(lease));
+        for (half, why) in halves_left_out(lease, &subnets, self.terms) {
+            self.refuse(lease, Some(half), why);
+        }
+        let in_force = self.in_force(lease, &subnets);
+        self.occupy(&subnets, in_force.as_ref().unwrap_or(lease));
         match in_force {
-            Some(lease) => kept.push(lease),
+            Some(lease) => self.kept.push(lease),
             None => {
-                blank.insert(subnets);
+                self.blank.insert(subnets);
             }
         }
     }
-    (LeaseTable::of(kept, blank), refused)
+
+    fn refuse(&mut self, lease: &Lease, half: Option<IpNet>, why: Why) {
+        self.refused.push(Refused {
+            subnets: lease.subnets,
+            half,
+            why,
+        });
+    }
+
+    fn occupy(&mut self, subnets: &Subnets, lease: &Lease) {
+        self.used.take(subnets);
+        self.nodes.take(lease);
+    }
+
+    /// The subnets of a lease that do not conflict with the older ones.
+    fn placed(&self, lease: &Lease) -> Result<Subnets, Why> {
+        let in_a_subnet = lease
+            .attrs
+            .addresses()
+            .find_map(|address| Some((address, self.claimed.holds(address)?)));
+        if let Some((address, net)) = in_a_subnet {
+            return Err(Why::InsideSubnet { address, net });
+        }
+        if self.terms.config.assigned {
+            placed(lease, self.terms, &self.used, &Nodes::default())
+        } else {
+            placed(lease, self.terms, &self.used, &self.nodes)
+        }
+    }
+
+    /// The lease if the backend can use it, cut to what is in reach; else the last good value of the same node.
+    fn in_force(&mut self, lease: &Arc<Lease>, subnets: &Subnets) -> Option<Arc<Lease>> {
+        let usable = match (self.terms.accepts)(lease) {
+            Err(why) => Err(Why::Unusable(Box::new(why))),
+            Ok(()) => self
+                .identities
+                .take(lease)
+                .map_err(|used| used.why(lease, self.terms)),
+        };
+        if let Err(why) = usable {
+            self.refuse(lease, None, why);
+            let good = self
+                .before
+                .shared_lease(subnets)
+                .filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, self.terms))?;
+            return self.identities.take(good).is_ok().then(|| good.clone());
+        }
+        let in_reach = on_link(lease, subnets, self.terms).unwrap_or(*subnets);
+        Some(if in_reach == lease.subnets {
+            lease.clone()
+        } else {
+            Arc::new(Lease {
+                subnets: in_reach,
+                ..Lease::clone(lease)
+            })
+        })
+    }
 }
 
 /// Which lease is the older. Nodes are created in whole seconds: within one, the first by name is, as everywhere else among Nodes.

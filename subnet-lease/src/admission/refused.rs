@@ -134,21 +134,35 @@ impl Coded for Refused {
 const FREE_IT: &str =
     "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
 
+fn place(at: &Option<Addresses>) -> String {
+    at.map_or_else(|| "no public address".to_owned(), |at| at.to_string())
+}
+
+fn joined(links: &[IpNet]) -> String {
+    let links: Vec<String> = links.iter().map(ToString::to_string).collect();
+    links.join(", ")
+}
+
+impl Refused {
+    /// Writes the beginning of the text: which lease, or which half of one.
+    fn write_subject(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lease = self.subnets;
+        match (&self.why, self.half) {
+            (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => {
+                write!(f, "the value of {lease} cannot be used: ")
+            }
+            (Why::OurAddress { .. }, _) => Ok(()),
+            (_, Some(half)) => write!(f, "{half} of {lease} "),
+            (_, None) => write!(f, "{lease} "),
+        }
+    }
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| {
             let lease = self.subnets;
-            let place = |at: &Option<Addresses>| {
-                at.map_or_else(|| "no public address".to_owned(), |at| at.to_string())
-            };
-            match (&self.why, self.half) {
-                (Why::Unusable(_) | Why::SameIdentity { .. } | Why::OwnIdentity { .. }, None) => {
-                    write!(f, "the value of {lease} cannot be used: ")?;
-                }
-                (Why::OurAddress { .. }, _) => {}
-                (_, Some(half)) => write!(f, "{half} of {lease} ")?,
-                (_, None) => write!(f, "{lease} ")?,
-            }
+            self.write_subject(f)?;
             match &self.why {
                 Why::Outside(networks) => write!(f, "is not a subnet of {networks}"),
                 Why::OverlapsOurs(own) => write!(f, "overlaps this node's own {own}"),
@@ -178,24 +192,18 @@ impl fmt::Display for Refused {
                     "is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node \
                      an address outside the leased subnets (--iface or --public-ip there), or choose another Network"
                 ),
-                Why::NoAddress => {
-                    f.write_str("is published without an address of its family")?;
-                    f.write_str(if self.half.is_none() {
-                        ": its node cannot be reached"
-                    } else {
-                        ""
-                    })
+                Why::NoAddress if self.half.is_some() => {
+                    f.write_str("is published without an address of its family")
                 }
+                Why::NoAddress => f.write_str(
+                    "is published without an address of its family: its node cannot be reached",
+                ),
                 Why::OffLink { at, links, backend } => write!(
                     f,
                     "is published at {}, which is on no network of this node's underlay ({}): {backend} needs a direct link to each node. Connect the \
                      nodes to one network, choose another interface with --iface on one of them, or use the vxlan backend",
                     place(at),
-                    links
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect::<Vec<_>>()
-                        .join(", ")
+                    joined(links)
                 ),
                 Why::OtherBackend { at, theirs, ours } => write!(
                     f,

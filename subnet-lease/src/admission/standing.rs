@@ -196,7 +196,7 @@ mod tests {
 
     /// A step of the store: what is put and what goes, and whether nobody needs to be looked at for it but those.
     #[test]
-    fn who_is_in_nobodys_way_costs_nobody_anything() {
+    fn lease_without_conflict_changes_no_other() {
         let config =
             NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)
                 .unwrap();

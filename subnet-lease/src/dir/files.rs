@@ -370,7 +370,8 @@ fn clear(folder: &OwnedFd) {
         }) && unlinkat(folder, name.as_str(), UnlinkatFlags::NoRemoveDir).is_ok()
         {
             tracing::info!(
-                "removed {name}, a temporary file left beside the leases by a killed flanneld"
+                path = name,
+                "removed a temporary file left by a killed flanneld"
             );
         }
     }

@@ -244,66 +244,62 @@ impl Trouble {
 /// A configuration that works.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
+/// Writes what is wrong with the directory of the store.
+fn of_root(f: &mut fmt::Formatter<'_>, root: &Path, what: fmt::Arguments<'_>) -> fmt::Result {
+    write!(f, "the directory of leases {} {what}", root.display())
+}
+
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
-            Self::Missing(root) => write!(
+            Self::Missing(root) => of_root(
                 f,
-                "the directory of leases {} does not exist: mount it, or move it back",
-                root.display()
+                root,
+                format_args!("does not exist: mount it, or move it back"),
             ),
-            Self::Closed(root, fault) => write!(
-                f,
-                "the directory of leases {} cannot be opened: {fault}",
-                root.display()
-            ),
-            Self::Replaced(root) => write!(
-                f,
-                "the directory of leases {} is not the directory found at the start: put that one back, or restart flanneld to use this one",
-                root.display()
-            ),
-            Self::Unmounted(root) => write!(
-                f,
-                "the directory of leases {} is away, and a directory without a config is in its place: mount it, or move it back",
-                root.display()
-            ),
-            Self::ConfigNotRegular(root) => {
-                write!(
-                    f,
-                    "the directory of leases {} has a config that is not a regular file: put the file back",
-                    root.display()
-                )
+            Self::Closed(root, fault) => {
+                of_root(f, root, format_args!("cannot be opened: {fault}"))
             }
-            Self::ConfigGone(root) => write!(
+            Self::Replaced(root) => of_root(
                 f,
-                "the directory of leases {} no longer has a config: put it back",
-                root.display()
+                root,
+                format_args!(
+                    "is not the directory found at the start: put that one back, or restart flanneld to use this one"
+                ),
             ),
-            Self::ConfigUnknown(root, fault) => write!(
+            Self::Unmounted(root) => of_root(
                 f,
-                "the directory of leases {} cannot be read: config: {fault}",
-                root.display()
+                root,
+                format_args!(
+                    "is away, and a directory without a config is in its place: mount it, or move it back"
+                ),
             ),
-            Self::Unreadable(root, fault) => write!(
+            Self::ConfigNotRegular(root) => of_root(
                 f,
-                "the directory of leases {} cannot be read: {fault}",
-                root.display()
+                root,
+                format_args!("has a config that is not a regular file: put the file back"),
             ),
-            Self::SubnetsClosed(path, fault) => write!(
-                f,
-                "the directory {} cannot be opened: {fault}",
-                path.display()
-            ),
+            Self::ConfigGone(root) => {
+                of_root(f, root, format_args!("no longer has a config: put it back"))
+            }
+            Self::ConfigUnknown(root, fault) => {
+                of_root(f, root, format_args!("cannot be read: config: {fault}"))
+            }
+            Self::Unreadable(root, fault) => {
+                of_root(f, root, format_args!("cannot be read: {fault}"))
+            }
+            Self::SubnetsClosed(path, fault) => {
+                let path = path.display();
+                write!(f, "the directory {path} cannot be opened: {fault}")
+            }
             Self::SubnetsUnlisted(path, fault) => {
                 write!(f, "cannot read the directory {}: {fault}", path.display())
             }
-            Self::Hangs(root) => {
-                write!(
-                    f,
-                    "the directory of leases {} does not answer within {TIMEOUT:?}: its file system hangs",
-                    root.display()
-                )
-            }
+            Self::Hangs(root) => of_root(
+                f,
+                root,
+                format_args!("does not answer within {TIMEOUT:?}: its file system hangs"),
+            ),
             Self::NoThread(silence) => silence.fmt(f),
             Self::NoConfig(path) => {
                 write!(

@@ -106,7 +106,7 @@ mod tests {
     use std::time::Instant;
 
     #[tokio::test]
-    async fn what_hangs_is_waited_for_once_and_nothing_piles_up() {
+    async fn hanging_job_blocks_one_thread_only() {
         let worker = Worker::new(Duration::from_millis(50));
         assert_eq!(worker.run(|| 7).await, Ok(7));
         let (release, hung) = mpsc::channel::<()>();

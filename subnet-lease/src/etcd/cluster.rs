@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sole_endpoint_that_was_set_up_anew_is_followed() {
+    fn sole_endpoint_that_was_set_up_anew_is_followed() {
         let mut seen = Recognition::new(1);
         assert_eq!(
             (seen.answer(0, 1), seen.answer(0, 2), seen.answer(0, 2)),
@@ -88,7 +88,7 @@ mod tests {
     proptest! {
         /// The law, told from the whole history: another cluster is used exactly when each endpoint's last word since the right one's is that cluster.
         #[test]
-        fn a_move_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
+        fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);
             let (mut right, mut since) = (None, Vec::new());
             for (endpoint, cluster) in answers {

@@ -202,8 +202,9 @@ impl Connections {
             && !connection.cut.is_cancelled()
         {
             tracing::info!(
-                "the connection to etcd at {} is replaced: this host no longer has its local address {local}",
-                connection.endpoint
+                url = %connection.endpoint,
+                address = %local,
+                "replacing the connection to etcd: this host no longer has its local address"
             );
             connection.cut.cancel();
             connection.outdated.cancel();
@@ -405,7 +406,9 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), E
         Judgement::Right => Ok(()),
         Judgement::Moved(before) => {
             tracing::warn!(
-                "every endpoint now belongs to the etcd cluster {cluster:x} instead of {before:x}, which is used from now on"
+                from = %format_args!("{before:x}"),
+                to = %format_args!("{cluster:x}"),
+                "every endpoint now belongs to a new etcd cluster, which is used from now on"
             );
             Ok(())
         }

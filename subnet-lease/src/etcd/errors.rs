@@ -231,94 +231,97 @@ mod tests {
         etcd_client::Error::GRpcStatus(tonic::Status::new(code, text))
     }
 
+    /// The code and the text of a refusal, its kind, and whether etcd itself answered.
+    const REFUSALS: &[(Code, &str, FailureKind, bool)] = &[
+        (
+            Code::InvalidArgument,
+            "etcdserver: user name is empty",
+            FailureKind::NoUser,
+            false,
+        ),
+        (
+            Code::InvalidArgument,
+            "etcdserver: authentication failed, invalid user ID or password",
+            FailureKind::Credentials,
+            false,
+        ),
+        (
+            Code::Unauthenticated,
+            "etcdserver: invalid auth token",
+            FailureKind::StaleLogIn,
+            false,
+        ),
+        (
+            Code::InvalidArgument,
+            "etcdserver: revision of auth store is old",
+            FailureKind::StaleLogIn,
+            false,
+        ),
+        (
+            Code::FailedPrecondition,
+            "etcdserver: authentication is not enabled",
+            FailureKind::NoAuthentication,
+            false,
+        ),
+        (
+            Code::PermissionDenied,
+            "etcdserver: permission denied",
+            FailureKind::Permission,
+            true,
+        ),
+        (
+            Code::ResourceExhausted,
+            "etcdserver: mvcc: database space exceeded",
+            FailureKind::NoSpace,
+            true,
+        ),
+        (
+            Code::ResourceExhausted,
+            "etcdserver: too many requests",
+            FailureKind::Unavailable,
+            false,
+        ),
+        (
+            Code::Unavailable,
+            "etcdserver: request timed out",
+            FailureKind::TimedOut,
+            false,
+        ),
+        (
+            Code::Unavailable,
+            "tcp connect error",
+            FailureKind::Unreachable(ConnectFailure::Other),
+            false,
+        ),
+        (
+            Code::Unknown,
+            "transport error",
+            FailureKind::Unreachable(ConnectFailure::Other),
+            false,
+        ),
+        (
+            Code::OutOfRange,
+            "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes",
+            FailureKind::TooLarge,
+            true,
+        ),
+        (
+            Code::OutOfRange,
+            "etcdserver: mvcc: required revision has been compacted",
+            FailureKind::Refused(11),
+            true,
+        ),
+        (
+            Code::NotFound,
+            "etcdserver: requested lease not found",
+            FailureKind::Refused(5),
+            true,
+        ),
+    ];
+
     #[test]
     fn refusals_have_kinds() {
-        for (code, text, want, answer) in [
-            (
-                Code::InvalidArgument,
-                "etcdserver: user name is empty",
-                FailureKind::NoUser,
-                false,
-            ),
-            (
-                Code::InvalidArgument,
-                "etcdserver: authentication failed, invalid user ID or password",
-                FailureKind::Credentials,
-                false,
-            ),
-            (
-                Code::Unauthenticated,
-                "etcdserver: invalid auth token",
-                FailureKind::StaleLogIn,
-                false,
-            ),
-            (
-                Code::InvalidArgument,
-                "etcdserver: revision of auth store is old",
-                FailureKind::StaleLogIn,
-                false,
-            ),
-            (
-                Code::FailedPrecondition,
-                "etcdserver: authentication is not enabled",
-                FailureKind::NoAuthentication,
-                false,
-            ),
-            (
-                Code::PermissionDenied,
-                "etcdserver: permission denied",
-                FailureKind::Permission,
-                true,
-            ),
-            (
-                Code::ResourceExhausted,
-                "etcdserver: mvcc: database space exceeded",
-                FailureKind::NoSpace,
-                true,
-            ),
-            (
-                Code::ResourceExhausted,
-                "etcdserver: too many requests",
-                FailureKind::Unavailable,
-                false,
-            ),
-            (
-                Code::Unavailable,
-                "etcdserver: request timed out",
-                FailureKind::TimedOut,
-                false,
-            ),
-            (
-                Code::Unavailable,
-                "tcp connect error",
-                FailureKind::Unreachable(ConnectFailure::Other),
-                false,
-            ),
-            (
-                Code::Unknown,
-                "transport error",
-                FailureKind::Unreachable(ConnectFailure::Other),
-                false,
-            ),
-            (
-                Code::OutOfRange,
-                "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes",
-                FailureKind::TooLarge,
-                true,
-            ),
-            (
-                Code::OutOfRange,
-                "etcdserver: mvcc: required revision has been compacted",
-                FailureKind::Refused(11),
-                true,
-            ),
-            (
-                Code::NotFound,
-                "etcdserver: requested lease not found",
-                FailureKind::Refused(5),
-                true,
-            ),
-        ] {
+        for &(code, text, want, answer) in REFUSALS {
             let error = status(code, text);
             assert_eq!((kind(&error), is_answer(&error)), (want, answer), "{text}");
             assert_eq!(words(&error), text);

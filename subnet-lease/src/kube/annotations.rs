@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn annotations_survive_a_round_trip() {
         let data = RawJson::parse(r#"{"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#).ok();
         for (v4, v6, backend, data) in [
             (Some([10, 99, 0, 11].into()), None, "vxlan", data.clone()),

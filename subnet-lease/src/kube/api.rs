@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parser_quotes_is_left_out() {
+    fn parser_error_leaves_out_quoted_text() {
         for (text, want) in [
             (
                 r#"users[0].user: invalid type: string "s3c\"r\\et", expected struct AuthInfo at line 7"#,

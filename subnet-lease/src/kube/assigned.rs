@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_both_values() {
+    fn mismatch_is_named_with_both_values() {
         let nobody = Nodes::new("n1");
         for (config, cidrs, parts) in [
             (
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_node_has_a_subnet() {
+    fn older_node_keeps_the_subnet() {
         let mut others = Nodes::new("n2");
         others.put(node("n1", 5, r#"["10.244.1.0/24"]"#), Duration::ZERO);
         let why = |created| assigned(V4, &node("n2", created, r#"["10.244.1.0/25"]"#), &others);

@@ -149,56 +149,60 @@ mod tests {
     use types::problem::StoreCause;
     use types::{Coded, Detail};
 
+    fn refused(code: u16, message: &str) -> Failure {
+        let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
+        Failure::refused(
+            "https://a:6443",
+            "list Nodes",
+            StatusCode::from_u16(code).unwrap(),
+            None,
+            &body,
+        )
+    }
+
+    /// A status, its code and cause, and the steps after a read and after a write.
+    const REFUSALS: &[(u16, &str, StoreCause, [Step; 2])] = &[
+        (
+            401,
+            "kubernetes-credentials",
+            StoreCause::User,
+            [Step::Anew; 2],
+        ),
+        (
+            403,
+            "kubernetes-forbidden",
+            StoreCause::Role,
+            [Step::Stay; 2],
+        ),
+        (
+            429,
+            "kubernetes-unavailable",
+            StoreCause::Other,
+            [Step::NextServer; 2],
+        ),
+        (
+            500,
+            "kubernetes-unavailable",
+            StoreCause::Other,
+            [Step::NextServer, Step::Stay],
+        ),
+        (
+            503,
+            "kubernetes-unavailable",
+            StoreCause::Other,
+            [Step::NextServer; 2],
+        ),
+        (
+            422,
+            "kubernetes-refused",
+            StoreCause::Other,
+            [Step::Stay; 2],
+        ),
+    ];
+
     #[test]
-    fn refusals_say_what_to_do() {
-        let refused = |code: u16, message: &str| {
-            let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
-            Failure::refused(
-                "https://a:6443",
-                "list Nodes",
-                StatusCode::from_u16(code).unwrap(),
-                None,
-                &body,
-            )
-        };
-        for (status, code, cause, steps) in [
-            (
-                401,
-                "kubernetes-credentials",
-                StoreCause::User,
-                [Step::Anew; 2],
-            ),
-            (
-                403,
-                "kubernetes-forbidden",
-                StoreCause::Role,
-                [Step::Stay; 2],
-            ),
-            (
-                429,
-                "kubernetes-unavailable",
-                StoreCause::Other,
-                [Step::NextServer; 2],
-            ),
-            (
-                500,
-                "kubernetes-unavailable",
-                StoreCause::Other,
-                [Step::NextServer, Step::Stay],
-            ),
-            (
-                503,
-                "kubernetes-unavailable",
-                StoreCause::Other,
-                [Step::NextServer; 2],
-            ),
-            (
-                422,
-                "kubernetes-refused",
-                StoreCause::Other,
-                [Step::Stay; 2],
-            ),
-        ] {
+    fn refusals_name_code_cause_and_step() {
+        for &(status, code, cause, steps) in REFUSALS {
             let failure = refused(status, "because");
             assert_eq!(
                 (
@@ -220,6 +224,10 @@ mod tests {
                 "{failure:?}"
             );
         }
+    }
+
+    #[test]
+    fn refusals_are_recognised_by_status() {
         assert!(refused(429, "x").is_busy() && !refused(503, "x").is_busy());
         assert!(
             refused(403, "x")

@@ -158,7 +158,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             // A single lost answer is nothing to tell; both followers see the same.
             if failures > 1 && self.only.is_none() && self.told.news(Some(&why)) {
-                tracing::warn!(code = %why.problem.code, "the watch on Nodes is interrupted; the last known state stays in force: {why}");
+                tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted, the last known state stays in force");
             }
             self.sink.interrupted(&why);
             tokio::time::sleep(pause).await;

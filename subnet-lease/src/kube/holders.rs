@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gets_nothing_is_in_nobodys_way() {
+    fn rejected_claim_does_not_block_others() {
         let holders = Holders::among(vec![
             claim(3, "c", "10.244.1.0/24"),
             // Between both: it overlaps the older one, and the younger one overlaps it.

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flannel_needs_is_read() {
+    fn node_reads_the_fields_that_flannel_needs() {
         let node = read(
             r#"{"kind":"Node","metadata":{"name":"n1","uid":"u","resourceVersion":"17","creationTimestamp":"1970-01-01T00:01:00Z",
                 "annotations":{"a":"b","flannel.alpha.coreos.com/public-ip":"10.0.0.1","flannel.alpha.coreos.com/odd":7}},
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_counts_as_absent() {
+    fn odd_field_of_a_node_counts_as_absent() {
         let node = read(
             r#"{"metadata":{"name":"n1","resourceVersion":7,"annotations":null},"spec":7,"status":{"addresses":{},"conditions":[{}]}}"#,
         );

@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_nodes_with_one_subnet_the_older_has_it() {
+    fn older_of_two_nodes_gets_the_shared_subnet() {
         let mut nodes = Nodes::new("me");
         nodes.replace(
             vec![up("b", 7, 1), up("a", 8, 1), up("me", 1, 9), up("c", 9, 3)],
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_leaves_its_subnet_alone() {
+    fn unreadable_node_keeps_its_subnet() {
         let mut nodes = Nodes::new("me");
         nodes.put(up("a", 1, 1), NOW);
         let (good, _) = nodes.leases(NOW);

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_is_put_back_at_once_and_then_seldom() {
+    fn annotation_is_restored_at_once_and_then_seldom() {
         let at = Duration::from_secs;
         let mut pace = Pace::default();
         assert_eq!(pace.next(RESTORE_EVERY, at(5)), at(5));

@@ -135,6 +135,76 @@ struct Written {
     retry: Option<Duration>,
 }
 
+impl Written {
+    /// Writes what is due. Returns when to look again, where the last write was a moment ago.
+    async fn publish(
+        &mut self,
+        publisher: &mut Publisher,
+        node: &Node,
+        attrs: &LeaseAttrs,
+        due: &Due,
+        now: Duration,
+    ) -> Result<Option<Duration>, Failure> {
+        let annotations = self.annotate(publisher, node, attrs, due, now).await?;
+        let condition = if due.condition {
+            self.clear_condition(publisher, node, now).await?
+        } else {
+            None
+        };
+        Ok([annotations, condition].into_iter().flatten().min())
+    }
+
+    async fn annotate(
+        &mut self,
+        publisher: &mut Publisher,
+        node: &Node,
+        attrs: &LeaseAttrs,
+        due: &Due,
+        now: Duration,
+    ) -> Result<Option<Duration>, Failure> {
+        // An overwrite of the operator's also changes what is wanted.
+        let says = annotations::wanted(attrs, &node.annotations);
+        if !due.annotations.is_empty() {
+            let by_us = self.says.as_ref() != Some(&says);
+            if !by_us {
+                let at = self.annotations.next(RESTORE_EVERY, now);
+                if at > now {
+                    return Ok(Some(at));
+                }
+                let names: Vec<&str> = due.annotations.keys().map(String::as_str).collect();
+                tracing::warn!(
+                    node = node.name,
+                    key = names.join(", "),
+                    "another writer changed this Node's annotations, restoring them"
+                );
+                self.annotations.wrote(now);
+            }
+            publisher.annotations(node, attrs).await?;
+        }
+        (self.attrs, self.says) = (Some(attrs.clone()), Some(says));
+        Ok(None)
+    }
+
+    async fn clear_condition(
+        &mut self,
+        publisher: &mut Publisher,
+        node: &Node,
+        now: Duration,
+    ) -> Result<Option<Duration>, Failure> {
+        let at = self.condition.next(CONDITION_EVERY, now);
+        if at > now {
+            return Ok(Some(at));
+        }
+        publisher.condition(node).await?;
+        self.condition.wrote(now);
+        tracing::info!(
+            node = node.name,
+            "the Node's condition NetworkUnavailable is False, pods can be scheduled"
+        );
+        Ok(None)
+    }
+}
+
 /// The other nodes do not know this node's address yet.
 struct AddressUnpublished(String);
 
@@ -295,59 +365,12 @@ impl Holding<'_> {
         {
             return (None, Some(retry));
         }
-        let mut next: Option<Duration> = None;
-        let mut failed: Option<Failure> = None;
-        // An overwrite of the operator's changes what is wanted, too.
-        let says = annotations::wanted(attrs, &node.annotations);
-        let by_us = written.says.as_ref() != Some(&says);
-        if !due.annotations.is_empty() {
-            let at = if by_us {
-                now
-            } else {
-                written.annotations.next(RESTORE_EVERY, now)
-            };
-            if at <= now {
-                if !by_us {
-                    let names: Vec<&str> = due.annotations.keys().map(String::as_str).collect();
-                    tracing::warn!(
-                        "another writer changed this Node's annotations ({}): restoring them",
-                        names.join(", ")
-                    );
-                    written.annotations.wrote(now);
-                }
-                match publisher.annotations(node, attrs).await {
-                    Ok(()) => (written.attrs, written.says) = (Some(attrs.clone()), Some(says)),
-                    Err(failure) => failed = Some(failure),
-                }
-            } else {
-                next = Some(at);
-            }
-        } else {
-            (written.attrs, written.says) = (Some(attrs.clone()), Some(says));
-        }
-        if due.condition && failed.is_none() {
-            let at = written.condition.next(CONDITION_EVERY, now);
-            if at <= now {
-                match publisher.condition(node).await {
-                    Ok(()) => {
-                        written.condition.wrote(now);
-                        tracing::info!(
-                            "the condition NetworkUnavailable of the Node {} is False: pods can be scheduled",
-                            node.name
-                        );
-                    }
-                    Err(failure) => failed = Some(failure),
-                }
-            } else {
-                next = Some(next.map_or(at, |next| next.min(at)));
-            }
-        }
-        match failed {
-            None => {
+        match written.publish(publisher, node, attrs, &due, now).await {
+            Ok(next) => {
                 (written.failures, written.retry) = (0, None);
                 (None, next)
             }
-            Some(failure) => {
+            Err(failure) => {
                 let pause = failure.retry_after.unwrap_or_default().max(
                     RETRY
                         .after(written.failures)

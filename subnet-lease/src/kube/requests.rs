@@ -35,10 +35,10 @@ impl Extras {
     fn told(told: &AtomicBool, failure: &Failure, lost: &str) {
         if failure.status == Some(StatusCode::FORBIDDEN) {
             if !told.swap(true, Relaxed) {
-                tracing::info!("{lost}: {}", failure.trouble);
+                tracing::info!(error = %failure.trouble, "{lost}");
             }
         } else {
-            tracing::debug!("{lost}: {}", failure.trouble);
+            tracing::debug!(error = %failure.trouble, "{lost}");
         }
     }
 

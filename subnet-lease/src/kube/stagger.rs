@@ -1,4 +1,4 @@
-//! Keeps the nodes of a cluster from asking the API all at once, without a word between them: pure but for the dice.
+//! Spreads API requests over time without coordination between nodes. Pure except for randomness.
 
 use super::node::Node;
 use super::nodes::trimmed;
@@ -90,18 +90,18 @@ impl RequestStagger {
     }
 }
 
-/// How long a node waits before its first list of all Nodes, page by page: nothing, unless its host has booted and may be one of many.
+/// The delay before a node's first list of all Nodes, page by page: zero, unless its host has just booted, perhaps together with others.
 ///
-/// A Node that is younger than the boot was just added to the cluster: it waits for nobody.
-pub(super) fn turn(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
+/// A Node that is younger than the boot was just added to the cluster: it does not wait.
+pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
     let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
     if up > BOOTED || own.created >= booted {
         return Duration::ZERO;
     }
-    let turn = place(own, networks)
+    let place = place(own, networks)
         .and_then(|place| u32::try_from(place % u128::from(TURNS)).ok())
         .unwrap_or(0);
-    Duration::from_secs(1) * turn / TURNS_A_SECOND
+    Duration::from_secs(1) * place / TURNS_A_SECOND
 }
 
 /// Which of the network's subnets of its size a Node has, counted from 0.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_come_back_one_after_the_other() {
+    fn shares_spread_over_the_time_of_all_nodes() {
         let stagger = RequestStagger::default();
         assert_eq!(stagger.share(), Duration::ZERO);
         stagger.set(3);
@@ -200,7 +200,7 @@ mod tests {
         ] {
             let networks = networks(config);
             let turns: Vec<Duration> = (0..500)
-                .map(|at| turn(&node(NOW - 100, &cidr(at)), &networks, up, NOW))
+                .map(|at| boot_delay(&node(NOW - 100, &cidr(at)), &networks, up, NOW))
                 .collect();
             let second = Duration::from_secs(1);
             let within = |from: &Duration| {
@@ -220,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_starts_alone_waits_for_nobody() {
+    fn single_node_starts_without_delay() {
         let networks = networks(r#"{"Network":"10.244.0.0/14"}"#);
         let wait = |created, up| {
-            turn(
+            boot_delay(
                 &node(created, "10.245.0.0/24"),
                 &networks,
                 Duration::from_secs(up),
@@ -251,7 +251,7 @@ mod tests {
         );
         for cidr in ["10.42.1.0/24", "10.0.0.0/8", "fd00::/64", "x", "0.0.0.0/0"] {
             assert_eq!(
-                turn(&node(0, cidr), &networks, Duration::ZERO, NOW),
+                boot_delay(&node(0, cidr), &networks, Duration::ZERO, NOW),
                 Duration::ZERO,
                 "{cidr}"
             );
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_guessed_until_it_is_known() {
+    fn cluster_size_is_guessed_until_nodes_are_counted() {
         let stagger = RequestStagger::default();
         stagger.guess(
             &node(0, "10.244.199.0/24"),

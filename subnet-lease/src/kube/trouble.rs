@@ -112,6 +112,15 @@ pub enum NetConfFault {
     TooLong(usize),
 }
 
+impl fmt::Display for NetConfFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(words) => f.write_str(words),
+            Self::TooLong(limit) => write!(f, "it has more than {limit} bytes"),
+        }
+    }
+}
+
 /// What is not as it has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeTrouble {
@@ -347,6 +356,19 @@ impl Coded for KubeTrouble {
     }
 }
 
+/// The end of the text of a refusal: how to get the permission.
+fn remedy_of_refusal(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            "; the token or the certificate is not accepted: has it expired, is this host's clock right, was the service account deleted?"
+        }
+        StatusCode::FORBIDDEN => {
+            "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml"
+        }
+        _ => "",
+    }
+}
+
 impl fmt::Display for KubeTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| {
@@ -355,14 +377,7 @@ impl fmt::Display for KubeTrouble {
                 write!(f, "the Kubernetes API at {server} did not answer a request to {what}: {why}")
             }
             Self::Refused { server, what, status, said } => {
-                let remedy = match *status {
-                    StatusCode::UNAUTHORIZED => {
-                        "; the token or the certificate is not accepted: has it expired, is this host's clock right, was the service account deleted?"
-                    }
-                    StatusCode::FORBIDDEN => "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml",
-                    _ => "",
-                };
-                let number = status.as_u16();
+                let (number, remedy) = (status.as_u16(), remedy_of_refusal(*status));
                 write!(f, "the Kubernetes API at {server} refused a request to {what} ({number}): {}{remedy}", said.words)
             }
             Self::TooLarge { server, what, limit } => {
@@ -408,16 +423,12 @@ impl fmt::Display for KubeTrouble {
                 "the annotation {key} of Node {node} is {value}, which is no {family} address: correct it (kubectl annotate node {node} --overwrite \
                  {key}=ADDRESS) or remove it (kubectl annotate node {node} {key}-)"
             ),
-            Self::NetConf(path, fault) => {
-                write!(f, "failed to read net conf: {}: ", path.display())?;
-                match fault {
-                    NetConfFault::System(words) => f.write_str(words)?,
-                    NetConfFault::TooLong(limit) => write!(f, "it has more than {limit} bytes")?,
-                }
-                f.write_str(
-                    "; it comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts (another path: --net-config-path)",
-                )
-            }
+            Self::NetConf(path, fault) => write!(
+                f,
+                "failed to read net conf: {}: {fault}; it comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts \
+                 (another path: --net-config-path)",
+                path.display()
+            ),
             Self::Config(path, error) => write!(f, "error parsing subnet config: {}: {error}", path.display()),
             Self::Discontinuity { server, node, gone } => {
                 let why = if *gone { "is gone" } else { "is an older one than before" };

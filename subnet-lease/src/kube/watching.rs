@@ -102,12 +102,12 @@ impl<'a> Watching<'a> {
             .filter(|(name, why)| self.counters.unreadable(name, (*why).clone().into()));
         let news: Vec<_> = news.collect();
         for (name, why) in news.iter().take(LINES) {
-            tracing::warn!("the Node {name} is not used: {why}");
+            tracing::warn!(node = %name, error = %why, "a Node is not used");
         }
         if news.len() > LINES {
             tracing::warn!(
-                "{} more Nodes are not used; /status names them all",
-                news.len() - LINES
+                count = news.len() - LINES,
+                "more Nodes are not used; /status names them all"
             );
         }
         self.counters

@@ -7,6 +7,7 @@ use crate::manager::{Held, boot_time};
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use types::Coded;
 
 /// A store that answers the protocol's requests, each within a deadline.
 #[async_trait]
@@ -45,9 +46,9 @@ pub(crate) async fn drive<T>(
         let step = coroutine.step(boot_time());
         for told in coroutine.told() {
             if told.warning {
-                tracing::warn!("{}", told.news);
+                tracing::warn!(code = told.news.code(), reason = %told.news, "this node's lease was changed in the store");
             } else {
-                tracing::info!("{}", told.news);
+                tracing::info!(code = told.news.code(), reason = %told.news, "this node's lease has changed");
             }
         }
         if let Some(state) = state {

@@ -95,7 +95,7 @@ impl Following {
         if let Some(why) = why
             && self.told.news(Some(why))
         {
-            tracing::warn!(code = %why.problem.code, "the watch of the leases is interrupted, everything stays as it is: {why}");
+            tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted, everything stays as it is");
         }
     }
 

@@ -56,23 +56,35 @@ struct Holder {
     renewal: Duration,
     proof: Duration,
     renewal_failures: u32,
+    defence: Defence,
+    /// What the daemon wants the peers to know; the tenure has what the store is known to hold.
+    wanted: LeaseAttrs,
+    publication: Publication,
+    /// Writes that got no answer: a value in the store that is among them is ours.
+    unsure: Vec<LeaseAttrs>,
+}
+
+/// The defence of the key against other writers.
+#[derive(Default)]
+struct Defence {
     /// When the key may be written back again.
-    may_defend: Duration,
-    /// How many edits by hand were undone lately.
+    next_write: Duration,
+    /// How many manual edits were undone lately.
     corrections: u32,
     /// Until when the node is not ready after a foreign overwrite.
     distrusted_until: Duration,
     /// Until when a foreign identity may leave by itself.
     grace: Duration,
-    /// What the daemon wants the peers to know; the tenure has what the store is known to hold.
-    wanted: LeaseAttrs,
-    /// Since when the two differ.
-    unpublished: Option<Duration>,
-    /// When it is tried next to tell it, and how often that failed.
-    telling: Duration,
-    telling_failures: u32,
-    /// Writes that got no answer: a value in the store that is among them is ours.
-    unsure: Vec<LeaseAttrs>,
+}
+
+/// The publication of changed attributes.
+#[derive(Default)]
+struct Publication {
+    /// Since when the store does not hold what the daemon wants.
+    pending_since: Option<Duration>,
+    /// When the next attempt is due.
+    next: Duration,
+    failures: u32,
 }
 
 /// Keeps the lease until it is lost for good.
@@ -82,14 +94,9 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
         renewal: tenure.renewed + RENEWAL,
         proof: now,
         renewal_failures: 0,
-        may_defend: Duration::ZERO,
-        corrections: 0,
-        distrusted_until: Duration::ZERO,
-        grace: Duration::ZERO,
+        defence: Defence::default(),
         wanted: tenure.attrs.clone(),
-        unpublished: None,
-        telling: Duration::ZERO,
-        telling_failures: 0,
+        publication: Publication::default(),
         unsure: Vec::new(),
         io,
         claim,
@@ -99,21 +106,22 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
     loop {
         holder.show();
         let now = holder.io.now();
-        let outcome = if holder.unpublished.is_some() && holder.telling <= now {
+        let outcome = if holder.publication.pending_since.is_some()
+            && holder.publication.next <= now
+        {
             holder.tell().await
         } else if holder.renewal <= now {
             holder.renew().await
         } else if holder.proof <= now {
             holder.prove(false).await
         } else {
-            let until = holder
-                .renewal
-                .min(holder.proof)
-                .min(if holder.unpublished.is_some() {
-                    holder.telling
+            let until = holder.renewal.min(holder.proof).min(
+                if holder.publication.pending_since.is_some() {
+                    holder.publication.next
                 } else {
                     Duration::MAX
-                });
+                },
+            );
             match holder.io.wait(Some(until)).await {
                 None => Ok(()),
                 Some(Notice::Written(entry)) if entry.modified <= holder.tenure.modified => Ok(()),
@@ -121,7 +129,7 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
                 Some(Notice::Deleted(revision)) if revision <= holder.tenure.modified => Ok(()),
                 Some(Notice::Deleted(_)) => holder.put_back().await,
                 Some(Notice::Reconnected) => {
-                    holder.telling = now;
+                    holder.publication.next = now;
                     holder.prove(false).await
                 }
                 Some(Notice::Discontinuity) => holder.prove(true).await,
@@ -137,11 +145,12 @@ pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -
 impl Holder {
     fn show(&self) {
         let renewed = (self.tenure.lease != 0).then_some(self.tenure.renewed);
-        let distrusted = self.distrusted_until > self.io.now();
+        let distrusted = self.defence.distrusted_until > self.io.now();
         let lease = self.tenure.lease();
-        let failing = self.renewal_failures > 0 || self.telling_failures > 0;
+        let failing = self.renewal_failures > 0 || self.publication.failures > 0;
         let unpublished = self
-            .unpublished
+            .publication
+            .pending_since
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
             .map(|since| Unpublished {
                 since,
@@ -205,7 +214,7 @@ impl Holder {
             lease: self.tenure.lease,
         });
         if discontinuity {
-            self.grace = self.io.now() + GRACE;
+            self.defence.grace = self.io.now() + GRACE;
         }
         match txn(&self.io, compare, Vec::new(), &key).await {
             Err(failure) => {
@@ -278,11 +287,13 @@ impl Holder {
                 self.correct(&item, news).await
             }
             Verdict::Overwritten => {
-                self.distrusted_until = now + DISTRUST;
+                self.defence.distrusted_until = now + DISTRUST;
                 self.defend(&item, false, None).await
             }
-            Verdict::AskLastSeen | Verdict::Displaced | Verdict::Taken if now < self.grace => {
-                self.proof = self.grace;
+            Verdict::AskLastSeen | Verdict::Displaced | Verdict::Taken
+                if now < self.defence.grace =>
+            {
+                self.proof = self.defence.grace;
                 Ok(())
             }
             Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(

@@ -305,6 +305,81 @@ impl Coded for LeaseProblem {
     }
 }
 
+fn write_address_in_use(
+    f: &mut fmt::Formatter<'_>,
+    own: &Place,
+    holder: &Holder,
+    subnets: &Subnets,
+    key: &str,
+    choice: Option<&Choice>,
+) -> fmt::Result {
+    write!(
+        f,
+        "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Nodes that \
+         share an address cannot be reached separately. This is usual where every machine has the same address on its NAT interface \
+         (Vagrant's 10.0.2.15): name the interface that connects the nodes. ",
+        own.public, own.node.name, own.node.id,
+    )?;
+    if let Some(choice) = choice {
+        let Choice {
+            interface,
+            why,
+            interfaces,
+        } = choice;
+        write!(
+            f,
+            "This node chose {interface}: {why}. Its interfaces:\n{interfaces}Start it with --iface=NAME of the one that reaches the other nodes."
+        )?;
+    }
+    write!(
+        f,
+        " If the other node is gone for good, its lease can be taken over \
+         3 minutes after its last keepalive (or after a change of etcd's leader); `flannelctl release {key}` frees it at once."
+    )
+}
+
+fn write_out_of_subnets(
+    f: &mut fmt::Formatter<'_>,
+    pools: &[Pool],
+    closed: &[IpNet],
+) -> fmt::Result {
+    let sizes: Vec<String> = pools
+        .iter()
+        .map(|pool| format!("{} in {}", pool.size(), pool.network))
+        .collect();
+    let closed: Vec<String> = closed.iter().map(ToString::to_string).collect();
+    let closed = if closed.is_empty() {
+        String::new()
+    } else {
+        format!(
+            ", or overlaps {}, the network of the nodes",
+            closed.join(" and ")
+        )
+    };
+    write!(
+        f,
+        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free one; widen Network or SubnetMax, choose a \
+         longer SubnetLen for new clusters, or free leases of nodes that are gone with `flannelctl release`.",
+        sizes.join(", ")
+    )
+}
+
+fn write_identity_in_use(
+    f: &mut fmt::Formatter<'_>,
+    own: &Place,
+    name: &impl fmt::Display,
+    address: &impl fmt::Display,
+    subnets: &impl fmt::Display,
+) -> fmt::Result {
+    write!(
+        f,
+        "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last \
+                 3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this one its own \
+                 /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
+        own.node.id, own.node.name, own.public,
+    )
+}
+
 impl fmt::Display for LeaseProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         types::problem::text(f, self, |f| match self {
@@ -314,43 +389,13 @@ impl fmt::Display for LeaseProblem {
                 subnets,
                 key,
                 choice,
-            } => {
-                write!(
-                    f,
-                    "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Nodes that \
-                     share an address cannot be reached separately. This is usual where every machine has the same address on its NAT interface \
-                     (Vagrant's 10.0.2.15): name the interface that connects the nodes. ",
-                    own.public, own.node.name, own.node.id,
-                )?;
-                if let Some(choice) = choice {
-                    let Choice {
-                        interface,
-                        why,
-                        interfaces,
-                    } = &**choice;
-                    write!(
-                        f,
-                        "This node chose {interface}: {why}. Its interfaces:\n{interfaces}Start it with --iface=NAME of the one that reaches the other nodes."
-                    )?;
-                }
-                write!(
-                    f,
-                    " If the other node is gone for good, its lease can be taken over \
-                     3 minutes after its last keepalive (or after a change of etcd's leader); `flannelctl release {key}` frees it at once."
-                )
-            }
+            } => write_address_in_use(f, own, holder, subnets, key, choice.as_deref()),
             Self::IdentityInUse {
                 own,
                 name,
                 address,
                 subnets,
-            } => write!(
-                f,
-                "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last \
-                 3 minutes; this machine is named {} and has the address {}. Cloned machines share an identity: give this one its own \
-                 /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
-                own.node.id, own.node.name, own.public,
-            ),
+            } => write_identity_in_use(f, own, name, address, subnets),
             Self::Contested { own, name, subnets } => write!(
                 f,
                 "the lease {subnets} of this node (id {}, address {}) is kept alive by another running flanneld with the same identity and address, \
@@ -400,27 +445,7 @@ impl fmt::Display for LeaseProblem {
                 "the lease subnets/{key} of this node was rewritten by a Go flannel (or by hand) with this node's address: another machine may have the \
                  same address. The data plane is left alone, and the lease is written back once a minute; look for a second machine with this address."
             ),
-            Self::OutOfSubnets { pools, closed } => {
-                let sizes: Vec<String> = pools
-                    .iter()
-                    .map(|pool| format!("{} in {}", pool.size(), pool.network))
-                    .collect();
-                let closed: Vec<String> = closed.iter().map(ToString::to_string).collect();
-                let closed = if closed.is_empty() {
-                    String::new()
-                } else {
-                    format!(
-                        ", or overlaps {}, the network of the nodes",
-                        closed.join(" and ")
-                    )
-                };
-                write!(
-                    f,
-                    "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free one; widen Network or SubnetMax, choose a \
-                     longer SubnetLen for new clusters, or free leases of nodes that are gone with `flannelctl release`.",
-                    sizes.join(", ")
-                )
-            }
+            Self::OutOfSubnets { pools, closed } => write_out_of_subnets(f, pools, closed),
             Self::Unpublished(Unpublished::Other) => {
                 f.write_str("the peers do not know yet that this node's lease has changed")
             }

@@ -64,7 +64,7 @@ impl fmt::Display for Unreadable {
 
 fn tell(counters: &Counters, key: &str, why: &Problem) {
     if counters.unreadable(key, why.clone()) {
-        tracing::warn!(code = %why.code, key = %excerpt(key), "a lease in the store cannot be read and is skipped: {why}");
+        tracing::warn!(code = %why.code, key = %excerpt(key), error = %why, "a lease in the store cannot be read and is skipped");
     }
 }
 

@@ -17,7 +17,7 @@ cases! {
     a_restart_keeps_the_lease: [],
     nodes_get_distinct_subnets: [],
     a_moved_node_keeps_its_subnet: [],
-    what_subnet_env_names_is_wished_for: [Choice],
+    subnet_of_subnet_env_is_preferred: [Choice],
     no_lease_holds_a_node: [Keys, Choice],
     a_full_pool_is_waited_for: [Keys, Choice],
     a_go_lease_is_adopted_when_the_underlay_was_named: [Keys],
@@ -111,7 +111,7 @@ async fn a_moved_node_keeps_its_subnet(bed: Bed) {
     assert!(bed.get(&key(&again)).unwrap().contains("192.168.56.102"));
 }
 
-async fn what_subnet_env_names_is_wished_for(bed: Bed) {
+async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     bed.configure(CONFIG);
     let mut one = claim("one", 101);
     one.host.previous = Some(subnets("10.5.77.0-24"));

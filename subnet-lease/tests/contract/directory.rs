@@ -10,7 +10,7 @@ use subnet_lease::manager::SubnetManager;
 cases! {
     a_directory_that_is_away_changes_nothing: [Files],
     a_link_is_no_lease: [Files],
-    what_a_killed_daemon_left_is_cleared: [Files],
+    temporary_files_of_a_killed_daemon_are_removed: [Files],
 }
 
 async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
@@ -113,7 +113,7 @@ async fn a_link_is_no_lease(bed: Bed) {
 }
 
 /// Left by a daemon that was killed while it wrote.
-async fn what_a_killed_daemon_left_is_cleared(bed: Bed) {
+async fn temporary_files_of_a_killed_daemon_are_removed(bed: Bed) {
     let folder = bed.folder().unwrap();
     bed.configure(CONFIG);
     let manager = bed.manager();

@@ -5,6 +5,7 @@ use crate::case::cases;
 use crate::etcd_server::EtcdServer;
 use crate::node::{CONFIG, Follower, acquire, attrs, claim, eventually, hold, key};
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
@@ -18,20 +19,31 @@ cases! {
     tls_says_which_side_refuses_what: [Etcd],
 }
 
+/// A certificate authority: its certificate as PEM, and what signs with its key.
+fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    let cert = params.self_signed(&key).unwrap();
+    (cert.pem(), rcgen::Issuer::new(params, key))
+}
+
+/// Writes a file with a time of modification so far in the future: file systems may count in whole seconds.
+fn write_newer(path: &Path, text: &str, seconds: u64) {
+    std::fs::write(path, text).unwrap();
+    std::fs::File::open(path)
+        .unwrap()
+        .set_modified(std::time::SystemTime::now() + Duration::from_secs(seconds))
+        .unwrap();
+}
+
 async fn tls_needs_a_ca_alone(bed: Bed) {
     let plain = bed.etcd();
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let authority = |name: &str| {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
-        let cert = params.self_signed(&key).unwrap();
-        (cert.pem(), rcgen::Issuer::new(params, key))
-    };
     let (ca, issuer) = authority("ca");
     let leaf = |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
@@ -87,33 +99,22 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
         assert!(reached(&manager).await);
         // Another CA's bundle: refused by name, and accepted again once the files are right.
         let (stranger, _) = authority("stranger");
-        std::fs::write(path("ca.pem"), &stranger).unwrap();
-        std::fs::File::open(path("ca.pem"))
-            .unwrap()
-            .set_modified(std::time::SystemTime::now() + Duration::from_secs(2))
-            .unwrap();
+        write_newer(&path("ca.pem"), &stranger, 2);
         let Err(Error::Unavailable(why)) = manager.network_config().await else {
             panic!()
         };
         assert!(why.to_string().contains("certificate"), "{why}");
-        std::fs::write(path("ca.pem"), format!("{stranger}{ca}")).unwrap();
-        std::fs::File::open(path("ca.pem"))
-            .unwrap()
-            .set_modified(std::time::SystemTime::now() + Duration::from_secs(4))
-            .unwrap();
+        write_newer(&path("ca.pem"), &format!("{stranger}{ca}"), 4);
         assert!(reached(&manager).await);
         std::fs::write(path("ca.pem"), &ca).unwrap();
     }
 }
 
-async fn passwords(bed: Bed) {
-    // Tokens that expire within the test.
-    let mut server =
-        EtcdServer::new(bed.etcd().version).with(&["--auth-token-ttl=3".to_owned()], false);
-    server.start();
-    server.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
+/// Adds root, and the user flannel with the permissions that flanneld needs.
+fn add_users(server: &EtcdServer) {
     for args in [
         &["user", "add", "root:rootpw"][..],
+        &["user", "grant-role", "root", "root"],
         &["role", "add", "flannel"],
         &[
             "role",
@@ -132,10 +133,19 @@ async fn passwords(bed: Bed) {
         ],
         &["user", "add", "flannel:secret"],
         &["user", "grant-role", "flannel", "flannel"],
-        &["user", "add", "nobody:nothing"],
-        &["user", "grant-role", "root", "root"],
-        &["auth", "enable"],
     ] {
+        server.ctl(args);
+    }
+}
+
+async fn passwords(bed: Bed) {
+    // Tokens that expire within the test.
+    let mut server =
+        EtcdServer::new(bed.etcd().version).with(&["--auth-token-ttl=3".to_owned()], false);
+    server.start();
+    server.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
+    add_users(&server);
+    for args in [&["user", "add", "nobody:nothing"][..], &["auth", "enable"]] {
         server.ctl(args);
     }
     let as_user = |name: &str, password: &str| -> Arc<dyn SubnetManager> {
@@ -190,30 +200,7 @@ async fn passwords(bed: Bed) {
 async fn authentication_comes_and_goes(bed: Bed) {
     bed.configure(CONFIG);
     let server = bed.etcd();
-    for args in [
-        &["user", "add", "root:rootpw"][..],
-        &["user", "grant-role", "root", "root"],
-        &["role", "add", "flannel"],
-        &[
-            "role",
-            "grant-permission",
-            "flannel",
-            "read",
-            &format!("{PREFIX}/config"),
-        ],
-        &[
-            "role",
-            "grant-permission",
-            "flannel",
-            "readwrite",
-            "--prefix=true",
-            &format!("{PREFIX}/subnets"),
-        ],
-        &["user", "add", "flannel:secret"],
-        &["user", "grant-role", "flannel", "flannel"],
-    ] {
-        server.ctl(args);
-    }
+    add_users(server);
     let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(EtcdOptions {
         endpoints: vec![server.endpoint()],
         prefix: PREFIX.to_owned(),
@@ -280,18 +267,9 @@ impl Pki {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut issuers = ["ca", "stranger"].map(|name| {
-            let key = rcgen::KeyPair::generate().unwrap();
-            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-            params
-                .distinguished_name
-                .push(rcgen::DnType::CommonName, name);
-            std::fs::write(
-                folder.path().join(format!("{name}.pem")),
-                params.self_signed(&key).unwrap().pem(),
-            )
-            .unwrap();
-            Some(rcgen::Issuer::new(params, key))
+            let (pem, issuer) = authority(name);
+            std::fs::write(folder.path().join(format!("{name}.pem")), pem).unwrap();
+            Some(issuer)
         });
         let stranger = Self {
             folder,
@@ -328,6 +306,137 @@ impl Pki {
 
     fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// A port of an etcd server that a client asks.
+#[derive(Clone, Copy)]
+enum Port {
+    Tls,
+    /// The server requires a client certificate.
+    Mutual,
+    /// The server's certificate has expired.
+    Expired,
+    /// The server's certificate is for another address.
+    OtherAddress,
+    /// Another authority signed the server's certificate.
+    OtherAuthority,
+    PlainAskedForTls,
+    TlsAskedForPlain,
+}
+
+/// The port, the CA file and the certificate of a client, and the parts of the text of the failure.
+const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
+    (
+        Port::Expired,
+        "ca.pem",
+        None,
+        &[
+            "this node refuses etcd's certificate",
+            "CN=old-server, issued by CN=ca",
+            "until 2021-02-03",
+            "expired",
+        ],
+    ),
+    (
+        Port::OtherAddress,
+        "ca.pem",
+        None,
+        &[
+            "this node refuses etcd's certificate",
+            "issued for",
+            "10.9.9.9",
+            "--etcd-endpoints",
+        ],
+    ),
+    (
+        Port::OtherAuthority,
+        "ca.pem",
+        None,
+        &[
+            "this node refuses etcd's certificate",
+            "issued by CN=stranger",
+            "ca.pem did not sign it",
+            "--etcd-cafile",
+        ],
+    ),
+    (
+        Port::Mutual,
+        "ca.pem",
+        None,
+        &["etcd wants a client certificate", "--etcd-certfile"],
+    ),
+    (
+        Port::Mutual,
+        "ca.pem",
+        Some("old-node"),
+        &[
+            "etcd refuses this node's certificate",
+            "old-node.pem",
+            "CN=old-node",
+            "until 2021-02-03",
+            "expired",
+        ],
+    ),
+    (
+        Port::Mutual,
+        "ca.pem",
+        Some("foreign"),
+        &[
+            "etcd refuses this node's certificate",
+            "foreign.pem",
+            "issued by CN=stranger",
+            "--trusted-ca-file",
+        ],
+    ),
+    (
+        Port::Tls,
+        "node.key",
+        None,
+        &["node.key holds no certificate", "--etcd-cafile"],
+    ),
+    (
+        Port::PlainAskedForTls,
+        "ca.pem",
+        None,
+        &["etcd does not speak TLS there", "http://"],
+    ),
+    (
+        Port::TlsAskedForPlain,
+        "ca.pem",
+        None,
+        &["etcd speaks TLS there", "https://", "--etcd-cafile"],
+    ),
+    (Port::Mutual, "ca.pem", Some("node"), &["etcdctl put"]),
+];
+
+/// Fails at every try for one reason, whose text has these parts.
+async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
+    let mut logged = LogOnce::default();
+    for turn in 0..12 {
+        let Err(Error::Unavailable(why)) = manager.network_config().await else {
+            panic!("{parts:?}: nothing is configured there")
+        };
+        for part in parts {
+            assert!(why.to_string().contains(part), "{part:?} is missing: {why}");
+        }
+        assert_eq!(
+            logged.news(Some(&why)),
+            turn == 0,
+            "another reason at try {turn}: {why}"
+        );
+        assert!(
+            ![
+                "AlertDescription",
+                "BadCertificate",
+                "UnknownIssuer",
+                "Kind::",
+                "transport error"
+            ]
+            .iter()
+            .any(|debug| why.to_string().contains(debug)),
+            "{why}"
+        );
     }
 }
 
@@ -369,94 +478,14 @@ async fn tls_says_which_side_refuses_what(bed: Bed) {
         serve("elsewhere", false),
         serve("foreign", false),
     ];
-    let https: Vec<String> = servers.iter().map(EtcdServer::endpoint).collect();
-    let to_plain = plain.endpoint().replace("http://", "https://");
-    let to_tls = https[0].replace("https://", "http://");
-    for (endpoint, ca, identity, parts) in [
-        (
-            &https[2],
-            "ca.pem",
-            None,
-            &[
-                "this node refuses etcd's certificate",
-                "CN=old-server, issued by CN=ca",
-                "until 2021-02-03",
-                "expired",
-            ][..],
-        ),
-        (
-            &https[3],
-            "ca.pem",
-            None,
-            &[
-                "this node refuses etcd's certificate",
-                "issued for",
-                "10.9.9.9",
-                "--etcd-endpoints",
-            ],
-        ),
-        (
-            &https[4],
-            "ca.pem",
-            None,
-            &[
-                "this node refuses etcd's certificate",
-                "issued by CN=stranger",
-                "ca.pem did not sign it",
-                "--etcd-cafile",
-            ],
-        ),
-        (
-            &https[1],
-            "ca.pem",
-            None,
-            &["etcd wants a client certificate", "--etcd-certfile"],
-        ),
-        (
-            &https[1],
-            "ca.pem",
-            Some("old-node"),
-            &[
-                "etcd refuses this node's certificate",
-                "old-node.pem",
-                "CN=old-node",
-                "until 2021-02-03",
-                "expired",
-            ],
-        ),
-        (
-            &https[1],
-            "ca.pem",
-            Some("foreign"),
-            &[
-                "etcd refuses this node's certificate",
-                "foreign.pem",
-                "issued by CN=stranger",
-                "--trusted-ca-file",
-            ],
-        ),
-        (
-            &https[0],
-            "node.key",
-            None,
-            &["node.key holds no certificate", "--etcd-cafile"],
-        ),
-        (
-            &to_plain,
-            "ca.pem",
-            None,
-            &["etcd does not speak TLS there", "http://"],
-        ),
-        (
-            &to_tls,
-            "ca.pem",
-            None,
-            &["etcd speaks TLS there", "https://", "--etcd-cafile"],
-        ),
-        (&https[1], "ca.pem", Some("node"), &["etcdctl put"]),
-    ] {
+    let endpoint = |port: Port| match port {
+        Port::PlainAskedForTls => plain.endpoint().replace("http://", "https://"),
+        Port::TlsAskedForPlain => servers[0].endpoint().replace("https://", "http://"),
+        server => servers[server as usize].endpoint(),
+    };
+    for &(port, ca, identity, parts) in TLS_FAILURES {
         let manager = EtcdManager::new(EtcdOptions {
-            endpoints: vec![endpoint.clone()],
+            endpoints: vec![endpoint(port)],
             prefix: PREFIX.to_owned(),
             ca: Some(pki.path(ca)),
             identity: identity.map(|name| {
@@ -467,31 +496,6 @@ async fn tls_says_which_side_refuses_what(bed: Bed) {
             }),
             ..EtcdOptions::default()
         });
-        let mut told = LogOnce::default();
-        for turn in 0..12 {
-            let Err(Error::Unavailable(why)) = manager.network_config().await else {
-                panic!("{parts:?}: nothing is configured there")
-            };
-            for part in parts {
-                assert!(why.to_string().contains(part), "{part:?} is missing: {why}");
-            }
-            assert_eq!(
-                told.news(Some(&why)),
-                turn == 0,
-                "another reason at try {turn}: {why}"
-            );
-            assert!(
-                ![
-                    "AlertDescription",
-                    "BadCertificate",
-                    "UnknownIssuer",
-                    "Kind::",
-                    "transport error"
-                ]
-                .iter()
-                .any(|debug| why.to_string().contains(debug)),
-                "{why}"
-            );
-        }
+        assert_failure(&manager, parts).await;
     }
 }

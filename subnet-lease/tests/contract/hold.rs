@@ -11,7 +11,7 @@ use subnet_lease::manager::{Error, Lost};
 cases! {
     attributes_are_republished: [],
     a_connection_made_anew_goes_on: [],
-    a_holder_is_heard_of: [Keys],
+    holder_is_seen_by_its_keepalive: [Keys],
     a_deleted_key_comes_back: [Keys],
     a_taken_key_is_lost: [Keys],
     reservations_stay: [Keys, Expiry],
@@ -66,7 +66,7 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
 }
 
 /// Whoever wonders whether a peer is alive asks about its lease alone.
-async fn a_holder_is_heard_of(bed: Bed) {
+async fn holder_is_seen_by_its_keepalive(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();

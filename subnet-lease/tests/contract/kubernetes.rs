@@ -15,10 +15,10 @@ use tokio::sync::watch;
 cases! {
     an_outage_of_the_api_is_survived: [Nodes],
     a_node_without_pod_cidr_is_waited_for: [Nodes],
-    of_two_nodes_with_one_pod_cidr_the_older_has_it: [Nodes],
+    older_of_two_nodes_gets_the_shared_pod_cidr: [Nodes],
     a_node_that_is_gone_is_held_until_another_has_its_subnet: [Nodes],
     another_pod_cidr_ends_the_lease: [Nodes],
-    what_others_write_stays_and_ours_comes_back: [Nodes],
+    foreign_annotations_stay_and_ours_are_restored: [Nodes],
     nodes_that_cannot_be_read_touch_nobody: [Nodes],
     peers_are_judged_by_the_network_that_was_corrected: [Nodes],
     configuration_is_read_again_once_the_lease_has_ended: [Nodes],
@@ -113,7 +113,7 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
     assert_eq!(lease.subnets, subnets(&bed.here("10.5.9.0-24")));
 }
 
-async fn of_two_nodes_with_one_pod_cidr_the_older_has_it(bed: Bed) {
+async fn older_of_two_nodes_gets_the_shared_pod_cidr(bed: Bed) {
     bed.configure(CONFIG);
     // In one second the first by name is the older: so it is here in any case.
     bed.cluster().create("a", &json!(["10.5.1.0/24"]), &PEER);
@@ -215,7 +215,7 @@ async fn another_pod_cidr_ends_the_lease(bed: Bed) {
 }
 
 /// Two writers of one Node, each at its own annotations: nothing of either is lost.
-async fn what_others_write_stays_and_ours_comes_back(bed: Bed) {
+async fn foreign_annotations_stay_and_ours_are_restored(bed: Bed) {
     const PATCHES: usize = 300;
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));

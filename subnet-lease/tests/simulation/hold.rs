@@ -193,7 +193,7 @@ impl Bench {
 }
 
 #[test]
-fn a_new_address_is_told_at_once_whatever_becomes_of_the_answers() {
+fn new_address_is_published_at_once_although_answers_are_lost() {
     for fates in [
         vec![],
         vec![Fate::Lost],
@@ -240,7 +240,7 @@ fn a_new_address_is_told_at_once_whatever_becomes_of_the_answers() {
 }
 
 #[test]
-fn what_is_not_told_yet_is_shown() {
+fn unpublished_address_is_reported() {
     let mut bench = Bench::new();
     bench.fates = vec![Fate::Lost; 4];
     bench
@@ -341,7 +341,7 @@ fn a_lost_write_back_does_not_wait_a_minute() {
 }
 
 #[test]
-fn a_hand_that_does_not_stop_is_answered_ever_more_slowly() {
+fn repeated_edits_are_undone_with_growing_pauses() {
     let mut bench = Bench::new();
     let writes = bench.store.writes;
     for _ in 0..600 {
@@ -353,7 +353,7 @@ fn a_hand_that_does_not_stop_is_answered_ever_more_slowly() {
 }
 
 #[test]
-fn a_reservation_by_hand_is_told_once() {
+fn manual_reservation_is_logged_once() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         let value = bench.value();
@@ -371,7 +371,7 @@ fn a_reservation_by_hand_is_told_once() {
 }
 
 #[test]
-fn a_deleted_key_comes_back_on_the_same_lease_and_is_told() {
+fn deleted_key_is_restored_on_its_lease_and_logged() {
     let mut bench = Bench::new();
     let lease = bench.lease();
     let key = bench.key.clone();

@@ -191,10 +191,33 @@ impl World {
 
     fn fault(&mut self) {
         let at = self.rng.random_range(0..self.nodes.len());
-        let now = self.now;
         let span = Duration::from_millis(self.rng.random_range(100..400_000));
         let short = Duration::from_millis(self.rng.random_range(10..20_000));
         let line = match self.rng.random_range(0..100) {
+            kind @ 0..=61 => Some(self.disturb_node(kind, at, span, short)),
+            62..=68 => self.delete_key(),
+            69..=75 => self.reserve_key(),
+            76..=79 => Some(self.leave_backup_key()),
+            80..=83 => {
+                self.backups.push(self.store.clone());
+                Some("backup".to_owned())
+            }
+            84..=87 => self.restore_store(),
+            88..=91 if self.scenario == Scenario::MovingAddresses && self.nodes.len() > 2 => {
+                Some(self.swap_addresses(short))
+            }
+            92..=95 if self.go_acts => self.overwrite_as_go(at),
+            _ => None,
+        };
+        if let Some(line) = line {
+            self.say(&line);
+        }
+    }
+
+    /// A node crashes, reboots, is stopped or is cut off.
+    fn disturb_node(&mut self, kind: i32, at: usize, span: Duration, short: Duration) -> String {
+        let now = self.now;
+        match kind {
             0..=24 => {
                 self.nodes[at].crash(now + short);
                 format!("n{at} crashes")
@@ -221,120 +244,116 @@ impl World {
                 }
                 format!("n{at} stopped for {span:?}")
             }
-            47..=61 => {
+            _ => {
                 self.nodes[at].cut = now + span;
                 format!("n{at} cut off for {span:?}")
             }
-            62..=68 => {
-                let keys: Vec<String> = self.store.keys.keys().cloned().collect();
-                let Some(key) = pick(&mut self.rng, &keys) else {
-                    return;
-                };
-                // An operator who deletes a reservation gives it up.
-                self.reserved.retain(|(reserved, _)| *reserved != key);
-                self.touched.insert(key.clone(), now);
-                self.store.delete(&key, now);
-                format!("operator deletes {key}")
-            }
-            69..=75 => {
-                let keys: Vec<String> = self
-                    .store
-                    .keys
-                    .keys()
-                    .filter(|key| wire::parse_key(key).is_some())
-                    .cloned()
-                    .collect();
-                let Some(key) = pick(&mut self.rng, &keys) else {
-                    return;
-                };
-                let Some(entry) = self.store.keys.get(&key).cloned() else {
-                    return;
-                };
-                let value = String::from_utf8_lossy(&entry.value).into_owned();
-                let _ = self.store.write(
-                    &Write::Put {
-                        key: key.clone(),
-                        value: value.clone(),
-                        lease: 0,
-                    },
-                    now,
-                );
-                if let Ok(attrs) = wire::parse_value(value.as_bytes())
-                    && let Some(address) = attrs.public_ip
-                {
-                    self.reserved.retain(|(reserved, _)| *reserved != key);
-                    self.reserved.push((key.clone(), address));
-                }
-                self.touched.insert(key.clone(), now);
-                format!("operator reserves {key}")
-            }
-            76..=79 => {
-                let key = format!("10.5.{}.0-24.bak", self.rng.random_range(1..16));
-                let _ = self.store.write(
-                    &Write::Put {
-                        key: key.clone(),
-                        value: "x".into(),
-                        lease: 0,
-                    },
-                    now,
-                );
-                format!("operator leaves {key}")
-            }
-            80..=83 => {
-                self.backups.push(self.store.clone());
-                "backup".to_owned()
-            }
-            84..=87 => {
-                let Some(old) = self.backups.last().cloned() else {
-                    return;
-                };
-                self.store.restore(&old, now);
-                self.restored = Some(now);
-                self.reserved.clear();
-                "store restored".to_owned()
-            }
-            88..=91 if self.scenario == Scenario::MovingAddresses && self.nodes.len() > 2 => {
-                let (a, b) = (self.nodes[0].address, self.nodes[1].address);
-                self.nodes[0].address = b;
-                self.nodes[1].address = a;
-                self.nodes[0].crash(now + short);
-                self.nodes[1].crash(now + short + Duration::from_secs(1));
-                self.reserved.clear();
-                "n0 and n1 swap their addresses".to_owned()
-            }
-            92..=95 if self.go_acts => {
-                let address = self.nodes[at].address;
-                let keys: Vec<String> = self
-                    .store
-                    .keys
-                    .values()
-                    .filter(|entry| {
-                        wire::parse_value(&entry.value)
-                            .is_ok_and(|attrs| attrs.public_ip == Some(address))
-                    })
-                    .map(|entry| entry.key.clone())
-                    .collect();
-                let Some(key) = pick(&mut self.rng, &keys) else {
-                    return;
-                };
-                self.store.next_lease += 1;
-                let lease = self.store.next_lease;
-                self.store.leases.insert(lease, now);
-                let _ = self.store.write(
-                    &Write::Put {
-                        key: key.clone(),
-                        value: format!(r#"{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"host-gw"}}"#),
-                        lease,
-                    },
-                    now,
-                );
-                self.touched.insert(key.clone(), now);
-                self.reserved.retain(|(reserved, _)| *reserved != key);
-                format!("a Go flannel writes over {key}")
-            }
-            _ => return,
-        };
-        self.say(&line);
+        }
+    }
+
+    fn delete_key(&mut self) -> Option<String> {
+        let keys: Vec<String> = self.store.keys.keys().cloned().collect();
+        let key = pick(&mut self.rng, &keys)?;
+        // An operator who deletes a reservation gives it up.
+        self.reserved.retain(|(reserved, _)| *reserved != key);
+        self.touched.insert(key.clone(), self.now);
+        self.store.delete(&key, self.now);
+        Some(format!("operator deletes {key}"))
+    }
+
+    fn reserve_key(&mut self) -> Option<String> {
+        let now = self.now;
+        let keys: Vec<String> = self
+            .store
+            .keys
+            .keys()
+            .filter(|key| wire::parse_key(key).is_some())
+            .cloned()
+            .collect();
+        let key = pick(&mut self.rng, &keys)?;
+        let entry = self.store.keys.get(&key).cloned()?;
+        let value = String::from_utf8_lossy(&entry.value).into_owned();
+        let _ = self.store.write(
+            &Write::Put {
+                key: key.clone(),
+                value: value.clone(),
+                lease: 0,
+            },
+            now,
+        );
+        if let Ok(attrs) = wire::parse_value(value.as_bytes())
+            && let Some(address) = attrs.public_ip
+        {
+            self.reserved.retain(|(reserved, _)| *reserved != key);
+            self.reserved.push((key.clone(), address));
+        }
+        self.touched.insert(key.clone(), now);
+        Some(format!("operator reserves {key}"))
+    }
+
+    fn leave_backup_key(&mut self) -> String {
+        let now = self.now;
+        let key = format!("10.5.{}.0-24.bak", self.rng.random_range(1..16));
+        let _ = self.store.write(
+            &Write::Put {
+                key: key.clone(),
+                value: "x".into(),
+                lease: 0,
+            },
+            now,
+        );
+        format!("operator leaves {key}")
+    }
+
+    fn restore_store(&mut self) -> Option<String> {
+        let now = self.now;
+        let old = self.backups.last().cloned()?;
+        self.store.restore(&old, now);
+        self.restored = Some(now);
+        self.reserved.clear();
+        Some("store restored".to_owned())
+    }
+
+    fn swap_addresses(&mut self, short: Duration) -> String {
+        let now = self.now;
+        let (a, b) = (self.nodes[0].address, self.nodes[1].address);
+        self.nodes[0].address = b;
+        self.nodes[1].address = a;
+        self.nodes[0].crash(now + short);
+        self.nodes[1].crash(now + short + Duration::from_secs(1));
+        self.reserved.clear();
+        "n0 and n1 swap their addresses".to_owned()
+    }
+
+    fn overwrite_as_go(&mut self, at: usize) -> Option<String> {
+        let now = self.now;
+        let address = self.nodes[at].address;
+        let keys: Vec<String> = self
+            .store
+            .keys
+            .values()
+            .filter(|entry| {
+                wire::parse_value(&entry.value).is_ok_and(|attrs| attrs.public_ip == Some(address))
+            })
+            .map(|entry| entry.key.clone())
+            .collect();
+        let key = pick(&mut self.rng, &keys)?;
+        self.store.next_lease += 1;
+        let lease = self.store.next_lease;
+        self.store.leases.insert(lease, now);
+        let _ = self.store.write(
+            &Write::Put {
+                key: key.clone(),
+                value: format!(
+                    r#"{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"host-gw"}}"#
+                ),
+                lease,
+            },
+            now,
+        );
+        self.touched.insert(key.clone(), now);
+        self.reserved.retain(|(reserved, _)| *reserved != key);
+        Some(format!("a Go flannel writes over {key}"))
     }
 
     /// Nobody gains for a moment what a healthy node holds, unless somebody else had a hand in it.

@@ -196,7 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_hides_becomes_visible() {
+    fn hidden_characters_become_visible() {
         for (text, want) in [
             ("node-1.example", "node-1.example"),
             ("ü 節点 \u{5e9}\u{5dc} ✓", "ü 節点 \u{5e9}\u{5dc} ✓"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut() {
+    fn long_value_is_cut() {
         let long = value(&"n".repeat(70_000)).into_owned();
         assert!(
             long.chars().count() <= VALUE && long.ends_with("n… (70000 bytes)"),
@@ -273,7 +273,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_made_safe_stays_as_it_is(text in text()) {
+        fn safe_text_stays_unchanged(text in text()) {
             let safe = value(&text).into_owned();
             prop_assert_eq!(&value(&safe), &safe);
             prop_assert_eq!(&line(&safe), &safe);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_states_the_later_is_the_worse() {
+    fn states_are_ordered_by_severity() {
         assert!(State::ALL.is_sorted());
         assert!(State::ALL.is_sorted_by_key(|state| state.impact()));
     }

@@ -109,7 +109,7 @@ fn devices_are_removed_by_name_and_kind() {
         ("wg0", "wireguard"),
         ("docker0", "bridge"),
     ];
-    for (list, gone, told) in [
+    for (list, gone, keeps) in [
         (&ours[..], true, false),
         (&doubtful, false, true),
         (&others, false, false),
@@ -124,7 +124,7 @@ fn devices_are_removed_by_name_and_kind() {
                     !removed(&inventory, &evidence()).is_empty(),
                     !kept(&inventory, &evidence()).is_empty()
                 ),
-                (gone, told),
+                (gone, keeps),
                 "{name} {kind}"
             );
         }

@@ -15,7 +15,7 @@ pub(super) struct Shadows<'a> {
 }
 
 impl<'a> Shadows<'a> {
-    /// For the peers of a sighting. `is_there` tells whether a wanted object is in place.
+    /// For the peers of a sighting. `is_there` returns whether a wanted object is in place.
     pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
         // A route for all peers, as to the packet engine's device, is nobody's.
         let common: Vec<(&Key, &Value)> = sighting

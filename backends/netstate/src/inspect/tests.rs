@@ -1,4 +1,4 @@
-//! What is told of prepared states.
+//! Reports about prepared states.
 
 use super::*;
 use crate::diff::diff;
@@ -149,7 +149,7 @@ fn wrong(inspection: &Inspection) -> Vec<(&str, &ObjectState)> {
         .collect()
 }
 
-fn stranger(to: &str, metric: u32, value: Value) -> Seen {
+fn foreign_object(to: &str, metric: u32, value: Value) -> Seen {
     Seen {
         key: Key::Route(net(to), metric),
         value,
@@ -158,7 +158,7 @@ fn stranger(to: &str, metric: u32, value: Value) -> Seen {
 }
 
 #[test]
-fn a_healthy_node_is_as_wanted() {
+fn healthy_node_is_in_sync() {
     let found = look(&healthy());
     assert_eq!(
         (wrong(&found), found.foreign.len(), found.objects.len()),
@@ -199,10 +199,11 @@ fn a_healthy_node_is_as_wanted() {
 #[test]
 fn the_kernels_route_to_our_own_address_is_nobodys() {
     let mut sighting = healthy();
-    sighting
-        .survey
-        .objects
-        .push(stranger("10.244.1.0/32", 256, route("", "flannel.1", 2)));
+    sighting.survey.objects.push(foreign_object(
+        "10.244.1.0/32",
+        256,
+        route("", "flannel.1", 2),
+    ));
     assert_eq!(look(&sighting).foreign, []);
     for (to, dev, protocol) in [
         ("10.244.1.1/32", "flannel.1", 2),
@@ -213,13 +214,13 @@ fn the_kernels_route_to_our_own_address_is_nobodys() {
         sighting
             .survey
             .objects
-            .push(stranger(to, 256, route("", dev, protocol)));
+            .push(foreign_object(to, 256, route("", dev, protocol)));
         assert_eq!(look(&sighting).foreign.len(), 1, "{to} {dev} {protocol}");
     }
 }
 
 #[test]
-fn what_is_missing_or_different_is_told() {
+fn missing_and_different_objects_are_reported() {
     let mut sighting = healthy();
     let name = device("flannel.1");
     sighting
@@ -236,7 +237,7 @@ fn what_is_missing_or_different_is_told() {
     spec.mtu = 1400;
     sighting.survey.objects = surveyed(&sighting.have);
     let found = look(&sighting);
-    let told: Vec<(ObjectKind, &ObjectState, Option<&str>)> = found
+    let reported: Vec<(ObjectKind, &ObjectState, Option<&str>)> = found
         .objects
         .iter()
         .filter(|object| object.state != ObjectState::AsWanted)
@@ -244,7 +245,7 @@ fn what_is_missing_or_different_is_told() {
         .collect();
     let link = "flannel.1 mtu 1400 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning";
     assert_eq!(
-        told,
+        reported,
         [
             (ObjectKind::Link, &ObjectState::Different, Some(link)),
             (
@@ -288,12 +289,12 @@ fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
 }
 
 #[test]
-fn a_refused_route_has_the_reason_and_who_is_in_the_way() {
+fn refused_route_has_its_reason_and_the_conflicting_route() {
     let mut sighting = healthy();
     let key = Key::Route(net("10.244.2.0/24"), 0);
     sighting.have.0.remove(&key);
     sighting.survey.objects = surveyed(&sighting.have);
-    sighting.survey.objects.push(stranger(
+    sighting.survey.objects.push(foreign_object(
         "10.244.2.0/24",
         0,
         route("192.0.2.250", "eth1", 12),
@@ -335,7 +336,7 @@ fn a_refused_route_has_the_reason_and_who_is_in_the_way() {
 }
 
 #[test]
-fn a_route_is_in_the_way_by_prefix_metric_and_order() {
+fn route_conflict_depends_on_prefix_metric_and_order() {
     let (ours_v6, theirs) = (net("fd00:2::/64"), "192.0.2.250");
     let mut base = healthy();
     let holder = Holder {
@@ -373,7 +374,7 @@ fn a_route_is_in_the_way_by_prefix_metric_and_order() {
         sighting
             .survey
             .objects
-            .push(stranger(to, metric, route(theirs, "eth1", 4)));
+            .push(foreign_object(to, metric, route(theirs, "eth1", 4)));
         let found = look(&sighting);
         let [foreign] = &found.foreign[..] else {
             panic!("{to}: {:?}", found.foreign)
@@ -415,13 +416,13 @@ fn one_route_for_all_peers_is_beaten_by_any_longer_one() {
         sighting
             .survey
             .objects
-            .push(stranger(to, 0, route("192.0.2.250", "eth1", 4)));
+            .push(foreign_object(to, 0, route("192.0.2.250", "eth1", 4)));
         assert_eq!(look(&sighting).foreign[0].in_the_way_of, way, "{to}");
     }
 }
 
 #[test]
-fn what_is_ours_and_not_wanted_is_left_over() {
+fn undesired_objects_of_ours_are_leftovers() {
     let mut sighting = healthy();
     let key = Key::Route(net("10.244.9.0/24"), 0);
     sighting
@@ -453,7 +454,7 @@ fn what_is_ours_and_not_wanted_is_left_over() {
 }
 
 #[test]
-fn a_device_with_our_tunnel_is_in_the_way_of_one_that_is_missing() {
+fn device_with_our_tunnel_conflicts_with_a_missing_one() {
     let mut sighting = healthy();
     sighting.survey.links.push((9, device("other"), tunnel(1)));
     sighting
@@ -555,7 +556,7 @@ fn many_peers_behind_one_route_are_counted() {
         Key::Route(net("10.244.0.0/16"), 0),
         route("", "flannel0", 241),
     );
-    sighting.survey.objects.push(stranger(
+    sighting.survey.objects.push(foreign_object(
         "10.244.0.0/18",
         0,
         route("192.0.2.250", "eth1", 4),
@@ -574,9 +575,9 @@ fn many_peers_behind_one_route_are_counted() {
 }
 
 proptest! {
-    /// The same is told as is done: all is as wanted, and nothing is left over, where the diff has nothing to do.
+    /// The same is reported as is done: all is as wanted, and nothing is left over, where the diff has nothing to do.
     #[test]
-    fn it_agrees_with_the_diff(
+    fn inspection_agrees_with_the_diff(
         lost in proptest::collection::btree_set(0usize..8, 0..8),
         changed in proptest::collection::btree_set(0usize..8, 0..3),
         more in proptest::collection::btree_set(4u8..20, 0..3),

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_changed_in_place() {
+    fn ipip_changes_are_in_place_or_need_a_rebuild() {
         let want = IpipSpec {
             local: Some(Ipv4Addr::new(192, 0, 2, 1)),
             remote: None,

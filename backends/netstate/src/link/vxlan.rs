@@ -5,15 +5,15 @@ use std::net::IpAddr;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "vxlan";
-/// The UDP port that the kernel uses by default, unless its module was told another one (drivers/net/vxlan, `udp_port`).
+/// The UDP port that the kernel uses by default, unless a parameter of its module sets another one (drivers/net/vxlan, `udp_port`).
 pub const PORT: u16 = 8472;
 
 /// The properties of a vxlan interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VxlanSpec {
-    /// The VNI.
+    /// The VXLAN network identifier (24 bits).
     pub vni: u32,
-    /// The UDP port.
+    /// The UDP port on which the interface receives.
     pub port: u16,
     /// The outer source address.
     pub local: Option<IpAddr>,
@@ -21,7 +21,7 @@ pub struct VxlanSpec {
     pub lower: u32,
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
-    /// Group based policy.
+    /// Whether the Group Based Policy extension is on.
     pub gbp: bool,
 }
 

@@ -9,7 +9,7 @@ pub const KIND: &str = "wireguard";
 /// The properties of a WireGuard interface. All can be changed in place, without loss.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardSpec {
-    /// Its private key. None in a found one that has none or does not tell it.
+    /// Its private key. None in a found one that has none or does not show it.
     pub key: Option<Secret>,
     /// The UDP port on which it listens.
     pub port: u16,

@@ -73,7 +73,7 @@ fn link_kind(info: &[u8]) -> LinkKind {
         Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(
             inside(info, IFLA_INFO_DATA).unwrap_or_default(),
         )),
-        // Key and port are told by generic netlink.
+        // Key and port come by generic netlink.
         Some(crate::link::wireguard::KIND) => {
             LinkKind::Wireguard(WireguardSpec { key: None, port: 0 })
         }
@@ -112,7 +112,7 @@ pub(super) struct SeenNeighbor {
     flags: u8,
     pub dst: Option<IpAddr>,
     pub mac: Option<Mac>,
-    /// Who made it, if that program says so.
+    /// The program that made it, if it sets its protocol number.
     pub protocol: Option<u8>,
 }
 

@@ -4,12 +4,12 @@ use super::socket::Answer;
 use crate::failure::{Cause, Failure};
 use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, ipip, vxlan};
+use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::RouteSpec;
 use ipnet::IpNet;
 use types::Errno;
 
-/// An operation's error.
 pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
     OpError {
         verb: op.verb(),
@@ -26,78 +26,20 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
         Answer::Lost => return Some(failed(op, FailureKind::Other, Failure::Unanswered)),
         Answer::Refused(code, words) => (*code, words.trim()),
     };
-    let (kind, cause) = match (op, op.key(), code) {
-        // The object is already gone.
-        (
-            Op::Delete(..),
-            _,
-            libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::EADDRNOTAVAIL | libc::ENXIO,
-        ) => return None,
-        (Op::Add(..), Key::Address(..), libc::EEXIST) => return None,
-        (_, _, libc::EPERM) => (FailureKind::Unsupported, Cause::Forbidden),
-        (_, Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
+    if is_already_done(op, code) {
+        return None;
+    }
+    let (kind, cause) = match (op.key(), code) {
+        (_, libc::EPERM) => (FailureKind::Unsupported, Cause::Forbidden),
+        (Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
             (FailureKind::Unsupported, Cause::Ipv6Disabled(*name))
         }
-        (Op::Add(..), Key::Route(net, _), libc::EEXIST) => {
-            (FailureKind::Conflict, Cause::RouteExists(*net))
-        }
-        (_, Key::Route(..), libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => {
-            (FailureKind::Conflict, of_gateway(op))
-        }
-        // The address of one peer. Errors of the host (a missing device, no memory) have other numbers.
-        (
-            _,
-            Key::Fdb(..)
-            | Key::Neighbor(..)
-            | Key::WireguardPeer(..)
-            | Key::AllowedIp(..)
-            | Key::Route(..),
-            libc::EEXIST
-            | libc::EINVAL
-            | libc::EADDRNOTAVAIL
-            | libc::EAFNOSUPPORT
-            | libc::ENETUNREACH
-            | libc::EHOSTUNREACH,
-        ) => (FailureKind::Conflict, Cause::Unknown),
-        (_, Key::Link(name), libc::EOPNOTSUPP) => (
-            FailureKind::Unsupported,
-            Cause::ModuleMissing {
-                link: *name,
-                module: module(op).to_owned(),
-            },
-        ),
-        // The kernel tells tunnels apart by their ends (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
-        (
-            Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)),
-            Key::Link(name),
-            libc::EEXIST,
-        ) if spec.kind.name() == ipip::KIND => (FailureKind::Conflict, Cause::SameEnds(*name)),
-        (
-            Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)),
-            Key::Link(name),
-            libc::EADDRINUSE,
-        ) if let LinkKind::Wireguard(wireguard) = &spec.kind => (
-            FailureKind::Conflict,
-            Cause::PortTaken {
-                link: *name,
-                port: wireguard.port,
-                wireguard: true,
-            },
-        ),
-        (
-            Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)),
-            Key::Link(name),
-            libc::EADDRINUSE,
-        ) if let LinkKind::Vxlan(spec) = &spec.kind => (
-            FailureKind::Conflict,
-            Cause::PortTaken {
-                link: *name,
-                port: spec.port,
-                wireguard: false,
-            },
-        ),
-        (_, Key::Link(name), libc::EEXIST | libc::EADDRINUSE) => {
-            (FailureKind::Conflict, Cause::TunnelExists(*name))
+        (Key::Link(name), _) => of_link(op, *name, code),
+        (Key::Route(net, _), _) => of_route(op, net, code),
+        (Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..), _)
+            if is_about_one_peer(code) =>
+        {
+            (FailureKind::Conflict, Cause::Unknown)
         }
         _ => (FailureKind::Other, Cause::Unknown),
     };
@@ -110,6 +52,75 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
             cause,
         },
     ))
+}
+
+/// Whether the kernel refused an operation because its result is already there.
+fn is_already_done(op: &Op, code: i32) -> bool {
+    match (op, op.key()) {
+        (Op::Delete(..), _) => matches!(
+            code,
+            libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::EADDRNOTAVAIL | libc::ENXIO
+        ),
+        (Op::Add(..), Key::Address(..)) => code == libc::EEXIST,
+        _ => false,
+    }
+}
+
+/// Whether an error is about the address of one peer. Errors of the host (a missing device, no memory) have other numbers.
+fn is_about_one_peer(code: i32) -> bool {
+    matches!(
+        code,
+        libc::EEXIST
+            | libc::EINVAL
+            | libc::EADDRNOTAVAIL
+            | libc::EAFNOSUPPORT
+            | libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+    )
+}
+
+fn of_route(op: &Op, net: &IpNet, code: i32) -> (FailureKind, Cause) {
+    match (op, code) {
+        (Op::Add(..), libc::EEXIST) => (FailureKind::Conflict, Cause::RouteExists(*net)),
+        (_, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => {
+            (FailureKind::Conflict, of_gateway(op))
+        }
+        _ if is_about_one_peer(code) => (FailureKind::Conflict, Cause::Unknown),
+        _ => (FailureKind::Other, Cause::Unknown),
+    }
+}
+
+fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, Cause) {
+    let kind = match op {
+        Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => Some(&spec.kind),
+        _ => None,
+    };
+    let port_taken = |port: u16, wireguard: bool| Cause::PortTaken {
+        link,
+        port,
+        wireguard,
+    };
+    match (code, kind) {
+        (libc::EOPNOTSUPP, _) => (
+            FailureKind::Unsupported,
+            Cause::ModuleMissing {
+                link,
+                module: module(op).to_owned(),
+            },
+        ),
+        // The kernel identifies tunnels by their ends (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
+        (libc::EEXIST, Some(kind)) if kind.name() == ipip::KIND => {
+            (FailureKind::Conflict, Cause::SameEnds(link))
+        }
+        (libc::EADDRINUSE, Some(LinkKind::Wireguard(spec))) => {
+            (FailureKind::Conflict, port_taken(spec.port, true))
+        }
+        (libc::EADDRINUSE, Some(LinkKind::Vxlan(spec))) => {
+            (FailureKind::Conflict, port_taken(spec.port, false))
+        }
+        (libc::EEXIST | libc::EADDRINUSE, _) => (FailureKind::Conflict, Cause::TunnelExists(link)),
+        _ => (FailureKind::Other, Cause::Unknown),
+    }
 }
 
 /// The kernel module that an operation on a link needs.
@@ -158,25 +169,36 @@ fn of_gateway(op: &Op) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::LinkSpec;
     use crate::link::vxlan::VxlanSpec;
-    use crate::link::{LinkKind, LinkSpec};
-    use crate::names::{LinkName, Mac};
-    use crate::route::{RouteKind, RouteSpec};
+    use crate::names::Mac;
+    use crate::route::RouteKind;
     use std::net::IpAddr;
 
-    #[test]
-    fn errnos_map_to_kinds_and_remedies() {
-        let name = LinkName::parse("flannel.1").unwrap();
-        let net: IpNet = "10.244.2.0/24".parse().unwrap();
-        let via: IpAddr = "192.168.56.2".parse().unwrap();
+    fn name() -> LinkName {
+        LinkName::parse("flannel.1").unwrap()
+    }
+
+    fn via() -> IpAddr {
+        "192.168.56.2".parse().unwrap()
+    }
+
+    fn route() -> (Key, Value) {
         let route = RouteSpec {
-            via: Some(via),
+            via: Some(via()),
             dev: LinkName::parse("eth0").unwrap(),
             onlink: false,
             kind: RouteKind::Unicast,
             scope: 0,
             protocol: 241,
         };
+        (
+            Key::Route("10.244.2.0/24".parse().unwrap(), 0),
+            Value::Route(route),
+        )
+    }
+
+    fn link() -> (Key, Value) {
         let kind = LinkKind::Vxlan(VxlanSpec {
             vni: 1,
             port: 8472,
@@ -185,115 +207,107 @@ mod tests {
             learning: false,
             gbp: false,
         });
-        let link = Value::Link(Box::new(LinkSpec {
+        let link = LinkSpec {
             kind,
             mac: None,
             mtu: 1450,
             up: true,
             accept_ra: None,
             checksum_offload: None,
-        }));
-        let refused = |op: Op, code| op_error(&op, &Answer::Refused(code, "words".to_owned()));
-        let key = Key::Route(net, 0);
+        };
+        (Key::Link(name()), Value::Link(Box::new(link)))
+    }
+
+    fn fdb() -> (Key, Value) {
+        (Key::Fdb(name(), Mac([2; 6])), Value::Fdb(via()))
+    }
+
+    fn ipv6_address() -> (Key, Value) {
+        (
+            Key::Address(name(), "fd00::/128".parse().unwrap()),
+            Value::Address,
+        )
+    }
+
+    fn add((key, value): (Key, Value)) -> Op {
+        Op::Add(key, value)
+    }
+
+    fn replace((key, value): (Key, Value)) -> Op {
+        Op::Replace(key, value)
+    }
+
+    fn delete((key, value): (Key, Value)) -> Op {
+        Op::Delete(key, value)
+    }
+
+    fn refused(op: &Op, code: i32) -> Option<OpError> {
+        op_error(op, &Answer::Refused(code, "words".to_owned()))
+    }
+
+    #[test]
+    fn deletion_of_a_missing_object_is_no_error() {
         for code in [libc::ESRCH, libc::ENOENT, libc::ENODEV, libc::EADDRNOTAVAIL] {
-            assert!(refused(Op::Delete(key, Value::Route(route)), code).is_none());
-            assert!(refused(Op::Add(key, Value::Route(route)), code).is_some());
+            assert!(refused(&delete(route()), code).is_none());
+            assert!(refused(&add(route()), code).is_some());
         }
-        for (op, code, failure, part) in [
+    }
+
+    /// A refused operation, its number, and the kind and a part of the text of its error.
+    fn refusals() -> Vec<(Op, i32, FailureKind, &'static str)> {
+        use FailureKind::{Conflict, Other, Unsupported};
+        vec![
             (
-                Op::Add(key, Value::Route(route)),
+                add(route()),
                 libc::EEXIST,
-                FailureKind::Conflict,
+                Conflict,
                 "another route to 10.244.2.0/24 already exists",
             ),
             (
-                Op::Add(key, Value::Route(route)),
+                add(route()),
                 libc::ENETUNREACH,
-                FailureKind::Conflict,
+                Conflict,
                 "192.168.56.2 is not on the network of eth0",
             ),
+            (add(link()), libc::EOPNOTSUPP, Unsupported, "modprobe vxlan"),
             (
-                Op::Add(Key::Link(name), link.clone()),
-                libc::EOPNOTSUPP,
-                FailureKind::Unsupported,
-                "modprobe vxlan",
-            ),
-            (
-                Op::Add(Key::Link(name), link.clone()),
+                add(link()),
                 libc::EEXIST,
-                FailureKind::Conflict,
+                Conflict,
                 "VNI and UDP port of flannel.1",
             ),
             (
-                Op::Replace(Key::Link(name), link),
+                replace(link()),
                 libc::EADDRINUSE,
-                FailureKind::Conflict,
+                Conflict,
                 "another program uses UDP port 8472, which flannel.1 needs",
             ),
+            (add(fdb()), libc::EPERM, Unsupported, "CAP_NET_ADMIN"),
+            (add(fdb()), libc::ENOMEM, Other, "words"),
+            (add(fdb()), libc::EINVAL, Conflict, "words"),
+            (add(fdb()), libc::ENODEV, Other, "words"),
+            (add(route()), libc::ENETDOWN, Other, "words"),
+            (add(route()), libc::ENOBUFS, Other, "words"),
+            (add(route()), libc::EPERM, Unsupported, "CAP_NET_ADMIN"),
+            (replace(route()), libc::EAFNOSUPPORT, Conflict, "words"),
             (
-                Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)),
-                libc::EPERM,
-                FailureKind::Unsupported,
-                "CAP_NET_ADMIN",
-            ),
-            (
-                Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)),
-                libc::ENOMEM,
-                FailureKind::Other,
-                "words",
-            ),
-            (
-                Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)),
-                libc::EINVAL,
-                FailureKind::Conflict,
-                "words",
-            ),
-            (
-                Op::Add(Key::Fdb(name, Mac([2; 6])), Value::Fdb(via)),
-                libc::ENODEV,
-                FailureKind::Other,
-                "words",
-            ),
-            (
-                Op::Add(key, Value::Route(route)),
-                libc::ENETDOWN,
-                FailureKind::Other,
-                "words",
-            ),
-            (
-                Op::Add(key, Value::Route(route)),
-                libc::ENOBUFS,
-                FailureKind::Other,
-                "words",
-            ),
-            (
-                Op::Add(key, Value::Route(route)),
-                libc::EPERM,
-                FailureKind::Unsupported,
-                "CAP_NET_ADMIN",
-            ),
-            (
-                Op::Replace(key, Value::Route(route)),
-                libc::EAFNOSUPPORT,
-                FailureKind::Conflict,
-                "words",
-            ),
-            (
-                Op::Add(
-                    Key::Address(name, "fd00::/128".parse().unwrap()),
-                    Value::Address,
-                ),
+                add(ipv6_address()),
                 libc::EACCES,
-                FailureKind::Unsupported,
+                Unsupported,
                 "disable_ipv6=0",
             ),
-        ] {
-            let error = refused(op, code).unwrap();
+        ]
+    }
+
+    #[test]
+    fn errnos_map_to_kinds_and_remedies() {
+        for (op, code, failure, part) in refusals() {
+            let error = refused(&op, code).unwrap();
             assert!(
                 error.kind == failure && error.to_string().contains(part),
                 "{error}"
             );
         }
-        assert!(op_error(&Op::Add(key, Value::Route(route)), &Answer::Lost).is_some());
+        assert!(op_error(&add(route()), &Answer::Lost).is_some());
     }
 }

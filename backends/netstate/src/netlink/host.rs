@@ -104,7 +104,7 @@ impl HostReader {
                 Ok(all) if routes.is_empty() => routes = all,
                 Ok(all) => routes.extend(all),
                 Err(error) if family.is_v6() => {
-                    tracing::debug!("IPv6 routes cannot be read: {error}");
+                    tracing::debug!(error = %error, "cannot read IPv6 routes");
                 }
                 Err(error) => return Err(error),
             }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_come_back() {
+    fn ipip_attributes_are_read_back() {
         let spec = IpipSpec {
             local: Some(Ipv4Addr::new(192, 0, 2, 1)),
             remote: None,

@@ -107,7 +107,11 @@ impl NetlinkKernel {
         }
         let done = answer == Some(Answer::Done);
         if done {
-            tracing::warn!("{name} had been renamed to {}; renamed it back", found.name);
+            tracing::warn!(
+                device = %name,
+                from = %found.name,
+                "the device had been renamed; renamed it back"
+            );
         }
         done
     }
@@ -159,14 +163,14 @@ impl NetlinkKernel {
             && self.fixed_ra.insert(name)
             && error.kind() != io::ErrorKind::NotFound
         {
-            let text = format!(
-                "cannot set net.ipv6.conf.{name}.accept_ra={}: {error}; leaving it unchanged",
-                u8::from(accept)
-            );
+            const MESSAGE: &str = "cannot set accept_ra of the device, leaving it unchanged";
+            let to = u8::from(accept);
             // In a pod that is not privileged this is so on every node of every cluster.
             match error.kind() {
-                io::ErrorKind::ReadOnlyFilesystem => tracing::debug!("{text}"),
-                _ => tracing::warn!("{text}"),
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    tracing::debug!(device = %name, to, error = %error, "{MESSAGE}");
+                }
+                _ => tracing::warn!(device = %name, to, error = %error, "{MESSAGE}"),
             }
         }
         if let Some(on) = spec.checksum_offload
@@ -174,7 +178,9 @@ impl NetlinkKernel {
             && self.fixed_checksum.insert(name)
         {
             tracing::warn!(
-                "cannot set the checksum offload of {name}: {error}; leaving it unchanged"
+                device = %name,
+                error = %error,
+                "cannot set the checksum offload of the device, leaving it unchanged"
             );
         }
         let index = match self.links_by_name(&[name]).await {

@@ -22,9 +22,9 @@ pub struct Lookup {
 /// A route that counts for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Its destination.
+    /// The destination network of the route.
     pub net: IpNet,
-    /// The gateway.
+    /// The gateway. None: the destination is on the link.
     pub via: Option<IpAddr>,
     /// The interface; empty if there is none.
     pub dev: LinkName,
@@ -32,20 +32,20 @@ pub struct Hop {
     pub index: u32,
     /// The address from which this host sends.
     pub source: Option<IpAddr>,
-    /// What it does with packets.
+    /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
     /// The protocol number: who made it.
     pub protocol: u8,
-    /// The metric.
+    /// The metric of the route.
     pub metric: u32,
-    /// The table.
+    /// The number of the routing table.
     pub table: u32,
 }
 
-/// What the kernel does with a packet of this host.
+/// The result of a route lookup for a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It leaves.
+    /// The packet leaves by this route.
     Sent(Hop),
     /// It is dropped by a route, if that could be found.
     Dropped(Option<Hop>),
@@ -53,7 +53,7 @@ pub enum Fate {
     NoRoute,
 }
 
-/// A neighbour.
+/// The state of a neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
     /// It has this hardware address.
@@ -75,7 +75,7 @@ impl Lookup {
         })
     }
 
-    /// What becomes of a packet to an address, as `ip route get` tells.
+    /// Looks up the route of a packet to an address, like `ip route get`.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -85,7 +85,7 @@ impl Lookup {
             why,
         };
         let (family, len) = family(to);
-        // IPv6 always tells the table, and refuses to be asked for it.
+        // IPv6 always names the table, and refuses requests for it.
         let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
         let query = |flags| {
             Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, table | flags))
@@ -106,7 +106,7 @@ impl Lookup {
         match answers.first() {
             Some(Answer::Done) => {}
             Some(Answer::Refused(libc::ENETUNREACH, _)) => return Ok(Fate::NoRoute),
-            // What these routes of IPv4 do; those of IPv6 are told.
+            // What these routes of IPv4 do; the kernel names those of IPv6.
             Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => {
                 return Ok(Fate::Dropped(self.obstacle(to).await?));
             }
@@ -116,7 +116,7 @@ impl Lookup {
         let [Some(way), matched] = seen else {
             return Err(failed(Failure::NoRoute));
         };
-        // Kernels before 4.13 tell the way alone.
+        // Kernels before 4.13 return only the lookup's result.
         let from = matched.as_ref().unwrap_or(&way);
         let hop = Hop {
             net: from.net,
@@ -167,7 +167,7 @@ impl Lookup {
         Ok(best.map(hop))
     }
 
-    /// What is known of a neighbour on an interface.
+    /// Returns the neighbour entry of an address on an interface.
     ///
     /// # Errors
     /// The list is incomplete.
@@ -225,7 +225,7 @@ impl Lookup {
     /// The peer of a WireGuard interface to which packets for a network go.
     ///
     /// # Errors
-    /// The kernel does not tell, or the list is incomplete.
+    /// The kernel does not name it, or the list is incomplete.
     pub async fn behind(
         &mut self,
         dev: LinkName,

@@ -34,7 +34,6 @@ pub(super) enum Answer {
     Lost,
 }
 
-/// A socket for requests.
 pub(super) struct Requests {
     socket: TokioSocket,
     sequence: u32,
@@ -256,7 +255,6 @@ impl Requests {
     }
 }
 
-/// A socket for notifications.
 pub(super) struct Notices {
     socket: TokioSocket,
     buffer: Vec<u8>,

@@ -128,7 +128,7 @@ pub(super) const RTN_PROHIBIT: u8 = 8;
 pub(super) const RT_SCOPE_NOWHERE: u8 = 255;
 pub(super) const RTNH_F_ONLINK: u32 = 4;
 pub(super) const RTM_F_CLONED: u32 = 0x200;
-/// linux/rtnetlink.h: a look-up tells the table it used, and the route instead of the way.
+/// linux/rtnetlink.h: a lookup returns the table it used, and the matched route instead of the result.
 pub(super) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;
 

@@ -4,10 +4,11 @@ use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
-/// The UDP port of the devices that are made without one. The module may have been told another than usual.
+/// The UDP port of the devices that are made without one. A module parameter may set another than usual.
 pub fn default_port() -> u16 {
-    let told = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
-    told.and_then(|text| text.trim().parse().ok())
+    let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
+    parameter
+        .and_then(|text| text.trim().parse().ok())
         .filter(|port| *port != 0)
         .unwrap_or(PORT)
 }

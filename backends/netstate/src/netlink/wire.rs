@@ -216,7 +216,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_built_is_read_back() {
+    fn built_message_is_read_back() {
         let bytes = Message::new(16, 5, &[1, 2, 3, 4])
             .number(3, 77)
             .text(4, "abc")

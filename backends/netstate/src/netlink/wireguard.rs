@@ -527,8 +527,8 @@ mod tests {
     use crate::netlink::freed::{SECRET, secrets_in_freed_memory};
     use proptest::prelude::*;
 
-    /// What an operation puts into a message, as the kernel would tell it.
-    fn told(ops: &[&Op]) -> Device {
+    /// The content of an operation's message, as the kernel would return it.
+    fn device_of(ops: &[&Op]) -> Device {
         let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
             .nest(WGDEVICE_A_PEERS, |list| {
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_come_back() {
+    fn peers_are_read_back() {
         let name = LinkName::parse("flannel-wg").unwrap();
         let (key, net) = (PublicKey([5; KEY]), "10.244.3.0/24".parse().unwrap());
         for endpoint in ["192.0.2.1:51820", "[2001:db8::1]:7"] {
@@ -600,7 +600,7 @@ mod tests {
                 preshared: Some(Secret::new([3; KEY])),
                 keepalive: 25,
             };
-            let device = told(&[
+            let device = device_of(&[
                 &Op::Add(
                     Key::WireguardPeer(name, key),
                     Value::WireguardPeer(Box::new(peer.clone())),
@@ -616,7 +616,7 @@ mod tests {
             );
         }
         // An allowed IP goes to a peer that is removed with it.
-        let device = told(&[&Op::Delete(
+        let device = device_of(&[&Op::Delete(
             Key::AllowedIp(name, net),
             Value::AllowedIp(key),
         )]);
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_has_not_any_more_is_told_to_the_kernel() {
+    fn removed_peer_attributes_are_sent_to_the_kernel() {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
         let peer = WireguardPeer {
             endpoint: None,
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_peers_are_told_from_ours() {
+    fn operators_peers_are_distinguished_from_ours() {
         let scope = Scope {
             links: Vec::new(),
             networks: types::Subnets::V4("10.244.0.0/16".parse().unwrap()),

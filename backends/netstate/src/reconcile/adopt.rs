@@ -12,7 +12,7 @@ use types::Subnets;
 
 /// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
 /// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want
-/// none, it stays: it cannot be told apart from an operator's. A route to a peer that is not desired, because one route leads to all of them,
+/// none, it stays: it cannot be distinguished from an operator's. A route to a peer that is not desired, because one route leads to all of them,
 /// goes: it would take that peer's packets past ours.
 ///
 /// Until the state is `settled`, a route that leads past a device that encrypts also goes if it leads by the underlay to a subnet of a node's
@@ -48,7 +48,7 @@ pub(super) fn adopt(
         {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
-        // What comes while this daemon runs is not left from before: an operator may want it.
+        // An object that appears while this daemon runs is no leftover: an operator may want it.
         if !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }

@@ -1,4 +1,4 @@
-//! Tells failures of single peers from failures of this node. Pure.
+//! Separates failures of single peers from failures of this node. Pure.
 //!
 //! Any node of the cluster may publish an address that this node's kernel refuses. That is no fault of this node.
 
@@ -13,7 +13,7 @@ use types::Family;
 pub struct FailedPeer {
     /// The peer, in one address family.
     pub peer: Holder,
-    /// The first refusal.
+    /// The first error of an object of the peer.
     pub why: OpError,
 }
 
@@ -63,13 +63,13 @@ impl Failures {
                 && of_family(&failed, family) == of_family(&peers, family)
         });
         let mut failures = Self::default();
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for error in errors {
             match owner(&error) {
                 Some((place, peer))
                     if !Family::from(peer.subnet).pick(all_failed[0], all_failed[1]) =>
                 {
-                    if told.insert(place) {
+                    if reported.insert(place) {
                         failures.peers.push(FailedPeer {
                             peer: peer.clone(),
                             why: error,

@@ -46,7 +46,11 @@ impl MacConflicts {
             rewrites.push_back(now);
             if rewrites.len() > 3 && found.is_station() {
                 tracing::warn!(
-                    "another program keeps changing the MAC of {name} from {wanted} to {found}; announcing {found} instead (check MACAddressPolicy of systemd-udevd)"
+                    device = %name,
+                    from = %wanted,
+                    to = %found,
+                    remedy = "check MACAddressPolicy of systemd-udevd",
+                    "another program keeps changing the MAC of the device; announcing the new MAC"
                 );
                 rewrites.clear();
                 self.accepted_macs.insert(*name, found);

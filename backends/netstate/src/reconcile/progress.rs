@@ -40,13 +40,13 @@ pub struct TunnelPeers {
 /// How many objects there are, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Routes.
+    /// The number of routes.
     pub routes: u64,
-    /// Permanent neighbours.
+    /// The number of permanent neighbour entries.
     pub neighbours: u64,
-    /// FDB entries.
+    /// The number of FDB entries.
     pub fdb: u64,
-    /// Peers of WireGuard.
+    /// The number of WireGuard peers.
     pub wireguard_peers: u64,
 }
 
@@ -85,11 +85,11 @@ impl Counts {
 /// The progress of the reconciler at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Completed passes.
+    /// Passes since the start, full and incremental ones.
     pub passes: u64,
-    /// Successful operations.
+    /// Operations that the kernel accepted since the start.
     pub writes: u64,
-    /// Failed operations.
+    /// Operations and reads that failed since the start.
     pub failures: u64,
     /// Operations that reverted a change of another program.
     pub repairs: u64,
@@ -101,7 +101,7 @@ pub struct Snapshot {
     pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason of its own.
     pub failed_peers: Vec<FailedPeer>,
-    /// The wanted objects.
+    /// Counts of the objects in the desired state.
     pub wanted: Counts,
     /// The objects that were put back in the last ten minutes, and how often.
     pub repaired: Vec<(Key, u32)>,
@@ -117,7 +117,7 @@ impl Snapshot {
 }
 
 impl Progress {
-    /// The current progress.
+    /// Returns a copy of the current progress.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             passes: self.passes.load(Relaxed),

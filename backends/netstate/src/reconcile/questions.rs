@@ -4,7 +4,7 @@ use crate::failure::{Failure, KernelError, Request};
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 
-/// Where an answer goes. Who asked may have given up.
+/// The channel of an answer. Its receiver may be gone.
 pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 
 /// Asks a running reconciler.
@@ -18,7 +18,7 @@ pub(super) fn channel() -> (KernelAudit, mpsc::Receiver<Question>) {
 }
 
 impl KernelAudit {
-    /// What is wanted and what the kernel has, read between two passes.
+    /// Reads the kernel between two passes, and returns the desired and the actual state.
     ///
     /// # Errors
     /// The kernel cannot be read, or the loop has ended.

@@ -41,30 +41,28 @@ impl Report {
         self.progress.clone()
     }
 
-    /// Counts a pass.
     pub(super) fn pass(&self) {
         self.progress.passes.fetch_add(1, Relaxed);
     }
 
-    /// Tells that a full pass compares, until the guard is dropped.
+    /// Reports that a full pass compares, until the guard is dropped.
     pub(super) fn compares(&self) -> Comparing {
         self.progress.comparing.store(true, Relaxed);
         Comparing(self.progress.clone())
     }
 
-    /// Tells of WireGuard's peers.
+    /// Reports WireGuard's silent peers.
     pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
-        let mut told = self
+        let mut progress = self
             .progress
             .tunnels
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        told.peers = tunnels.len();
-        told.silent = silent;
+        progress.peers = tunnels.len();
+        progress.silent = silent;
     }
 
-    /// Counts the wanted objects.
     pub(super) fn wanted(&self, state: &KernelState) {
         self.count(|_| Counts::of(state));
     }
@@ -111,8 +109,8 @@ impl Report {
             .collect();
         if !left.is_empty() {
             tracing::info!(
-                "removed routes that an earlier flannel left: {}",
-                summary(&left, left.len())
+                routes = %summary(&left, left.len()),
+                "removed routes that an earlier flannel left"
             );
         }
         if let Some(before) = repair {
@@ -149,8 +147,8 @@ impl Report {
             changed,
             removed,
             other,
-            "kernel state updated; routes to peers: {}",
-            routes()
+            routes = routes(),
+            "kernel state updated"
         );
     }
 
@@ -173,8 +171,11 @@ impl Report {
             (*times, *last) = (*times + 1, now);
             if *times == CONFLICT_REPAIRS {
                 tracing::warn!(
-                    "another program keeps changing the {}: it was repaired {CONFLICT_REPAIRS} times within a minute; stop that program from managing it",
-                    op.key()
+                    object = %op.key(),
+                    count = CONFLICT_REPAIRS,
+                    seconds = REPEAT_INTERVAL.as_secs(),
+                    remedy = "stop that program from managing the object",
+                    "another program keeps changing an object that flanneld repairs"
                 );
             }
         }
@@ -185,8 +186,8 @@ impl Report {
             .is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6)
         {
             tracing::warn!(
-                "repaired changes made by another program: {}",
-                summary(ops, self.unlogged)
+                objects = %summary(ops, self.unlogged),
+                "repaired changes made by another program"
             );
             self.repair_logged = Some(now);
             self.unlogged = 0;
@@ -216,12 +217,19 @@ impl Report {
             .collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
-            tracing::warn!(code = why.code(), peer = node, subnet = %peer.subnet, address = %peer.address, "a peer cannot be programmed: {why}");
+            tracing::warn!(
+                code = why.code(),
+                peer = node,
+                subnet = %peer.subnet,
+                address = %peer.address,
+                error = %why,
+                "a peer cannot be programmed"
+            );
         }
         if new.len() > LOGGED_PEERS {
             tracing::warn!(
-                "{} more peers cannot be programmed; /status lists them",
-                new.len() - LOGGED_PEERS
+                count = new.len() - LOGGED_PEERS,
+                "more peers cannot be programmed; /status lists them"
             );
         }
         if failed.is_empty() && !last.is_empty() {
@@ -250,7 +258,7 @@ impl Report {
                     last != trouble || at.elapsed() >= REPEAT_INTERVAL
                 }) =>
             {
-                tracing::warn!(code = %trouble.code, "the kernel is not in sync: {trouble}");
+                tracing::warn!(code = %trouble.code, error = %trouble, "the kernel is not in sync");
                 self.logged = Some((trouble.clone(), Instant::now()));
             }
             Some(_) => {}

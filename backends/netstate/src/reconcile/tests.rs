@@ -3,10 +3,13 @@
 mod encrypting;
 
 use super::*;
+use crate::blackhole;
 use crate::fake::FakeKernel;
+use crate::link::LinkKind;
 use crate::names::LinkName;
 use crate::object::Value;
 use crate::route::{RouteKind, RouteSpec};
+use crate::scope::Scope;
 use ipnet::IpNet;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +18,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, Peer, Term};
 use tokio_util::sync::CancellationToken;
 use types::Addresses;
 use types::Errno;
+use types::Subnets;
 
 /// A plan with one route for each lease, like host-gw.
 struct Routes {
@@ -191,7 +195,7 @@ async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) ->
     let progress = reconciler.progress();
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
-    let (tell, out) = watch::channel(Announced {
+    let (announcements, out) = watch::channel(Announced {
         backend: "x".into(),
         data: None,
         v6_data: None,
@@ -203,7 +207,7 @@ async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) ->
         underlay: underlay_seen,
         stop: stop.clone(),
     };
-    let task = tokio::spawn(reconciler.run(inputs, tell));
+    let task = tokio::spawn(reconciler.run(inputs, announcements));
     Running {
         leases,
         underlay,
@@ -678,7 +682,7 @@ fn an_unreadable_kernel_fails_the_start() {
 }
 
 #[test]
-fn who_asks_is_told_what_is_there_now() {
+fn kernel_audit_reports_the_current_state() {
     paused(async {
         let kernel = FakeKernel::default();
         let options = Options {
@@ -697,7 +701,7 @@ fn who_asks_is_told_what_is_there_now() {
         let kernel_audit = reconciler.kernel_audit();
         let (leases, leases_seen) = watch::channel(Arc::new(table([(2, 2), (3, 3)])));
         let (_underlay, underlay_seen) = watch::channel(underlay());
-        let (tell, _out) = watch::channel(Announced {
+        let (announcements, _out) = watch::channel(Announced {
             backend: "x".into(),
             data: None,
             v6_data: None,
@@ -710,7 +714,7 @@ fn who_asks_is_told_what_is_there_now() {
                 underlay: underlay_seen,
                 stop: stop.clone(),
             },
-            tell,
+            announcements,
         ));
         let seen = kernel_audit.look().await.unwrap();
         assert_eq!(
@@ -723,7 +727,7 @@ fn who_asks_is_told_what_is_there_now() {
             (2, &seen.have, 2, 1)
         );
         sleep(Duration::from_secs(30)).await;
-        // Nobody was told of this change, so only a reading finds it. Asking repairs nothing.
+        // There is no notification of this change, so only a reading finds it. Asking repairs nothing.
         let writes = {
             let mut world = kernel.world();
             world.state.0.remove(&key(2));
@@ -740,7 +744,7 @@ fn who_asks_is_told_what_is_there_now() {
         leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
         let seen = kernel_audit.look().await.unwrap();
         assert!(seen.want.len() == 3 && seen.have.0.contains_key(&key(4)));
-        // What the kernel cannot tell is no answer, and an unreadable kernel is asked again.
+        // What the kernel cannot report is no answer, and an unreadable kernel is asked again.
         kernel.world().faults = [true].into();
         assert!(kernel_audit.look().await.is_err());
         assert!(kernel_audit.look().await.is_ok());
@@ -764,7 +768,7 @@ fn who_asks_is_told_what_is_there_now() {
 
 /// Somebody who changes the kernel all the time leaves no quiet moment.
 #[test]
-fn who_asks_in_the_middle_of_a_war_is_answered() {
+fn kernel_audit_is_answered_during_a_conflict() {
     paused(async {
         let kernel = FakeKernel::default();
         let options = Options {
@@ -783,7 +787,7 @@ fn who_asks_in_the_middle_of_a_war_is_answered() {
         let kernel_audit = reconciler.kernel_audit();
         let (_leases, leases_seen) = watch::channel(Arc::new(table([(2, 2)])));
         let (_underlay, underlay_seen) = watch::channel(underlay());
-        let (tell, _out) = watch::channel(Announced {
+        let (announcements, _out) = watch::channel(Announced {
             backend: "x".into(),
             data: None,
             v6_data: None,
@@ -796,7 +800,7 @@ fn who_asks_in_the_middle_of_a_war_is_answered() {
                 underlay: underlay_seen,
                 stop: stop.clone(),
             },
-            tell,
+            announcements,
         ));
         let vandal = tokio::spawn({
             let kernel = kernel.clone();

@@ -1,4 +1,4 @@
-//! What a pass left undone, as one problem.
+//! The unfinished work of a pass, as one problem.
 
 use crate::kernel::OpError;
 use std::fmt;

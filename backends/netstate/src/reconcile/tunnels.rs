@@ -1,4 +1,4 @@
-//! What is remembered of WireGuard's peers: the endpoints that were set, and whether they answer.
+//! Memory of WireGuard's peers: the endpoints that were set, and whether they answer.
 //!
 //! An endpoint moves by itself when its peer sends from another address (roaming). It is set anew only if the lease's has changed, or if nothing
 //! answers there.
@@ -30,9 +30,9 @@ type Id = (LinkName, PublicKey);
 /// A peer that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
-    /// The interface.
+    /// The WireGuard interface.
     pub link: LinkName,
-    /// The peer.
+    /// The public key of the peer.
     pub key: PublicKey,
     /// Where it is sent to, as its lease says.
     pub endpoint: Option<SocketAddr>,
@@ -98,7 +98,6 @@ impl TunnelPeer {
     }
 }
 
-/// The peers.
 #[derive(Debug, Default)]
 pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
@@ -126,8 +125,8 @@ impl Tunnels {
                 session.received != peer.session.received,
                 session.sent.saturating_sub(peer.session.sent),
             );
-            let heard = lives && (shook || came);
-            if first || anew || heard {
+            let received = lives && (shook || came);
+            if first || anew || received {
                 (peer.unanswered, peer.initiates) = (None, false);
             } else if came {
                 peer.initiates = true;
@@ -135,7 +134,7 @@ impl Tunnels {
             peer.over = !lives && (first || peer.over);
             if sent > 0 && !first {
                 peer.sent = Some(now);
-                if !heard && !peer.only_kept_alive(sent, now) {
+                if !received && !peer.only_kept_alive(sent, now) {
                     peer.unanswered.get_or_insert(now);
                 }
             }
@@ -203,7 +202,7 @@ impl Tunnels {
                 Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
                     let known = self.0.entry((*name, *id)).or_default();
                     known.keepalive = peer.keepalive;
-                    // What is sent from now on goes elsewhere, unless the endpoint is left alone.
+                    // Packets go to the new endpoint from now on, unless it is unchanged.
                     if peer.endpoint.is_some() {
                         (known.set, known.unanswered, known.over) = (peer.endpoint, None, false);
                     }
@@ -234,7 +233,6 @@ impl Tunnels {
         silent.collect()
     }
 
-    /// The number of peers.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_of_peers_that_are_sent_to() {
+    fn silence_is_reported_only_of_peers_with_traffic() {
         let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut tunnels = Tunnels::default();
@@ -403,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_the_day_may_be_set() {
+    fn handshake_age_survives_a_wall_clock_change() {
         let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let session = |ago: u64, received, sent| -> Sessions {
@@ -446,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_answers_keepalives() {
+    fn keepalives_need_no_answer() {
         let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let shaken = Some(Duration::from_secs(10_000));

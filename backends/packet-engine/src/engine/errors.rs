@@ -26,12 +26,20 @@ impl Errors {
     pub(super) fn new(sources: Option<Addresses>) -> Self {
         let open = |source: IpAddr| {
             let domain = Domain::for_address(SocketAddr::new(source, 0));
-            Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(RAW)))
-                .inspect_err(|error| {
-                    tracing::warn!("cannot send ICMP errors to pods: no raw socket: {error}; give flanneld the capability CAP_NET_RAW");
-                })
-                .ok()
-                .map(|socket| (source, socket))
+            Socket::new(
+                domain,
+                Type::RAW.nonblocking().cloexec(),
+                Some(Protocol::from(RAW)),
+            )
+            .inspect_err(|error| {
+                tracing::warn!(
+                    error = %error,
+                    remedy = "give flanneld the capability CAP_NET_RAW",
+                    "cannot open a raw socket, sending no ICMP errors to pods"
+                );
+            })
+            .ok()
+            .map(|socket| (source, socket))
         };
         let sockets = sources
             .iter()
@@ -46,7 +54,13 @@ impl Errors {
     }
 
     /// Sends an error to the sender of `packet`, unless that is not allowed or the rate limit is reached.
-    pub(super) fn tell(&mut self, kind: Icmp, packet: &[u8], header: &Header, counters: &Counters) {
+    pub(super) fn reply(
+        &mut self,
+        kind: Icmp,
+        packet: &[u8],
+        header: &Header,
+        counters: &Counters,
+    ) {
         let same_family =
             |(source, _): &&(IpAddr, Socket)| source.is_ipv4() == header.source.is_ipv4();
         let Some((source, socket)) = self.sockets.iter().find(same_family) else {

@@ -11,7 +11,6 @@ use crate::wireguard::{Device, Worker};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What the thread needs.
 pub(super) struct Handshakes<P = Socket> {
     pub device: Arc<Device>,
     /// The name of the device, for the log.
@@ -97,10 +96,12 @@ impl<P: Port> Handshakes<P> {
             // The first error may be that of an earlier datagram.
             if last && let Some(times) = log.count(kind(&error), 1) {
                 tracing::warn!(
-                    "{}: cannot send a handshake to {}: {error}: {} ({times} messages)",
-                    self.name,
-                    to.to,
-                    hint(&error)
+                    device = %self.name,
+                    address = %to.to,
+                    error = %error,
+                    remedy = hint(&error),
+                    count = times,
+                    "cannot send a handshake"
                 );
             }
         }

@@ -31,7 +31,6 @@ impl Device for Tun {
     }
 }
 
-/// A UDP socket.
 pub(super) trait Port: AsFd {
     /// Whether it is an IPv6 socket.
     fn is_ipv6(&self) -> bool;

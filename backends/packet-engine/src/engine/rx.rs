@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+use tracing::field::display;
 
 mod opened;
 
@@ -153,9 +154,12 @@ impl<D: Device, P: Port> Rx<D, P> {
                 Err(error) => {
                     add(&self.counters.received.errors, 1);
                     if let Some(times) = state.log.count("receive", 1) {
-                        let (device, port) = (&self.config.device, self.config.port);
                         tracing::warn!(
-                            "{device}: cannot receive from UDP port {port}: {error}; retrying ({times} times)"
+                            device = %self.config.device,
+                            port = self.config.port,
+                            error = %error,
+                            count = times,
+                            "cannot receive from the UDP port, retrying"
                         );
                     }
                     backoff.failed(&self.wake);
@@ -302,7 +306,6 @@ impl<D: Device, P: Port> Rx<D, P> {
         Ok((at.start + inner.start..at.start + inner.end, header))
     }
 
-    /// Writes the merged packets.
     fn write(&self, buffer: &mut [u8], state: &mut RxState) {
         state.merger.arrange();
         let mut written = Written::default();
@@ -381,9 +384,11 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
         state.forgive(now);
         if let Some(times) = state.log.count("merged", 1) {
-            let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
             tracing::warn!(
-                "{device}: the kernel refuses merged packets; writing packets one by one for {minutes} minutes ({times} times)"
+                device = %self.config.device,
+                seconds = REMEMBERED.as_secs(),
+                count = times,
+                "the kernel refuses merged packets, writing packets one by one for now"
             );
         }
     }
@@ -465,8 +470,10 @@ impl<D: Device, P: Port> Rx<D, P> {
             .dropped_many(Reason::WriteFailed, count);
         if let Some(times) = log.count("write", count) {
             tracing::warn!(
-                "{}: cannot write a packet: {error} ({times} packets)",
-                self.config.device
+                device = %self.config.device,
+                error = %error,
+                count = times,
+                "cannot write a packet"
             );
         }
     }
@@ -497,13 +504,17 @@ impl<D: Device, P: Port> Rx<D, P> {
         let inner = self
             .inner(datagram)
             .and_then(|packet| Header::parse(packet).ok());
-        let inner = inner.map_or(String::new(), |header| {
-            format!(", inner {} to {}", header.source, header.destination)
-        });
-        let (device, hint) = (&self.config.device, reason.hint());
+        let source = inner.as_ref().map(|header| display(header.source));
+        let destination = inner.as_ref().map(|header| display(header.destination));
         tracing::warn!(
-            "{device}: dropped a packet from {from}{inner}: {}: {hint} ({times} since the last message)",
-            reason.as_str()
+            device = %self.config.device,
+            address = %from,
+            source,
+            destination,
+            reason = reason.as_str(),
+            remedy = reason.hint(),
+            count = times,
+            "dropped a packet"
         );
     }
 }

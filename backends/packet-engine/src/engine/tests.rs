@@ -49,7 +49,6 @@ fn next(script: &Script) -> io::Result<()> {
     }
 }
 
-/// A fake TUN device.
 struct FakeTun {
     event: EventFd,
     offload: Offload,
@@ -851,7 +850,7 @@ fn inherited_sockets_are_known_by_their_addresses() {
 }
 
 #[test]
-fn who_may_hold_a_port_depends_on_the_framing() {
+fn port_holder_hint_depends_on_the_framing() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let refused = |framing| {

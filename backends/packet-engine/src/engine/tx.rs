@@ -159,7 +159,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Processes a batch.
     pub(super) fn batch(
         &self,
         buffer: &mut [u8],
@@ -237,8 +236,10 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
         if let Some(times) = log.count("read", 1) {
             tracing::warn!(
-                "{}: cannot read from the TUN device: {error}; retrying ({times} times)",
-                self.config.device
+                device = %self.config.device,
+                error = %error,
+                count = times,
+                "cannot read from the TUN device, retrying"
             );
         }
     }
@@ -312,44 +313,47 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Drops a packet, and tells its sender if there is something to tell.
+    /// Drops a packet, and sends an ICMP error to its sender if there is one to send.
     #[cold]
     fn refuse(
         &self,
-        tell: Option<Icmp>,
+        reply: Option<Icmp>,
         reason: Reason,
         unpacked: &Unpacked,
         buffer: &[u8],
         state: &mut TxState,
     ) {
         let (_, count) = unpacked.segments();
-        if let Some(kind) = tell {
+        if let Some(kind) = reply {
             let packet = buffer
                 .get(unpacked.start..unpacked.start + unpacked.length)
                 .unwrap_or_default();
             state
                 .errors
-                .tell(kind, packet, &unpacked.header, &self.counters);
+                .reply(kind, packet, &unpacked.header, &self.counters);
             if let Some(times) = (reason == Reason::NoRoute)
                 .then(|| state.log.count(reason.as_str(), count))
                 .flatten()
             {
                 tracing::info!(
-                    "{}: no node has a subnet for {} ({times} packets)",
-                    self.config.device,
-                    unpacked.header.destination
+                    device = %self.config.device,
+                    destination = %unpacked.header.destination,
+                    count = times,
+                    "no node has a subnet for the destination"
                 );
             }
         }
         if reason == Reason::Loop
             && let Some(times) = state.log.count(reason.as_str(), count)
         {
-            let (device, header) = (&self.config.device, &unpacked.header);
             tracing::warn!(
-                "{device}: dropped a packet from {} to the tunnel's port of node {}: it would be sent into the tunnel again: a pod builds a tunnel of its own, or the route to that node leads into {device}; check `ip route get {}` ({times} packets)",
-                header.source,
-                header.destination,
-                header.destination
+                device = %self.config.device,
+                source = %unpacked.header.source,
+                destination = %unpacked.header.destination,
+                reason = reason.as_str(),
+                remedy = "check `ip route get` with the destination: a pod builds a tunnel of its own, or the route to that node leads into the device",
+                count = times,
+                "dropped a packet to the tunnel's port of a node: it would be sent into the tunnel again"
             );
         }
         self.counters.sent.dropped_many(reason, count);
@@ -448,7 +452,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         (flow::hash(packet, header) >> 16) as usize % self.sockets.len()
     }
 
-    /// Sends the gathered messages.
     fn flush(&self, buffer: &[u8], state: &mut TxState) {
         let messages = std::mem::take(&mut state.gathered.messages);
         let mut rest = messages.as_slice();
@@ -514,7 +517,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         })
     }
 
-    /// Counts a sent message.
     #[inline]
     fn count_sent(&self, message: &Message) {
         let sent = &self.counters.sent;
@@ -536,10 +538,12 @@ impl<D: Device, P: Port> Tx<D, P> {
             .dropped_many(Reason::SendFailed, message.count);
         if let Some(times) = log.count(kind(error), message.count) {
             tracing::warn!(
-                "{}: cannot send to {}: {error}: {} ({times} packets)",
-                self.config.device,
-                message.to.to,
-                hint(error)
+                device = %self.config.device,
+                address = %message.to.to,
+                error = %error,
+                remedy = hint(error),
+                count = times,
+                "cannot send packets"
             );
         }
     }
@@ -564,10 +568,11 @@ impl<D: Device, P: Port> Tx<D, P> {
     fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut TxState, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
         tracing::debug!(
-            "segmented send of {} x {} bytes to {} failed: {error}",
-            message.count,
-            message.segment,
-            message.to.to
+            address = %message.to.to,
+            count = message.count,
+            bytes = message.segment,
+            error = %error,
+            "cannot send segments"
         );
         let mut lost = false;
         let mut from = message.pieces.start;
@@ -601,7 +606,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     /// Remembers a refusal, and logs a new one.
     #[cold]
     fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut TxState) {
-        let (device, minutes) = (&self.config.device, REMEMBERED.as_secs() / 60);
+        let (device, seconds) = (&self.config.device, REMEMBERED.as_secs());
         if state.segmenting.refused(
             message.to.ip(),
             error.raw_os_error() == Some(libc::EMSGSIZE),
@@ -609,12 +614,21 @@ impl<D: Device, P: Port> Tx<D, P> {
         ) && let Some(times) = state.log.count("segmented sends to all", 1)
         {
             tracing::warn!(
-                "{device}: sending datagrams one by one for {minutes} minutes: UDP_SEGMENT failed to several peers in a row: {error} ({times} times)"
+                device = %device,
+                seconds,
+                error = %error,
+                count = times,
+                "UDP_SEGMENT failed to several peers in a row, sending datagrams one by one for now"
             );
         } else if let Some(times) = state.log.count("segmented sends", 1) {
             tracing::info!(
-                "{device}: sending datagrams to {} one by one for {minutes} minutes: UDP_SEGMENT failed: {error}: the route to it has a smaller MTU, or an IPsec policy ({times} times)",
-                message.to.ip()
+                device = %device,
+                address = %message.to.ip(),
+                seconds,
+                error = %error,
+                reason = "the route to it has a smaller MTU, or an IPsec policy",
+                count = times,
+                "UDP_SEGMENT failed to a peer, sending datagrams to it one by one for now"
             );
         }
     }

@@ -156,13 +156,13 @@ fn etherparse_reads_the_same() {
 fn the_quote_fills_the_message() {
     for payload in [0, 1, 8, 500, 519, 520, 521, 549, 1400, 60_000] {
         let (v4, v6) = (udp(payload), udp_v6(payload));
-        let (said, said_v6) = (
+        let (reply, reply_v6) = (
             answer(Icmp::TimeExceeded, &v4).unwrap(),
             answer(Icmp::TimeExceeded, &v6).unwrap(),
         );
-        assert_eq!(said[28..], v4[..v4.len().min(548)]);
-        assert_eq!(said_v6[48..], v6[..v6.len().min(1232)]);
-        assert!(said.len() <= V4_MAX && said_v6.len() <= V6_MAX);
+        assert_eq!(reply[28..], v4[..v4.len().min(548)]);
+        assert_eq!(reply_v6[48..], v6[..v6.len().min(1232)]);
+        assert!(reply.len() <= V4_MAX && reply_v6.len() <= V6_MAX);
     }
 }
 
@@ -194,7 +194,7 @@ fn too_little_room_gives_no_reply() {
 }
 
 #[test]
-fn no_errors_about_errors() {
+fn icmp_errors_get_no_icmp_error() {
     let with = |packet: Vec<u8>, protocol_at: usize, protocol: u8, kind: u8| {
         let mut packet = packet;
         let body = packet.len() - 20;
@@ -242,7 +242,7 @@ fn an_error_behind_extension_headers_is_one() {
 }
 
 #[test]
-fn no_errors_about_later_fragments() {
+fn later_fragments_get_no_icmp_error() {
     let v4 = |flags: u16| {
         let mut packet = udp(16);
         packet[6..8].copy_from_slice(&flags.to_be_bytes());
@@ -263,7 +263,7 @@ fn no_errors_about_later_fragments() {
 }
 
 #[test]
-fn only_between_hosts() {
+fn icmp_errors_are_sent_only_between_hosts() {
     let not_hosts = [
         "0.0.0.0",
         "0.1.2.3",

@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(mut bytes in vec(any::<u8>(), 0..64), first in prop_oneof![0x40u8..0x50, 0x60u8..0x70, any::<u8>()]) {
+    fn arbitrary_packets_never_panic(mut bytes in vec(any::<u8>(), 0..64), first in prop_oneof![0x40u8..0x50, 0x60u8..0x70, any::<u8>()]) {
         if let Some(byte) = bytes.first_mut() {
             *byte = first;
         }
@@ -268,7 +268,7 @@ proptest! {
 fn every_length_and_version_of_junk() {
     for first in 0..=255u8 {
         for len in 0..=64usize {
-            for said in [
+            for claimed in [
                 0,
                 19,
                 20,
@@ -281,9 +281,9 @@ fn every_length_and_version_of_junk() {
                 let mut packet = vec![0; len];
                 [
                     (0, first),
-                    (2, (said >> 8) as u8),
-                    (3, said as u8),
-                    (5, said as u8),
+                    (2, (claimed >> 8) as u8),
+                    (3, claimed as u8),
+                    (5, claimed as u8),
                 ]
                 .into_iter()
                 .for_each(|(at, byte)| {
@@ -294,7 +294,7 @@ fn every_length_and_version_of_junk() {
                 assert_eq!(
                     Header::parse(&packet),
                     slow(&packet),
-                    "first {first:#x} len {len} said {said}"
+                    "first {first:#x} len {len} claimed {claimed}"
                 );
             }
         }

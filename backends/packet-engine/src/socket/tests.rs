@@ -159,116 +159,182 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     assert_eq!(lengths, [10, 20]);
 }
 
-/// A socket of all addresses tells which of them was meant, and answers from it; from one that this host has not it sends as from none.
-#[test]
-fn an_answer_comes_from_the_address_that_was_asked() {
+/// Six pieces of 100 bytes, each filled with its number.
+fn six_pieces() -> (Vec<u8>, [Piece; 6]) {
+    let read = (0..600u16).map(|n| (n / 100) as u8).collect();
+    let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece {
+        made: false,
+        at,
+        len: 100,
+    });
+    (read, pieces)
+}
+
+fn message(to: Endpoint, pieces: Range<usize>) -> Message {
+    Message {
+        to,
+        bytes: 100 * pieces.len(),
+        count: pieces.len(),
+        pieces,
+        segment: 100,
+        ecn: 1,
+        socket: 0,
+    }
+}
+
+/// A node that asks, and one that answers from any of its addresses.
+struct Dialog {
+    name: String,
+    asker: Socket,
+    answerer: Socket,
+    /// The asker's address.
+    back: SocketAddr,
+    /// The address of the answerer to which questions go.
+    asked: SocketAddr,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Dialog {
+    fn new(features: &Features, any: &str, asked: IpAddr) -> Self {
+        let (_, answerer, at) = pair(features, any);
+        let (_, asker, back) = pair(features, any);
+        Self {
+            name: format!("{} {any}", features.name),
+            asker,
+            answerer,
+            back,
+            asked: SocketAddr::new(asked, at.port()),
+            sender: Sender::default(),
+            receiver: Receiver::new(if features.batch == 1 { 1 } else { 8 }),
+        }
+    }
+
+    /// Sends messages, checks that all of them arrive in order, and returns from where.
+    fn pass(&mut self, answers: bool, messages: &[Message]) -> Vec<Endpoint> {
+        let name = &self.name;
+        let (from, to) = if answers {
+            (&self.answerer, &self.asker)
+        } else {
+            (&self.asker, &self.answerer)
+        };
+        let (read, pieces) = six_pieces();
+        let (sent, error) = self.sender.send(from, messages, &pieces, &[], &read);
+        assert!(
+            error.is_none() && sent == messages.len(),
+            "{name}: {sent} of {}: {error:?}",
+            messages.len()
+        );
+        let (mut froms, mut got) = (Vec::new(), Vec::new());
+        while got.len() < messages.iter().map(|message| message.count).sum() {
+            let metas = receive(&mut self.receiver, to);
+            got.extend(datagrams(&mut self.receiver, &metas));
+            froms.extend(metas.iter().map(|meta| meta.from));
+        }
+        let sent = messages
+            .iter()
+            .flat_map(|message| message.pieces.clone())
+            .map(|piece| (vec![piece as u8; 100], 1));
+        assert_eq!(got, sent.collect::<Vec<_>>(), "{name}");
+        froms
+    }
+
+    /// Asks once. Returns the endpoint to which answers go.
+    fn ask(&mut self) -> Endpoint {
+        let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
+        assert_eq!(
+            (question.source, question.to.port()),
+            (Some(self.asked.ip()), self.back.port()),
+            "{}",
+            self.name
+        );
+        question
+    }
+}
+
+fn dialogs() -> Vec<(Dialog, [&'static str; 2])> {
+    let mut dialogs = Vec::new();
     for features in [Features::offload(), Features::mmsg(), Features::plain()] {
         for (any, asked, lost) in [
             ("0.0.0.0", "127.0.0.2", ["192.0.2.9", "192.0.2.10"]),
             ("::", "::1", ["2001:db8::9", "2001:db8::10"]),
         ] {
-            let name = format!("{} {any}", features.name);
-            let asked: IpAddr = asked.parse().unwrap();
-            let (_, answerer, at) = pair(&features, any);
-            let (_, asker, back) = pair(&features, any);
-            let (mut sender, mut receiver) = (
-                Sender::default(),
-                Receiver::new(if features.batch == 1 { 1 } else { 8 }),
-            );
-            let read: Vec<u8> = (0..600u16).map(|n| (n / 100) as u8).collect();
-            let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece {
-                made: false,
-                at,
-                len: 100,
-            });
-            let message = |to: Endpoint, pieces: Range<usize>| Message {
-                to,
-                bytes: 100 * pieces.len(),
-                count: pieces.len(),
-                pieces,
-                segment: 100,
-                ecn: 1,
-                socket: 0,
-            };
-            let mut pass =
-                |sender: &mut Sender, from: &Socket, messages: &[Message], to: &Socket| {
-                    let (sent, error) = sender.send(from, messages, &pieces, &[], &read);
-                    assert!(
-                        error.is_none() && sent == messages.len(),
-                        "{name}: {sent} of {}: {error:?}",
-                        messages.len()
-                    );
-                    let (mut froms, mut got) = (Vec::new(), Vec::new());
-                    while got.len() < messages.iter().map(|message| message.count).sum() {
-                        let metas = receive(&mut receiver, to);
-                        got.extend(datagrams(&mut receiver, &metas));
-                        froms.extend(metas.iter().map(|meta| meta.from));
-                    }
-                    let sent = messages
-                        .iter()
-                        .flat_map(|message| message.pieces.clone())
-                        .map(|piece| (vec![piece as u8; 100], 1));
-                    assert_eq!(got, sent.collect::<Vec<_>>(), "{name}");
-                    froms
-                };
-            let question = pass(
-                &mut sender,
-                &asker,
-                &[message(SocketAddr::new(asked, at.port()).into(), 0..3)],
-                &answerer,
-            )[0];
-            assert_eq!(
-                (question.source, question.to.port()),
-                (Some(asked), back.port()),
-                "{name}"
-            );
-            let answers = pass(
-                &mut sender,
-                &answerer,
-                &[message(question, 0..1), message(question, 1..3)],
-                &asker,
-            );
-            assert!(
-                answers
-                    .iter()
-                    .all(|from| from.to == SocketAddr::new(asked, at.port())),
-                "{name}: {answers:?}"
-            );
-            assert_eq!(sender.refused(), []);
-            // Nothing is lost or overtaken when addresses are.
-            let [first, second] = lost.map(|lost| Endpoint {
-                source: Some(lost.parse().unwrap()),
-                ..question
-            });
-            let late = [
-                message(question, 0..1),
-                message(first, 1..3),
-                message(second, 3..4),
-                message(first, 4..5),
-                message(question, 5..6),
-            ];
-            let answers = pass(&mut sender, &answerer, &late, &asker);
-            assert!(answers.iter().all(|from| Some(from.ip()) != first.source && Some(from.ip()) != second.source), "{answers:?}");
-            assert_eq!(
-                (sender.refused(), sender.refused()),
-                (vec![first, second], vec![])
-            );
-            // What cannot be sent in any way says nothing about its source.
-            let nowhere = Endpoint {
-                to: SocketAddr::new(question.ip(), 0),
-                ..question
-            };
-            let (sent, error) =
-                sender.send(&answerer, &[message(nowhere, 0..1)], &pieces, &[], &read);
-            assert_eq!(
-                (
-                    sent,
-                    error.and_then(|error| error.raw_os_error()),
-                    sender.refused()
-                ),
-                (0, Some(libc::EINVAL), vec![]),
-                "{name}"
-            );
+            dialogs.push((Dialog::new(&features, any, asked.parse().unwrap()), lost));
         }
+    }
+    dialogs
+}
+
+#[test]
+fn answers_come_from_the_address_that_was_asked() {
+    for (mut dialog, _) in dialogs() {
+        let question = dialog.ask();
+        let answers = dialog.pass(true, &[message(question, 0..1), message(question, 1..3)]);
+        assert!(
+            answers.iter().all(|from| from.to == dialog.asked),
+            "{}: {answers:?}",
+            dialog.name
+        );
+        assert_eq!(dialog.sender.refused(), []);
+    }
+}
+
+/// Nothing is lost or overtaken when addresses are.
+#[test]
+fn answers_from_a_lost_address_are_sent_from_another() {
+    for (mut dialog, lost) in dialogs() {
+        let question = dialog.ask();
+        let [first, second] = lost.map(|lost| Endpoint {
+            source: Some(lost.parse().unwrap()),
+            ..question
+        });
+        let late = [
+            message(question, 0..1),
+            message(first, 1..3),
+            message(second, 3..4),
+            message(first, 4..5),
+            message(question, 5..6),
+        ];
+        let answers = dialog.pass(true, &late);
+        assert!(
+            answers
+                .iter()
+                .all(|from| Some(from.ip()) != first.source && Some(from.ip()) != second.source),
+            "{answers:?}"
+        );
+        assert_eq!(
+            (dialog.sender.refused(), dialog.sender.refused()),
+            (vec![first, second], vec![])
+        );
+    }
+}
+
+/// What cannot be sent from any address is no evidence against its source.
+#[test]
+fn source_is_not_refused_when_the_destination_is_invalid() {
+    for (mut dialog, _) in dialogs() {
+        let question = dialog.ask();
+        let nowhere = Endpoint {
+            to: SocketAddr::new(question.ip(), 0),
+            ..question
+        };
+        let (read, pieces) = six_pieces();
+        let (sent, error) = dialog.sender.send(
+            &dialog.answerer,
+            &[message(nowhere, 0..1)],
+            &pieces,
+            &[],
+            &read,
+        );
+        assert_eq!(
+            (
+                sent,
+                error.and_then(|error| error.raw_os_error()),
+                dialog.sender.refused()
+            ),
+            (0, Some(libc::EINVAL), vec![]),
+            "{}",
+            dialog.name
+        );
     }
 }

@@ -190,7 +190,7 @@ fn the_array_size_is_limited() {
 }
 
 #[test]
-fn no_peers_no_routes() {
+fn table_without_peers_has_no_routes() {
     let table = Table::build(settings(), []);
     assert_eq!(
         (

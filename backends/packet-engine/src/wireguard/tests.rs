@@ -353,7 +353,7 @@ fn the_longest_allowed_ip_wins_and_moves_at_once() {
 }
 
 #[test]
-fn a_packet_that_waited_is_not_sent_to_who_lost_its_subnet() {
+fn waiting_packet_is_not_sent_to_a_peer_without_its_subnet() {
     let (mut a, mut b, mut c) = (Node::new(1), Node::new(2), Node::new(3));
     a.add(&b, &["10.5.2.0/24"]);
     b.add(&a, &["10.5.1.0/24"]);
@@ -373,7 +373,7 @@ fn a_packet_that_waited_is_not_sent_to_who_lost_its_subnet() {
 }
 
 #[test]
-fn the_endpoint_follows_what_is_authentic() {
+fn endpoint_follows_authentic_packets() {
     let (mut a, mut b) = pair();
     b.address = "[fd00::7]:4242".parse().unwrap();
     let (_, datagram) = b
@@ -407,103 +407,97 @@ fn the_endpoint_follows_what_is_authentic() {
     );
 }
 
-/// A peer gets its answers from the address that it knows, whatever the route says: a NAT before it lets nothing else in.
-#[test]
-fn answers_come_from_the_address_that_the_peer_uses() {
+/// Sends what is due. Returns each datagram with the endpoint that it goes to.
+fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
+    let mut all = Vec::new();
+    let now = node.now();
+    node.device
+        .work_at(now, &mut node.worker, &mut |to, datagram| {
+            all.push((to, datagram.to_vec()));
+            Ok(())
+        });
+    all
+}
+
+/// The address of `a` from which packets to the peer leave.
+fn source(a: &Node) -> Option<IpAddr> {
+    let snapshot = a.device.snapshot();
+    let slot = Sealer::new(&a.device, &snapshot, a.now()).route(
+        &Header::parse(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"")).unwrap(),
+        28,
+    );
+    match Sealer::new(&a.device, &snapshot, a.now())
+        .hold(slot.unwrap())
+        .unwrap()
+    {
+        SendState::Ready(to) => to.source,
+        SendState::AwaitingSession => panic!("no session"),
+    }
+}
+
+/// The address of `a` that `b` sends to.
+fn known_source() -> Option<IpAddr> {
+    Some(ip("192.168.56.201"))
+}
+
+/// Two nodes with a session that `b` began, at the known address of `a`.
+fn session_at_the_known_address() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24"]);
     b.add(&a, &["10.5.1.0/24"]);
-    let known = Some(ip("192.168.56.201"));
-    let sends = |node: &mut Node| -> Vec<(Endpoint, Vec<u8>)> {
-        let mut all = Vec::new();
-        let now = node.now();
-        node.device
-            .work_at(now, &mut node.worker, &mut |to, datagram| {
-                all.push((to, datagram.to_vec()));
-                Ok(())
-            });
-        all
-    };
-    let source = |a: &Node| {
-        let snapshot = a.device.snapshot();
-        let slot = Sealer::new(&a.device, &snapshot, a.now()).route(
-            &Header::parse(&packet(ip("10.5.1.9"), ip("10.5.2.9"), b"")).unwrap(),
-            28,
-        );
-        match Sealer::new(&a.device, &snapshot, a.now())
-            .hold(slot.unwrap())
-            .unwrap()
-        {
-            SendState::Ready(to) => to.source,
-            SendState::AwaitingSession => panic!("no session"),
-        }
+    let from_b = Endpoint {
+        to: b.address,
+        source: known_source(),
     };
     // The response goes out from the address that the initiation came to,
     let initiation = sends(&mut b).remove(0).1;
     sends(&mut a);
-    a.receives(
-        Endpoint {
-            to: b.address,
-            source: known,
-        },
-        &initiation,
-    )
-    .unwrap();
-    let (way, response) = sends(&mut a).remove(0);
-    assert_eq!(
-        way,
-        Endpoint {
-            to: b.address,
-            source: known
-        }
-    );
+    a.receives(from_b, &initiation).unwrap();
+    let (to, response) = sends(&mut a).remove(0);
+    assert_eq!(to, from_b);
     // and packets do, once the session is confirmed.
     b.receives(a.address, &response).unwrap();
     let (_, confirmation) = sends(&mut b).remove(0);
-    a.receives(
-        Endpoint {
-            to: b.address,
-            source: known,
-        },
-        &confirmation,
-    )
-    .unwrap();
-    assert_eq!(source(&a), known);
+    a.receives(from_b, &confirmation).unwrap();
+    assert_eq!(source(&a), known_source());
+    (a, b)
+}
+
+/// A peer gets its answers from the address that it knows, whatever the route says: a NAT before it lets nothing else in.
+#[test]
+fn answers_come_from_the_address_that_the_peer_uses() {
+    let (a, b) = session_at_the_known_address();
     // What is configured anew, and the same, changes nothing.
     a.add(&b, &[]);
-    assert_eq!(source(&a), known);
-    let other = Endpoint {
-        to: elsewhere(),
-        source: known,
-    };
-    a.device.forget_sources(&[other]);
-    assert_eq!(source(&a), known);
-    a.device.forget_sources(&[
-        other,
-        Endpoint {
-            to: b.address,
-            source: known,
-        },
-    ]);
-    assert_eq!(source(&a), None);
-    let (_, datagram) = b
-        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"again"))
-        .unwrap()
-        .unwrap();
-    a.receives(
-        Endpoint {
-            to: b.address,
-            source: known,
-        },
-        &datagram,
-    )
-    .unwrap();
-    assert_eq!(source(&a), known);
+    assert_eq!(source(&a), known_source());
     a.device
         .change()
         .set_peer(b.key, Some("192.0.2.1:51820".parse().unwrap()), None, 0)
         .unwrap();
     assert_eq!(source(&a), None, "of another endpoint nothing is known");
+}
+
+#[test]
+fn source_is_forgotten_and_learned_again() {
+    let (mut a, b) = session_at_the_known_address();
+    let from_b = Endpoint {
+        to: b.address,
+        source: known_source(),
+    };
+    let other = Endpoint {
+        to: elsewhere(),
+        source: known_source(),
+    };
+    a.device.forget_sources(&[other]);
+    assert_eq!(source(&a), known_source());
+    a.device.forget_sources(&[other, from_b]);
+    assert_eq!(source(&a), None);
+    let (_, datagram) = b
+        .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"again"))
+        .unwrap()
+        .unwrap();
+    a.receives(from_b, &datagram).unwrap();
+    assert_eq!(source(&a), known_source());
 }
 
 /// A source that still is this host's may lead nowhere, when its uplink failed: no answer is known to come back to it.
@@ -547,7 +541,7 @@ fn an_initiation_that_is_repeated_moves_nothing_and_is_refused() {
 }
 
 #[test]
-fn a_new_key_of_ours_is_used_at_once_and_what_is_on_its_way_still_opens() {
+fn new_key_is_used_at_once_and_packets_in_flight_open() {
     let (mut a, mut b) = pair();
     let (_, under_way) = b
         .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"under way"))
@@ -622,7 +616,7 @@ fn a_new_preshared_key_leaves_the_session_and_counts_for_the_next() {
 }
 
 #[test]
-fn a_removed_peer_is_gone_for_those_who_still_see_it() {
+fn removed_peer_is_gone_for_old_snapshots() {
     let (a, b) = pair();
     let (_, datagram) = b
         .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"late"))
@@ -686,7 +680,7 @@ fn a_keepalive_is_sent_at_once_and_repeated() {
 }
 
 #[test]
-fn under_load_a_sender_has_to_prove_its_address() {
+fn sender_proves_its_address_under_load() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     b.add(&a, &[]);
     // Initiations that are right as far as can be told cheaply: all that it takes is our public key.
@@ -719,7 +713,7 @@ fn under_load_a_sender_has_to_prove_its_address() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn waiting_packets_are_bounded() {
     let (mut a, b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24"]);
     let large = packet(ip("10.5.1.9"), ip("10.5.2.9"), &[0; 1300]);
@@ -813,7 +807,7 @@ fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
 
 /// Both ends have packets for each other and another preshared key. Each answers the other's initiations and can use no answer.
 #[test]
-fn with_two_preshared_keys_handshakes_are_seldom_and_given_up() {
+fn handshakes_with_two_preshared_keys_are_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.shares(&b, "10.5.2.0/24", 1);
     b.shares(&a, "10.5.1.0/24", 2);
@@ -963,7 +957,7 @@ fn a_clock_that_is_set_forward_is_followed_without_a_session() {
 
 /// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.
 #[test]
-fn dead_peers_keep_nobody_from_a_session() {
+fn dead_peers_do_not_delay_other_sessions() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.device.change().set_mtu(u16::MAX);
     // Neither knows the other's endpoint when it is to be greeted, so that nothing but a packet asks for a session.

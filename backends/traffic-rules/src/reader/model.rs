@@ -8,11 +8,11 @@ use types::Family;
 /// Whose packets a table sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
-    /// IPv4.
+    /// The family `ip`: IPv4 packets.
     Ip,
-    /// IPv6.
+    /// The family `ip6`: IPv6 packets.
     Ip6,
-    /// Both.
+    /// The family `inet`: IPv4 and IPv6 packets.
     Inet,
     /// Frames that a bridge passes.
     Bridge,
@@ -68,11 +68,11 @@ pub enum Hook {
     Prerouting,
     /// Before this host gets it.
     Input,
-    /// Between two interfaces.
+    /// Packets that pass from one interface to another.
     Forward,
     /// When this host sends it.
     Output,
-    /// Before it leaves.
+    /// Packets that leave, after routing.
     Postrouting,
 }
 
@@ -127,7 +127,7 @@ impl Rules {
     }
 }
 
-/// What made a table, and lists it.
+/// The program that made a table, and lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// nft.
@@ -136,22 +136,22 @@ pub enum Program {
     Iptables(Variant),
 }
 
-/// A table.
+/// A table of nftables, or one of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Whose packets it sees.
     pub layer: Layer,
-    /// Its name.
+    /// The name of the table.
     pub name: String,
-    /// What made it.
+    /// The program that made the table.
     pub program: Program,
-    /// Its chains.
+    /// The chains by name.
     pub chains: BTreeMap<String, Chain>,
     /// Its named sets and maps of verdicts.
     pub sets: BTreeMap<String, Elements>,
 }
 
-/// A chain.
+/// A chain: its hook, if the kernel calls it, and its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
     /// Where the kernel calls it; `None`: only rules do.
@@ -163,7 +163,7 @@ pub struct Chain {
 /// Where the kernel calls a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// The hook.
+    /// The hook at which the kernel calls the chain.
     pub hook: Hook,
     /// Lower ones come first.
     pub priority: i32,
@@ -175,7 +175,7 @@ pub struct Base {
     pub device: Option<String>,
 }
 
-/// A rule.
+/// A rule of a chain, as a sequence of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its steps, in order: the first condition that is not fulfilled ends it.
@@ -189,7 +189,7 @@ pub struct Rule {
 /// A step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A condition.
+    /// The rule goes on only if the packet fulfils this condition.
     When(Condition),
     /// Keeps these bits of the mark and inverts those.
     Mark(u32, u32),
@@ -197,13 +197,13 @@ pub enum Step {
     MarkUnknown,
     /// The connection is not tracked.
     Untrack,
-    /// What becomes of the packet.
+    /// The verdict about the packet.
     Verdict(Verdict),
-    /// What becomes of it is in a map.
+    /// A map has the verdict.
     Lookup(Vec<Key>, Source),
 }
 
-/// A condition.
+/// A comparison of fields of a packet with values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The fields that are compared.
@@ -215,7 +215,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// That a field has one of these numbers.
+    /// A condition that a field has one of these numbers.
     pub(super) fn number(key: Key, numbers: Ranges) -> Self {
         Self {
             keys: vec![key],
@@ -234,10 +234,10 @@ impl Condition {
     }
 }
 
-/// Where values are.
+/// The place of the values of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In the rule.
+    /// The rule itself lists the values.
     Here(Elements),
     /// In a named set or map.
     Named(String),
@@ -284,7 +284,7 @@ pub enum Value {
 /// The name of an interface, or how it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The text.
+    /// The name, or its beginning.
     pub text: String,
     /// Whether names only begin like this.
     pub(crate) is_prefix: bool,
@@ -337,7 +337,7 @@ pub enum Key {
     State,
     /// Whether the connection's addresses are rewritten: 0 or 1.
     Translated,
-    /// What the destination is to this host.
+    /// The type of the destination address: local, unicast, broadcast …
     DestinationKind,
     /// These bits of the mark.
     Mark(u32),
@@ -351,7 +351,7 @@ pub enum Key {
     PortOut,
     /// Whether a bridge passes it on: 0 or 1.
     Bridged,
-    /// Something else.
+    /// A field that this reader does not know.
     Unknown,
 }
 
@@ -365,12 +365,12 @@ impl Key {
     }
 }
 
-/// What becomes of a packet.
+/// The verdict of a rule about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It has passed this hook's chain.
     Accept,
-    /// It is gone.
+    /// The packet is dropped.
     Drop,
     /// It goes on behind the rule that led here.
     Return,

@@ -130,7 +130,7 @@ fn steps(expression: &Json) -> Vec<Step> {
         "vmap" => lookup(body),
         "mangle" => mangle(body),
         "notrack" => vec![Step::Untrack],
-        // Of how many packets they are true is not known.
+        // The share of packets that fulfil them is not known.
         "limit" | "quota" | "ct count" | "meter" => vec![Step::When(Condition::unknown())],
         "xt" if text(body, "type") == "match" => vec![Step::When(Condition::unknown())],
         "counter" | "log" | "set" | "map" | "ct helper" | "ct timeout" | "ct expectation"
@@ -156,7 +156,6 @@ fn verdict(expression: &Json) -> Option<Verdict> {
     })
 }
 
-/// A map of verdicts.
 fn lookup(body: &Json) -> Vec<Step> {
     let (Some(key), Some(data)) = (body.get("key"), body.get("data")) else {
         return vec![Step::Verdict(Verdict::Unknown)];
@@ -290,22 +289,24 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
         let (keys, needs): (Vec<_>, Vec<_>) = parts.iter().map(keys).unzip();
         return (keys.concat(), needs.concat());
     }
-    let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
-    let protocol = |name: &str| {
-        Condition::number(
-            Key::Protocol,
-            words::protocol(name).map(Ranges::one).unwrap_or_default(),
-        )
-    };
+    if let Some(payload) = left.get("payload") {
+        let (key, needs) = header_field(text(payload, "protocol"), text(payload, "field"));
+        return (vec![key], needs);
+    }
+    (vec![key_without_header(left)], Vec::new())
+}
+
+/// The field of an expression that names no header: packet metadata, the connection or the route.
+fn key_without_header(left: &Json) -> Key {
     if let Some([value, mask]) = left.get("&").and_then(Json::as_array).map(Vec::as_slice) {
         let is_mark = value
             .get("meta")
             .is_some_and(|meta| text(meta, "key") == "mark");
         let mask = number(&Key::Mark(u32::MAX), mask).filter(|_| is_mark);
-        return (vec![mask.map_or(Key::Unknown, Key::Mark)], Vec::new());
+        return mask.map_or(Key::Unknown, Key::Mark);
     }
     if let Some(meta) = left.get("meta") {
-        let key = match text(meta, "key") {
+        return match text(meta, "key") {
             "iifname" | "iif" => Key::Incoming,
             "oifname" | "oif" => Key::Outgoing,
             "mark" => Key::Mark(u32::MAX),
@@ -313,37 +314,35 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
             "nfproto" | "protocol" => Key::Family,
             _ => Key::Unknown,
         };
-        return (vec![key], Vec::new());
     }
     if let Some(tracked) = left.get("ct") {
-        return (
-            vec![if text(tracked, "key") == "state" {
-                Key::State
-            } else {
-                Key::Unknown
-            }],
-            Vec::new(),
-        );
+        return match text(tracked, "key") {
+            "state" => Key::State,
+            _ => Key::Unknown,
+        };
     }
     if let Some(fib) = left.get("fib") {
         let of_destination = fib
             .get("flags")
             .and_then(Json::as_array)
             .is_some_and(|flags| matches!(flags.as_slice(), [flag] if flag == "daddr"));
-        return (
-            vec![if text(fib, "result") == "type" && of_destination {
-                Key::DestinationKind
-            } else {
-                Key::Unknown
-            }],
-            Vec::new(),
-        );
+        if text(fib, "result") == "type" && of_destination {
+            return Key::DestinationKind;
+        }
     }
-    let Some(payload) = left.get("payload") else {
-        return (vec![Key::Unknown], Vec::new());
+    Key::Unknown
+}
+
+/// A field of a header, and what a packet must be to have that header.
+fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
+    let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
+    let protocol = |name: &str| {
+        Condition::number(
+            Key::Protocol,
+            words::protocol(name).map(Ranges::one).unwrap_or_default(),
+        )
     };
-    let (header, field) = (text(payload, "protocol"), text(payload, "field"));
-    let (key, need) = match (header, field) {
+    match (header, field) {
         ("ip", "saddr") => (Key::Source, vec![family(2)]),
         ("ip", "daddr") => (Key::Destination, vec![family(2)]),
         ("ip", "protocol") => (Key::Protocol, vec![family(2)]),
@@ -370,8 +369,7 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
         ("icmpv6", "code") => (Key::IcmpCode, vec![family(10), protocol("icmpv6")]),
         ("ether", "type") => (Key::Family, vec![]),
         _ => (Key::Unknown, vec![]),
-    };
-    (vec![key], need)
+    }
 }
 
 /// The fields of a named set, by its type; `None` where a type is not known.

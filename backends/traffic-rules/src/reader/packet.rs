@@ -1,4 +1,4 @@
-//! A packet, or a class of packets, and its way through the host.
+//! A packet, or a class of packets, and its path through the host.
 
 use super::fits::Fits;
 use super::model::{Hook, Key, Layer, Name};
@@ -6,7 +6,7 @@ use super::ranges::Ranges;
 use super::words::{TCP, state};
 use types::Family;
 
-/// An interface on the way of a packet.
+/// An interface on the path of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// One of these; an empty name where there is none.
@@ -49,14 +49,14 @@ impl Device {
 /// A mark, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The bits.
+    /// The bits of the mark; unknown ones are 0.
     pub value: u32,
     /// Which of them are known.
     pub known: u32,
 }
 
 impl Mark {
-    /// What is known of a mark that is one of two.
+    /// The known bits of a mark that is one of two.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
         Self {
@@ -75,7 +75,7 @@ impl Mark {
     }
 }
 
-/// The way of a packet through the host.
+/// The path of a packet through the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPath {
     /// It comes in and is for this host.
@@ -91,15 +91,15 @@ pub enum HookPath {
 /// A class of packets. A field may be a set of values: then the answer is about all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Its way.
+    /// The path through the hooks.
     pub way: HookPath,
-    /// Its family.
+    /// The address family.
     pub family: Family,
     /// The interface by which it comes.
     pub incoming: Device,
     /// The interface by which it leaves.
     pub outgoing: Device,
-    /// The port of the bridge by which it comes, where `incoming` is a bridge or the way is that of a bridge.
+    /// The port of the bridge by which it comes, where `incoming` is a bridge or the path is that of a bridge.
     pub port_in: Option<Device>,
     /// The port of the bridge by which it leaves.
     pub port_out: Option<Device>,
@@ -111,9 +111,9 @@ pub struct Packet {
     pub destination: Ranges,
     /// Its protocol above IP.
     pub protocol: Ranges,
-    /// Its source port.
+    /// The source port, for protocols with ports.
     pub source_port: Ranges,
-    /// Its destination port.
+    /// The destination port, for protocols with ports.
     pub destination_port: Ranges,
     /// Its type, with ICMP.
     pub icmp_type: Ranges,
@@ -170,38 +170,40 @@ impl Packet {
         }
     }
 
-    /// The hooks on its way, with the interfaces as they are called there.
+    /// The hooks on its path, with the interfaces as they are called there.
     pub(super) fn stages(&self) -> Vec<Stage> {
-        let (ip, bridge) = (Layer::of(self.family), Layer::Bridge);
-        let calls = self.bridge_calls_ip == Some(true);
+        let bridge = Layer::Bridge;
         let none = Device::none();
-        // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
-        let port_in = if self.bridge_calls_ip == Some(false) || self.way == HookPath::Output {
-            Some(none.clone())
-        } else {
-            self.port_in.clone()
-        };
-        let stage = |layer, hook, incoming: &Device, outgoing: &Device| {
-            let bridged =
-                self.way == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
-            let port_out = if bridged {
-                self.port_out.clone()
-            } else {
-                Some(none.clone())
-            };
-            Stage {
-                layer,
-                hook,
-                incoming: incoming.clone(),
-                outgoing: outgoing.clone(),
-                port_in: port_in.clone(),
-                port_out,
-                bridged,
+        let mut stages = self.stages_before_routing();
+        match self.way {
+            HookPath::Input => stages.push(self.ip_stage(Hook::Input, &self.incoming, &none)),
+            HookPath::Forward => {
+                stages.push(self.ip_stage(Hook::Forward, &self.incoming, &self.outgoing));
+                stages.push(self.ip_stage(Hook::Postrouting, &self.incoming, &self.outgoing));
             }
-        };
+            HookPath::Output => {
+                stages.push(self.ip_stage(Hook::Output, &none, &self.outgoing));
+                stages.push(self.ip_stage(Hook::Postrouting, &none, &self.outgoing));
+            }
+            HookPath::Bridge => stages.extend(self.stages_in_bridge()),
+        }
+        if let Some(port) = self
+            .port_out
+            .as_ref()
+            .filter(|_| matches!(self.way, HookPath::Forward | HookPath::Output))
+        {
+            stages.push(self.stage(bridge, Hook::Output, &none, port));
+            stages.push(self.stage(bridge, Hook::Postrouting, &none, port));
+        }
+        stages
+    }
+
+    /// The hooks up to the decision where the packet goes.
+    fn stages_before_routing(&self) -> Vec<Stage> {
+        let none = Device::none();
         let mut stages = Vec::new();
         if self.way != HookPath::Output {
-            stages.push(stage(
+            stages.push(self.stage(
                 Layer::Netdev,
                 Hook::Ingress,
                 self.port_in.as_ref().unwrap_or(&self.incoming),
@@ -209,56 +211,76 @@ impl Packet {
             ));
         }
         if let Some(port) = &self.port_in {
-            stages.push(stage(bridge, Hook::Prerouting, port, &none));
+            stages.push(self.stage(Layer::Bridge, Hook::Prerouting, port, &none));
         }
         let input = self
             .port_in
             .as_ref()
             .filter(|_| self.way != HookPath::Bridge)
-            .map(|port| stage(bridge, Hook::Input, port, &none));
+            .map(|port| self.stage(Layer::Bridge, Hook::Input, port, &none));
         let is_received = self.way == HookPath::Input
             || self.way == HookPath::Forward
-            || calls && self.way == HookPath::Bridge;
-        let received = is_received.then(|| stage(ip, Hook::Prerouting, &self.incoming, &none));
+            || self.bridge_calls() && self.way == HookPath::Bridge;
+        let received = is_received.then(|| self.ip_stage(Hook::Prerouting, &self.incoming, &none));
         // The bridge itself calls the first hook of IP.
-        let (first, second) = if calls {
+        let (first, second) = if self.bridge_calls() {
             (received, input)
         } else {
             (input, received)
         };
         stages.extend(first.into_iter().chain(second));
-        match self.way {
-            HookPath::Input => stages.push(stage(ip, Hook::Input, &self.incoming, &none)),
-            HookPath::Forward => {
-                stages.push(stage(ip, Hook::Forward, &self.incoming, &self.outgoing));
-                stages.push(stage(ip, Hook::Postrouting, &self.incoming, &self.outgoing));
-            }
-            HookPath::Output => {
-                stages.push(stage(ip, Hook::Output, &none, &self.outgoing));
-                stages.push(stage(ip, Hook::Postrouting, &none, &self.outgoing));
-            }
-            HookPath::Bridge => {
-                let (from, to) = (
-                    self.port_in.as_ref().unwrap_or(&self.incoming),
-                    self.port_out.as_ref().unwrap_or(&self.outgoing),
-                );
-                stages.push(stage(bridge, Hook::Forward, from, to));
-                stages.extend(
-                    calls.then(|| stage(ip, Hook::Forward, &self.incoming, &self.outgoing)),
-                );
-                stages.push(stage(bridge, Hook::Postrouting, &none, to));
-                stages.extend(calls.then(|| stage(ip, Hook::Postrouting, &none, &self.outgoing)));
-            }
+        stages
+    }
+
+    /// The hooks of a bridge that passes the packet to another port, and those of IP that it calls.
+    fn stages_in_bridge(&self) -> Vec<Stage> {
+        let none = Device::none();
+        let (from, to) = (
+            self.port_in.as_ref().unwrap_or(&self.incoming),
+            self.port_out.as_ref().unwrap_or(&self.outgoing),
+        );
+        let mut stages = vec![self.stage(Layer::Bridge, Hook::Forward, from, to)];
+        if self.bridge_calls() {
+            stages.push(self.ip_stage(Hook::Forward, &self.incoming, &self.outgoing));
         }
-        if let Some(port) = self
-            .port_out
-            .as_ref()
-            .filter(|_| matches!(self.way, HookPath::Forward | HookPath::Output))
-        {
-            stages.push(stage(bridge, Hook::Output, &none, port));
-            stages.push(stage(bridge, Hook::Postrouting, &none, port));
+        stages.push(self.stage(Layer::Bridge, Hook::Postrouting, &none, to));
+        if self.bridge_calls() {
+            stages.push(self.ip_stage(Hook::Postrouting, &none, &self.outgoing));
         }
         stages
+    }
+
+    fn bridge_calls(&self) -> bool {
+        self.bridge_calls_ip == Some(true)
+    }
+
+    fn ip_stage(&self, hook: Hook, incoming: &Device, outgoing: &Device) -> Stage {
+        self.stage(Layer::of(self.family), hook, incoming, outgoing)
+    }
+
+    fn stage(&self, layer: Layer, hook: Hook, incoming: &Device, outgoing: &Device) -> Stage {
+        // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
+        let port_in = if self.bridge_calls_ip == Some(false) || self.way == HookPath::Output {
+            Some(Device::none())
+        } else {
+            self.port_in.clone()
+        };
+        let bridged =
+            self.way == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
+        let port_out = if bridged {
+            self.port_out.clone()
+        } else {
+            Some(Device::none())
+        };
+        Stage {
+            layer,
+            hook,
+            incoming: incoming.clone(),
+            outgoing: outgoing.clone(),
+            port_in,
+            port_out,
+            bridged,
+        }
     }
 
     /// The numbers that a field of it may have; `None` where that is not known at all.
@@ -316,7 +338,7 @@ impl Packet {
     }
 }
 
-/// A hook on the way of a packet.
+/// A hook on the path of a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     /// Whose hook it is.

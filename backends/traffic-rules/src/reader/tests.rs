@@ -76,7 +76,7 @@ fn word(rules: &Rules, packet: &Packet) -> String {
 }
 
 #[test]
-fn packet_is_dropped_by_whatever_table_drops_it() {
+fn packet_is_dropped_when_any_table_drops_it() {
     let table = |name: &str, lines: &str| format!("*{name}\n{lines}\nCOMMIT\n");
     let (filter, open) = (
         ":FORWARD ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n",
@@ -123,7 +123,7 @@ fn packet_is_dropped_by_whatever_table_drops_it() {
 }
 
 #[test]
-fn hooks_of_bridges_and_devices_are_on_the_way() {
+fn hooks_of_bridges_and_devices_are_on_the_path() {
     let of = |script: &str| {
         (
             word(&by_nft(script), &pods()),
@@ -265,7 +265,7 @@ fn mark_that_is_not_known_decides_nothing() {
 }
 
 #[test]
-fn what_comes_next_is_told_once_the_first_is_gone() {
+fn next_drop_is_found_behind_the_first() {
     let rules = by_iptables(
         "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth9 -j DROP\n-A FORWARD -j REJECT\nCOMMIT\n",
     );

@@ -31,7 +31,7 @@ pub struct Stop {
     pub program: Program,
     /// Its family, as nft names it.
     pub layer: &'static str,
-    /// Its name.
+    /// The name of the table.
     pub table: String,
     /// The chain that the kernel called.
     pub base: String,
@@ -54,7 +54,7 @@ impl Stop {
     }
 }
 
-/// What becomes of a class of packets.
+/// The fate of a class of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// All of them pass. `named`: by a rule that selects them by interfaces or addresses.
@@ -68,13 +68,13 @@ pub enum Fate {
     Perhaps {
         /// What is not known.
         why: String,
-        /// What drops all of them, unless a condition is fulfilled that is not understood.
+        /// The rule that drops all of them, unless they fulfil a condition that is not understood.
         unless: Option<Stop>,
     },
 }
 
 impl Fate {
-    /// What drops them, for certain or unless they are lucky.
+    /// The rule that drops them, certainly or possibly.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Fate::Yes { .. } => None,
@@ -83,7 +83,7 @@ impl Fate {
         }
     }
 
-    /// What becomes of two classes of packets together.
+    /// The fate of two classes of packets together.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
             (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes {
@@ -113,11 +113,11 @@ impl Fate {
 pub struct Missing {
     /// The table's family, as nft names it.
     pub layer: &'static str,
-    /// The table.
+    /// The name of the table.
     pub table: String,
-    /// Its name.
+    /// The name of the part.
     pub name: String,
-    /// What it is.
+    /// The kind of part.
     pub part: Part,
 }
 
@@ -143,7 +143,7 @@ impl Part {
     }
 }
 
-/// A way through rules.
+/// A walk of packets through rules.
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     rules: &'a Rules,
@@ -154,7 +154,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Through all rules.
+    /// A walk through all rules.
     pub fn through(rules: &'a Rules) -> Self {
         Self {
             rules,
@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
         Self { only, ..self }
     }
 
-    /// What becomes of a class of packets.
+    /// The fate of a class of packets.
     pub fn fate(&self, packet: &Packet) -> Fate {
         self.both(packet).0
     }
@@ -226,6 +226,7 @@ impl<'a> Walk<'a> {
             rest: *rest,
             mark: packet.mark,
             state: packet.state.clone(),
+            accepted: None,
             partial: None,
             doubt: None,
             missing,
@@ -244,7 +245,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What may become of packets in a chain.
+/// The possible fates of packets in a chain.
 #[derive(Clone, Debug, Default)]
 struct May {
     accept: bool,
@@ -255,6 +256,18 @@ struct May {
     named: bool,
 }
 
+impl May {
+    /// The possible fates of packets in a chain that is not known.
+    fn anything() -> Self {
+        Self {
+            accept: true,
+            drop: true,
+            fall: true,
+            named: false,
+        }
+    }
+}
+
 /// How packets leave a chain that fulfil no condition which is not understood.
 #[derive(Clone, Debug)]
 enum End {
@@ -263,7 +276,7 @@ enum End {
     Fall,
 }
 
-/// What the rules before changed.
+/// The changes of the previous rules.
 #[derive(Clone, Debug)]
 struct Changed {
     mark: Mark,
@@ -316,6 +329,14 @@ impl Place<'_> {
     }
 }
 
+/// A rule, the chain that has it, and its number there.
+#[derive(Clone, Copy)]
+struct RuleAt<'a> {
+    chain: &'a str,
+    number: usize,
+    rule: &'a Rule,
+}
+
 /// One walk of one class of packets.
 struct Steps<'a, 'b> {
     walk: &'a Walk<'a>,
@@ -324,6 +345,8 @@ struct Steps<'a, 'b> {
     rest: usize,
     mark: Mark,
     state: Ranges,
+    /// The changes for the packets that the current base chain has accepted.
+    accepted: Option<Changed>,
     /// The first condition that some of the packets fulfil, and others do not.
     partial: Option<(Key, Ranges)>,
     /// What is not known.
@@ -411,8 +434,8 @@ impl<'a> Steps<'a, '_> {
 
     /// A chain that the kernel calls, with its policy.
     fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
-        let mut accepted = None;
-        let (mut may, mut end) = self.chain(place, place.name, chain, &mut accepted);
+        self.accepted = None;
+        let (mut may, mut end) = self.chain(place, place.name, chain);
         if may.fall {
             let policy = place.stop(place.name, None);
             let drops = place.base.drops && !self.walk.over.contains(&policy);
@@ -426,11 +449,11 @@ impl<'a> Steps<'a, '_> {
                 };
             }
             if !drops {
-                join(&mut accepted, self.changed());
+                self.accepts();
             }
         }
-        if let Some(Changed { mark, state }) = accepted {
-            (self.mark, self.state) = (mark, state);
+        if let Some(changed) = self.accepted.take() {
+            self.set(changed);
         }
         (may, end)
     }
@@ -446,14 +469,14 @@ impl<'a> Steps<'a, '_> {
         (self.mark, self.state) = (changed.mark, changed.state);
     }
 
+    /// Notes what the rules before changed for packets that are accepted here.
+    fn accepts(&mut self) {
+        let changed = self.changed();
+        join(&mut self.accepted, changed);
+    }
+
     /// The rules of a chain.
-    fn chain(
-        &mut self,
-        place: Place<'_>,
-        name: &str,
-        chain: &Chain,
-        accepted: &mut Option<Changed>,
-    ) -> (May, End) {
+    fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain) -> (May, End) {
         let mut walked = Walked {
             may: May::default(),
             end: None,
@@ -461,15 +484,7 @@ impl<'a> Steps<'a, '_> {
         };
         let Some(rules) = &chain.rules else {
             self.misses(place, name, Part::Chain);
-            return (
-                May {
-                    accept: true,
-                    drop: true,
-                    fall: true,
-                    named: false,
-                },
-                End::Fall,
-            );
+            return (May::anything(), End::Fall);
         };
         for (number, rule) in (1..).zip(rules) {
             self.rest = self.rest.saturating_sub(1);
@@ -490,7 +505,12 @@ impl<'a> Steps<'a, '_> {
                 handle: if at_base { rule.handle } else { place.handle },
                 ..place
             };
-            if self.rule(here, name, (number, rule), accepted, &mut walked) {
+            let at = RuleAt {
+                chain: name,
+                number,
+                rule,
+            };
+            if self.rule(here, at, &mut walked) {
                 // No packet goes on behind this rule.
                 if let Some(left) = walked.left {
                     self.set(left);
@@ -507,16 +527,9 @@ impl<'a> Steps<'a, '_> {
     }
 
     /// A rule. Returns whether it decides about all packets that come to it.
-    fn rule(
-        &mut self,
-        place: Place<'_>,
-        chain: &str,
-        rule: (usize, &Rule),
-        accepted: &mut Option<Changed>,
-        walked: &mut Walked,
-    ) -> bool {
+    fn rule(&mut self, place: Place<'_>, at: RuleAt<'_>, walked: &mut Walked) -> bool {
         let (mut fits, mut named) = (Fits::Yes, place.named);
-        for step in &rule.1.steps {
+        for step in &at.rule.steps {
             match step {
                 Step::When(condition) => {
                     let found = self.judge(place, condition);
@@ -528,7 +541,7 @@ impl<'a> Steps<'a, '_> {
                         return false;
                     }
                     if found == Fits::Perhaps {
-                        self.doubts(place, chain, rule.1);
+                        self.doubts(place, at);
                     }
                 }
                 Step::Mark(kept, inverted) => {
@@ -549,71 +562,63 @@ impl<'a> Steps<'a, '_> {
                     };
                 }
                 Step::Verdict(verdict) => {
-                    return self.verdict(
-                        Place { named, ..place },
-                        chain,
-                        rule,
-                        verdict,
-                        fits,
-                        accepted,
-                        walked,
-                    ) && fits == Fits::Yes;
+                    let place = Place { named, ..place };
+                    return self.verdict(place, at, verdict, fits, walked) && fits == Fits::Yes;
                 }
                 Step::Lookup(keys, source) => {
-                    let Some(elements) = self.elements(place, source, Part::Map) else {
-                        self.doubts(place, chain, rule.1);
-                        return self.verdict(
-                            place,
-                            chain,
-                            rule,
-                            &Verdict::Unknown,
-                            Fits::Perhaps,
-                            accepted,
-                            walked,
-                        );
-                    };
-                    let whose = keys.iter().any(Key::is_whose);
-                    for (values, verdict) in &elements.0 {
-                        let found = fits.min(self.element(place, keys, values));
-                        if found == Fits::No {
-                            continue;
-                        }
-                        if found == Fits::Perhaps {
-                            self.doubts(place, chain, rule.1);
-                        }
-                        let verdict = verdict.as_ref().unwrap_or(&Verdict::Unknown);
-                        let place = Place {
-                            named: named || whose && found == Fits::Yes,
-                            ..place
-                        };
-                        let decided =
-                            self.verdict(place, chain, rule, verdict, found, accepted, walked);
-                        // One element holds a value, or none.
-                        if found == Fits::Yes {
-                            return decided;
-                        }
-                    }
-                    // What is not in the map goes on behind the rule.
-                    return false;
+                    let place = Place { named, ..place };
+                    return self.lookup(place, at, keys, source, fits, walked);
                 }
             }
         }
         false
     }
 
+    /// A map of verdicts. Returns whether it decides about all packets that come to it.
+    fn lookup(
+        &mut self,
+        place: Place<'_>,
+        at: RuleAt<'_>,
+        keys: &[Key],
+        source: &Source,
+        fits: Fits,
+        walked: &mut Walked,
+    ) -> bool {
+        let Some(elements) = self.elements(place, source, Part::Map) else {
+            self.doubts(place, at);
+            return self.verdict(place, at, &Verdict::Unknown, Fits::Perhaps, walked);
+        };
+        let whose = keys.iter().any(Key::is_whose);
+        for (values, verdict) in &elements.0 {
+            let found = fits.min(self.element(place, keys, values));
+            if found == Fits::No {
+                continue;
+            }
+            if found == Fits::Perhaps {
+                self.doubts(place, at);
+            }
+            let verdict = verdict.as_ref().unwrap_or(&Verdict::Unknown);
+            let place = Place {
+                named: place.named || whose && found == Fits::Yes,
+                ..place
+            };
+            let decided = self.verdict(place, at, verdict, found, walked);
+            // One element holds a value, or none.
+            if found == Fits::Yes {
+                return decided;
+            }
+        }
+        // Packets that the map does not hold continue behind the rule.
+        false
+    }
+
     /// Notes what a verdict does to the packets that it is about. Returns whether none of these goes on behind the rule.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "where it is, and what is known so far"
-    )]
     fn verdict(
         &mut self,
         place: Place<'_>,
-        chain: &str,
-        rule: (usize, &Rule),
+        at: RuleAt<'_>,
         verdict: &Verdict,
         fits: Fits,
-        accepted: &mut Option<Changed>,
         walked: &mut Walked,
     ) -> bool {
         let all = fits == Fits::Yes;
@@ -622,11 +627,11 @@ impl<'a> Steps<'a, '_> {
             Verdict::Accept => {
                 walked.may.accept = true;
                 walked.may.named |= place.named && all;
-                join(accepted, self.changed());
+                self.accepts();
                 walked.ends(all, End::Accept)
             }
             Verdict::Drop => {
-                let stop = place.stop(chain, Some(rule));
+                let stop = place.stop(at.chain, Some((at.number, at.rule)));
                 if self.walk.over.contains(&stop) {
                     return false;
                 }
@@ -639,7 +644,7 @@ impl<'a> Steps<'a, '_> {
                 walked.ends(all, End::Fall)
             }
             Verdict::Unknown => {
-                self.doubts(place, chain, rule.1);
+                self.doubts(place, at);
                 walked.may = May {
                     accept: true,
                     drop: true,
@@ -647,59 +652,60 @@ impl<'a> Steps<'a, '_> {
                     ..walked.may
                 };
                 self.mark.known = 0;
-                join(accepted, self.changed());
+                self.accepts();
                 join(&mut walked.left, self.changed());
                 false
             }
-            Verdict::Jump(name) | Verdict::Goto(name) => {
-                let is_goto = matches!(verdict, Verdict::Goto(_));
-                let before = self.changed();
-                let target = place.table.chains.get(name).filter(|_| place.depth < DEPTH);
-                let (may, end) = match target {
-                    Some(target) => self.chain(
-                        Place {
-                            depth: place.depth + 1,
-                            ..place
-                        },
-                        name,
-                        target,
-                        accepted,
-                    ),
-                    None => {
-                        if place.depth < DEPTH {
-                            self.misses(place, name, Part::Chain);
-                        }
-                        self.doubts(place, chain, rule.1);
-                        (
-                            May {
-                                accept: true,
-                                drop: true,
-                                fall: true,
-                                named: false,
-                            },
-                            End::Fall,
-                        )
-                    }
-                };
-                walked.may.accept |= may.accept;
-                walked.may.drop |= may.drop;
-                walked.may.named |= may.named && all;
-                if is_goto && may.fall {
-                    walked.may.fall = true;
-                    join(&mut walked.left, self.changed());
-                }
-                if !all {
-                    let both = before.or(&self.changed());
-                    self.set(both);
-                    return false;
-                }
-                match end {
-                    End::Fall if !is_goto => {}
-                    end => walked.end = walked.end.take().or(Some(end)),
-                }
-                is_goto || !may.fall
-            }
+            Verdict::Jump(name) => self.jump(place, at, name, false, all, walked),
+            Verdict::Goto(name) => self.jump(place, at, name, true, all, walked),
         }
+    }
+
+    /// Follows the packets into another chain, from which they return unless `is_goto`.
+    fn jump(
+        &mut self,
+        place: Place<'_>,
+        at: RuleAt<'_>,
+        name: &str,
+        is_goto: bool,
+        all: bool,
+        walked: &mut Walked,
+    ) -> bool {
+        let before = self.changed();
+        let target = place.table.chains.get(name).filter(|_| place.depth < DEPTH);
+        let (may, end) = match target {
+            Some(target) => {
+                let place = Place {
+                    depth: place.depth + 1,
+                    ..place
+                };
+                self.chain(place, name, target)
+            }
+            None => {
+                if place.depth < DEPTH {
+                    self.misses(place, name, Part::Chain);
+                }
+                self.doubts(place, at);
+                (May::anything(), End::Fall)
+            }
+        };
+        walked.may.accept |= may.accept;
+        walked.may.drop |= may.drop;
+        walked.may.named |= may.named && all;
+        if is_goto && may.fall {
+            walked.may.fall = true;
+            join(&mut walked.left, self.changed());
+        }
+        if !all {
+            let both = before.or(&self.changed());
+            self.set(both);
+            return false;
+        }
+        match end {
+            End::Fall if !is_goto => {}
+            end => walked.end = walked.end.take().or(Some(end)),
+        }
+        is_goto || !may.fall
     }
 
     /// Whether the packets fulfil a condition.
@@ -846,7 +852,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    fn doubts(&mut self, place: Place<'_>, chain: &str, rule: &Rule) {
+    fn doubts(&mut self, place: Place<'_>, RuleAt { chain, rule, .. }: RuleAt<'_>) {
         let Table { layer, name, .. } = place.table;
         self.doubt
             .get_or_insert_with(|| match (&rule.handle, rule.text.as_str()) {
@@ -858,11 +864,11 @@ impl<'a> Steps<'a, '_> {
     }
 }
 
-/// What is known of a chain as far as it has been followed.
+/// The knowledge of a chain as far as it has been followed.
 struct Walked {
     may: May,
     end: Option<End>,
-    /// What those changed that left it.
+    /// The changes for the packets that left it.
     left: Option<Changed>,
 }
 

@@ -4,7 +4,7 @@ use types::Family;
 
 /// TCP.
 pub(super) const TCP: u32 = 6;
-/// What an address is to this host (rtnetlink's RTN_*).
+/// Types of addresses (rtnetlink's RTN_*).
 pub(super) const UNICAST: u32 = 1;
 /// An address of this host.
 pub(super) const LOCAL: u32 = 2;
@@ -92,7 +92,7 @@ pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     })
 }
 
-/// What an address is to this host, by its name.
+/// The type of an address, by its name.
 pub(super) fn kind(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "unicast" => UNICAST,

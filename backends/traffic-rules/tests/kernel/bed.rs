@@ -78,7 +78,7 @@ impl Sent {
                 false,
             ),
         };
-        // ICMP has no port by which packets could be told apart: each receiver gets one.
+        // ICMP has no port by which packets could be distinguished: each receiver gets one.
         let protocol = match number {
             8 => family.pick(1, 58),
             7 | 11 if seed % 2 == u64::from(number == 7) => family.pick(1, 58),

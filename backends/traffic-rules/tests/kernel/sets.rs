@@ -260,55 +260,9 @@ impl Dice<'_> {
                 }
                 4 | 5 if !protocol => {
                     protocol = true;
-                    self.uses("protocol");
-                    let name = self.pick(&["udp", "tcp"]);
-                    match self.random.random_range(0..5) {
-                        0 => text += &format!("{not} -p {name}"),
-                        1 => {
-                            self.uses("port");
-                            text += &format!(" -p {name} -m {name}{not} --dport {}", self.port());
-                        }
-                        2 => {
-                            self.uses("port");
-                            let (first, last) = self.ports();
-                            text += &format!(" -p {name} -m {name}{not} --dport {first}:{last}");
-                        }
-                        3 => {
-                            self.uses("list");
-                            self.uses("port");
-                            let (first, last) = self.ports();
-                            text += &format!(
-                                " -p {name} -m multiport{not} --dports {},{first}:{last}",
-                                self.port()
-                            );
-                        }
-                        _ => {
-                            self.uses("icmp");
-                            let (own, module) = self.family.pick(
-                                ("icmp", "icmp --icmp-type 8"),
-                                ("ipv6-icmp", "icmp6 --icmpv6-type 128"),
-                            );
-                            text += &format!(" -p {own} -m {module}");
-                        }
-                    }
+                    text += &self.iptables_protocol(not);
                 }
-                6 if !text.contains("--ctstate") => {
-                    self.uses("state");
-                    let state = self.pick(&[
-                        "NEW",
-                        "RELATED,ESTABLISHED",
-                        "ESTABLISHED",
-                        "INVALID",
-                        "NEW,DNAT",
-                        "UNTRACKED",
-                    ]);
-                    self.uses(if state.ends_with("ESTABLISHED") {
-                        "established"
-                    } else {
-                        "state"
-                    });
-                    text += &format!(" -m conntrack{not} --ctstate {state}");
-                }
+                6 if !text.contains("--ctstate") => text += &self.iptables_state(not),
                 7 if !text.contains("--mark") => {
                     self.uses("mark");
                     text += &format!(
@@ -316,26 +270,7 @@ impl Dice<'_> {
                         self.pick(&["0x1/0x1", "0x0/0x3", "0x2", "0x10/0xf0"])
                     );
                 }
-                8 if !text.contains("physdev") => {
-                    self.uses("physdev");
-                    text += " -m physdev";
-                    let leaves = matches!(chain, "FORWARD" | "POSTROUTING");
-                    match self.random.random_range(0..if leaves { 4 } else { 2 }) {
-                        0 | 1 => {
-                            text += &format!(
-                                "{not} --physdev-in {}",
-                                self.pick(&["pt0", "pt+", "pt1", "eth9"])
-                            );
-                        }
-                        2 => text += &format!("{not} --physdev-is-bridged"),
-                        _ => {
-                            text += &format!(
-                                " --physdev-is-bridged{not} --physdev-out {}",
-                                self.pick(&["pt1", "pt+", "pt0"])
-                            );
-                        }
-                    }
-                }
+                8 if !text.contains("physdev") => text += &self.iptables_physdev(chain, not),
                 9 if !text.contains("-range") => {
                     let (side, source) = if self.chance(0.5) {
                         ("src", true)
@@ -351,6 +286,75 @@ impl Dice<'_> {
             text += " -m length --length 0:60";
         }
         text + " " + &self.iptables_target(table, chain, own)
+    }
+
+    fn iptables_protocol(&mut self, not: &str) -> String {
+        self.uses("protocol");
+        let name = self.pick(&["udp", "tcp"]);
+        match self.random.random_range(0..5) {
+            0 => format!("{not} -p {name}"),
+            1 => {
+                self.uses("port");
+                format!(" -p {name} -m {name}{not} --dport {}", self.port())
+            }
+            2 => {
+                self.uses("port");
+                let (first, last) = self.ports();
+                format!(" -p {name} -m {name}{not} --dport {first}:{last}")
+            }
+            3 => {
+                self.uses("list");
+                self.uses("port");
+                let (first, last) = self.ports();
+                format!(
+                    " -p {name} -m multiport{not} --dports {},{first}:{last}",
+                    self.port()
+                )
+            }
+            _ => {
+                self.uses("icmp");
+                let (own, module) = self.family.pick(
+                    ("icmp", "icmp --icmp-type 8"),
+                    ("ipv6-icmp", "icmp6 --icmpv6-type 128"),
+                );
+                format!(" -p {own} -m {module}")
+            }
+        }
+    }
+
+    fn iptables_state(&mut self, not: &str) -> String {
+        self.uses("state");
+        let state = self.pick(&[
+            "NEW",
+            "RELATED,ESTABLISHED",
+            "ESTABLISHED",
+            "INVALID",
+            "NEW,DNAT",
+            "UNTRACKED",
+        ]);
+        self.uses(if state.ends_with("ESTABLISHED") {
+            "established"
+        } else {
+            "state"
+        });
+        format!(" -m conntrack{not} --ctstate {state}")
+    }
+
+    fn iptables_physdev(&mut self, chain: &str, not: &str) -> String {
+        self.uses("physdev");
+        let leaves = matches!(chain, "FORWARD" | "POSTROUTING");
+        let condition = match self.random.random_range(0..if leaves { 4 } else { 2 }) {
+            0 | 1 => format!(
+                "{not} --physdev-in {}",
+                self.pick(&["pt0", "pt+", "pt1", "eth9"])
+            ),
+            2 => format!("{not} --physdev-is-bridged"),
+            _ => format!(
+                " --physdev-is-bridged{not} --physdev-out {}",
+                self.pick(&["pt1", "pt+", "pt0"])
+            ),
+        };
+        format!(" -m physdev{condition}")
     }
 
     fn iptables_target(&mut self, table: &str, chain: &str, own: &[&str]) -> String {
@@ -404,8 +408,22 @@ set pairs {{ type {kind} . {kind}; flags interval; elements = {{ {three} . {two}
 set ports {{ type inet_service; elements = {{ {port} }}; }}
 map ways {{ type ifname : verdict; elements = {{ \"br0\" : jump more, \"eth9\" : drop }}; }}
 map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{ {four} . {other} : drop }}; }}
-chain more {{\n"
+"
         );
+        text += &self.nft_own_chains(word);
+        text += &self.nft_base_chains(word);
+        text += "}\n";
+        if self.chance(0.8) {
+            text += &self.nft_bridge_table(word);
+        }
+        if self.chance(0.3) {
+            text += &self.nft_ingress_table();
+        }
+        text
+    }
+
+    fn nft_own_chains(&mut self, word: &str) -> String {
+        let mut text = "chain more {\n".to_owned();
         for _ in 0..self.random.random_range(0..3) {
             let rule = self.nft_rule(word, false, &[]);
             text += &format!("{rule}\n");
@@ -415,7 +433,11 @@ chain more {{\n"
             let rule = self.nft_rule(word, false, &["more"]);
             text += &format!("{rule}\n");
         }
-        text += "}\n";
+        text + "}\n"
+    }
+
+    fn nft_base_chains(&mut self, word: &str) -> String {
+        let mut text = String::new();
         for (hook, priority, of) in [
             ("prerouting", -300_i32, 0.4),
             ("prerouting", -150, 0.4),
@@ -450,42 +472,43 @@ chain more {{\n"
             }
             text += "}\n";
         }
-        text += "}\n";
-        if self.chance(0.8) {
-            self.uses("bridge");
-            let hook = self.pick(&[
-                "prerouting",
-                "input",
-                "forward",
-                "forward",
-                "forward",
-                "postrouting",
-            ]);
-            if hook == "forward" {
-                self.uses("bridge forward");
-            }
-            let (net, to, port) = (self.net(true), self.net(false), self.port());
-            let rule = match self.random.random_range(0..7) {
-                0 => format!("{word} saddr {net} drop"),
-                1 => format!("{word} saddr {net} {word} daddr {to} drop"),
-                2 => format!("iifname \"pt*\" udp dport {port} drop"),
-                3 => "iifname \"eth9\" drop".to_owned(),
-                4 => format!("oifname \"pt1\" {word} daddr {to} drop"),
-                5 => format!("oifname != \"pt1\" udp dport {port} drop"),
-                _ => format!("meta protocol {word} meta l4proto tcp drop"),
-            };
-            text += &format!(
-                "table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n"
-            );
-        }
-        if self.chance(0.3) {
-            self.uses("ingress");
-            let (device, port) = (self.pick(&["pt0", "out0"]), self.port());
-            text += &format!(
-                "table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n"
-            );
-        }
         text
+    }
+
+    fn nft_bridge_table(&mut self, word: &str) -> String {
+        self.uses("bridge");
+        let hook = self.pick(&[
+            "prerouting",
+            "input",
+            "forward",
+            "forward",
+            "forward",
+            "postrouting",
+        ]);
+        if hook == "forward" {
+            self.uses("bridge forward");
+        }
+        let (net, to, port) = (self.net(true), self.net(false), self.port());
+        let rule = match self.random.random_range(0..7) {
+            0 => format!("{word} saddr {net} drop"),
+            1 => format!("{word} saddr {net} {word} daddr {to} drop"),
+            2 => format!("iifname \"pt*\" udp dport {port} drop"),
+            3 => "iifname \"eth9\" drop".to_owned(),
+            4 => format!("oifname \"pt1\" {word} daddr {to} drop"),
+            5 => format!("oifname != \"pt1\" udp dport {port} drop"),
+            _ => format!("meta protocol {word} meta l4proto tcp drop"),
+        };
+        format!(
+            "table bridge walls {{ chain c {{ type filter hook {hook} priority -5;\n{rule}\n}}\n}}\n"
+        )
+    }
+
+    fn nft_ingress_table(&mut self) -> String {
+        self.uses("ingress");
+        let (device, port) = (self.pick(&["pt0", "out0"]), self.port());
+        format!(
+            "table netdev gate {{ chain c {{ type filter hook ingress device {device} priority 0;\nudp dport {port} drop\n}}\n}}\n"
+        )
     }
 
     fn nft_rule(&mut self, word: &str, leaves: bool, next: &[&str]) -> String {
@@ -561,29 +584,7 @@ chain more {{\n"
     fn nft_condition(&mut self, word: &str, leaves: bool) -> String {
         let not = if self.not() { "!= " } else { "" };
         match self.random.random_range(0..15) {
-            0 => {
-                self.uses("address");
-                format!("{word} saddr {not}{}", self.net(true))
-            }
-            1 => {
-                self.uses("list");
-                let (one, two) = (
-                    address(self.family, 1, 0),
-                    address(self.family, 1, self.random.random_range(1..4)),
-                );
-                format!("{word} saddr {not}{{ {one}, {two} }}")
-            }
-            2 => format!("{word} daddr {not}{}", self.span(false)),
-            3 => {
-                self.uses("set");
-                self.uses("interval");
-                format!("{word} saddr {not}@nets")
-            }
-            4 => {
-                self.uses("concatenation");
-                self.uses("set");
-                format!("{word} saddr . {word} daddr {not}@pairs")
-            }
+            which @ 0..=4 => self.nft_addresses(which, word, not),
             5 => {
                 self.uses("interface");
                 self.uses("wildcard");
@@ -604,38 +605,8 @@ chain more {{\n"
                     self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""])
                 )
             }
-            8 => {
-                self.uses("port");
-                self.uses("protocol");
-                let name = self.pick(&["tcp", "udp"]);
-                format!("{name} dport {not}{}", self.port())
-            }
-            9 => {
-                self.uses("port");
-                let (first, last) = self.ports();
-                format!(
-                    "udp dport {not}{{ {}, {first}-{last} }}",
-                    65000 + self.random.random_range(0..9)
-                )
-            }
-            10 => {
-                self.uses("set");
-                self.uses("port");
-                format!("udp dport {not}@ports")
-            }
-            11 => {
-                let (construct, text) = *[
-                    ("state", "ct state new"),
-                    ("established", "ct state established,related"),
-                    ("established", "ct state != established"),
-                    ("state", "ct state { new, untracked }"),
-                    ("state", "ct state invalid"),
-                ]
-                .choose(self.random)
-                .unwrap();
-                self.uses(construct);
-                text.to_owned()
-            }
+            which @ 8..=10 => self.nft_ports(which, not),
+            11 => self.nft_state(),
             12 => {
                 self.uses("mark");
                 self.pick(&[
@@ -657,5 +628,69 @@ chain more {{\n"
                 format!("meta l4proto {not}{{ tcp, 132 }}")
             }
         }
+    }
+
+    fn nft_addresses(&mut self, which: i32, word: &str, not: &str) -> String {
+        match which {
+            0 => {
+                self.uses("address");
+                format!("{word} saddr {not}{}", self.net(true))
+            }
+            1 => {
+                self.uses("list");
+                let (one, two) = (
+                    address(self.family, 1, 0),
+                    address(self.family, 1, self.random.random_range(1..4)),
+                );
+                format!("{word} saddr {not}{{ {one}, {two} }}")
+            }
+            2 => format!("{word} daddr {not}{}", self.span(false)),
+            3 => {
+                self.uses("set");
+                self.uses("interval");
+                format!("{word} saddr {not}@nets")
+            }
+            _ => {
+                self.uses("concatenation");
+                self.uses("set");
+                format!("{word} saddr . {word} daddr {not}@pairs")
+            }
+        }
+    }
+
+    fn nft_ports(&mut self, which: i32, not: &str) -> String {
+        self.uses("port");
+        match which {
+            8 => {
+                self.uses("protocol");
+                let name = self.pick(&["tcp", "udp"]);
+                format!("{name} dport {not}{}", self.port())
+            }
+            9 => {
+                let (first, last) = self.ports();
+                format!(
+                    "udp dport {not}{{ {}, {first}-{last} }}",
+                    65000 + self.random.random_range(0..9)
+                )
+            }
+            _ => {
+                self.uses("set");
+                format!("udp dport {not}@ports")
+            }
+        }
+    }
+
+    fn nft_state(&mut self) -> String {
+        let (construct, text) = *[
+            ("state", "ct state new"),
+            ("established", "ct state established,related"),
+            ("established", "ct state != established"),
+            ("state", "ct state { new, untracked }"),
+            ("state", "ct state invalid"),
+        ]
+        .choose(self.random)
+        .unwrap();
+        self.uses(construct);
+        text.to_owned()
     }
 }

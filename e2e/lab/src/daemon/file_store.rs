@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 type Files = Vec<(String, Arc<OwnedFd>)>;
 
-/// Keeps the files that daemons send to its socket, until they are forgotten or nobody can use them any more.
+/// Keeps the files that daemons send to its socket, until a daemon removes them or they become unusable.
 #[derive(Debug)]
 pub struct FileStore {
     socket: PathBuf,
@@ -27,7 +27,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Listens at a path, which a daemon is told as `NOTIFY_SOCKET`.
+    /// Listens at a path, which daemons get as `NOTIFY_SOCKET`.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -56,12 +56,12 @@ impl FileStore {
         })
     }
 
-    /// Where it listens.
+    /// The path of its socket, for `NOTIFY_SOCKET`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What the next daemon gets; whoever holds these keeps devices and ports.
+    /// The files for the next daemon. Devices and ports exist as long as these are open.
     pub fn files(&self) -> Vec<(String, Arc<OwnedFd>)> {
         self.handle.files()
     }

@@ -34,7 +34,7 @@ impl FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Our own daemon with nothing but what is added: only that can tell it of a store.
+    /// Our own daemon without any arguments: the caller adds those of a store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -60,7 +60,7 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
-    /// For a daemon beside another one on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
+    /// For a second daemon on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
     #[must_use]
     pub fn beside(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
@@ -73,14 +73,14 @@ impl FlanneldOptions {
         self.arg(&format!("--iface={iface}"))
     }
 
-    /// Any other argument.
+    /// Adds an argument to the command line.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> FlanneldOptions {
         self.args.push(arg.to_owned());
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable of the daemon.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> FlanneldOptions {
         self.env.push((name.to_owned(), value.to_owned()));
@@ -215,7 +215,7 @@ impl Flanneld {
         Ok(self.started.0.elapsed())
     }
 
-    /// Whether `subnet.env` is there and the daemon says that it is ready.
+    /// Whether `subnet.env` exists and `/readyz` answers 200.
     pub fn is_ready(&self) -> bool {
         match self.health {
             Some(_) if !self.foreign => {
@@ -232,7 +232,7 @@ impl Flanneld {
         modified.is_ok_and(|modified| modified + Duration::from_millis(10) >= self.started.1)
     }
 
-    /// What it wrote for the pods.
+    /// The content of its `subnet.env`.
     ///
     /// # Errors
     /// When it has not written it yet.
@@ -240,12 +240,12 @@ impl Flanneld {
         SubnetEnv::read(&self.subnet_file)
     }
 
-    /// Where it writes `subnet.env`.
+    /// The path of its `subnet.env`.
     pub fn subnet_file(&self) -> &Path {
         &self.subnet_file
     }
 
-    /// The status code and body of a page of its health endpoint, such as `/readyz` or `/metrics`.
+    /// The status code and body of a path of its health endpoint, such as `/readyz` or `/metrics`.
     ///
     /// # Errors
     /// When it has none, or does not answer.

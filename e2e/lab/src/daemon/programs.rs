@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::lab::Lab;
 
-/// What `iptables` is on a host.
+/// The variant of `iptables` on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Xtables {
     /// Programs that speak to nf_tables.
@@ -35,7 +35,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Nothing at all.
+    /// An empty folder: the daemon finds no program.
     ///
     /// # Errors
     /// When the folder cannot be made.
@@ -50,7 +50,7 @@ impl Programs {
         self.folder.to_string_lossy().into_owned()
     }
 
-    /// Adds `nft`.
+    /// Adds `nft` as this machine has it.
     ///
     /// # Errors
     /// When it is not installed here.
@@ -87,7 +87,7 @@ impl Programs {
         Ok(self)
     }
 
-    /// All that Debian installs, with the alternatives pointing to this variant.
+    /// All programs that Debian installs, with the alternatives pointing to this variant.
     ///
     /// # Errors
     /// When something is not installed here.

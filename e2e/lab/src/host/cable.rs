@@ -1,4 +1,4 @@
-//! What lies between two hosts, as far as it decides in which form packets arrive.
+//! Cables between hosts, which decide the form in which packets arrive.
 
 use anyhow::Result;
 

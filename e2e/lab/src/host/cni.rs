@@ -19,12 +19,12 @@ pub struct Cni {
     path: PathBuf,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug, Clone)]
 pub struct CniAnswer {
-    /// What was printed; nothing if it was no JSON.
+    /// Standard output as JSON; null if it was none.
     pub output: Value,
-    /// What was printed on standard error.
+    /// Standard error as text.
     pub stderr: String,
     /// How long the plugin ran.
     pub time: Duration,
@@ -44,7 +44,7 @@ impl CniAnswer {
         }
     }
 
-    /// What was printed by a call that succeeded.
+    /// The output of a call that succeeded.
     ///
     /// # Errors
     /// When it did not succeed.

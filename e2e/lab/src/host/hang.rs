@@ -1,4 +1,4 @@
-//! A file system that does not answer: whoever opens something in a folder waits (fanotify(7)), as on a dead NFS server.
+//! A file system that does not answer: each `open` in a folder waits (fanotify(7)), as on a dead NFS server.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-/// While it lives, nobody's `open` of these folders, or of anything in them, returns; the opener can be killed.
+/// While it lives, no `open` of these folders or of anything in them returns. The opener can be killed.
 ///
 /// The process that made it must not open them either: it would wait for itself.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Hang {
 }
 
 impl Hang {
-    /// Begins.
+    /// Blocks each `open` from now on.
     ///
     /// # Errors
     /// When the kernel has no fanotify permissions, or a folder is not there.

@@ -1,4 +1,4 @@
-//! What the kernel of a host reports while it is watched: `ip monitor` and `nft monitor`.
+//! Changes that the kernel of a host reports: `ip monitor` and `nft monitor`.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// How long the first marks are waited for: the program may not have begun to listen.
+/// Timeout for the first marks: the program may not listen yet, so another one follows.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Changes that are nobody's, of which one is made whenever the reports are read: what came before it has been reported too.
+/// Harmless changes. One is made before reports are read: when it is reported, all earlier changes are.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,
@@ -64,7 +64,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// What was reported since the last call, or since the start.
+    /// The reports since the last call, or since the start.
     ///
     /// # Errors
     /// When it has ended.

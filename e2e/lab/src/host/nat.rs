@@ -10,7 +10,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::Site;
 
-/// Nobody outside may begin a conversation with somebody inside.
+/// Drops connections that begin outside.
 const RULES: &str = r#"
 table ip nat_box {
     chain postrouting {

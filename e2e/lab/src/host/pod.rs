@@ -92,7 +92,7 @@ impl Pod {
         })
     }
 
-    /// `<host>/<pod>`.
+    /// The pod's name in reports: `<host>/<pod>`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -102,7 +102,7 @@ impl Pod {
         &self.host
     }
 
-    /// Its namespace.
+    /// The pod's network namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
@@ -112,7 +112,7 @@ impl Pod {
         self.mtu
     }
 
-    /// Its v4 address.
+    /// The pod's IPv4 address.
     ///
     /// # Errors
     /// When it has none.
@@ -121,7 +121,7 @@ impl Pod {
             .with_context(|| format!("pod {} has no v4 address", self.name))
     }
 
-    /// Its v6 address.
+    /// The pod's IPv6 address.
     ///
     /// # Errors
     /// When it has none.
@@ -130,7 +130,7 @@ impl Pod {
             .with_context(|| format!("pod {} has no v6 address", self.name))
     }
 
-    /// Its addresses, v4 first.
+    /// The pod's addresses, IPv4 before IPv6.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.v4
             .map(IpAddr::V4)
@@ -150,7 +150,7 @@ impl Pod {
             .with_context(|| format!("pod {} has no address", self.name))
     }
 
-    /// Removes it.
+    /// Removes the pod's namespace with its cable.
     ///
     /// # Errors
     /// When its namespace is gone already.

@@ -22,7 +22,7 @@ use nix::unistd::{Pid, sethostname};
 use crate::net::netns::Netns;
 use crate::site::Site;
 
-/// Where this machine's own node may have left what a daemon or the doctor would take for the host's: there, each host has its own.
+/// Folders in which this machine's own node may have left files that a daemon or the doctor reads. Each host has its own.
 const PLACES: [&str; 6] = [
     "/etc/cni",
     "/etc/default",
@@ -31,13 +31,13 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// The folder of kubelet's, by which the doctor knows a node of Kubernetes: it must not be there at all.
+/// kubelet's folder, by which the doctor recognises a node of Kubernetes: hosts must not have it.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
-/// So many files are handed over at most.
+/// Maximum of files that are handed over.
 const FILES: usize = 32;
 
-/// A program, its arguments and what it finds in its environment.
+/// A program, its arguments, environment and inherited files.
 #[derive(Debug, Clone)]
 pub struct Launch {
     program: PathBuf,
@@ -57,14 +57,14 @@ impl Launch {
         }
     }
 
-    /// Adds an argument.
+    /// Adds an argument to the command line.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Launch {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// Adds arguments.
+    /// Adds arguments to the command line, in order.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Launch {
         self.args
@@ -72,7 +72,7 @@ impl Launch {
         self
     }
 
-    /// Sets an environment variable.
+    /// Sets an environment variable of the program.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
         self.env
@@ -104,7 +104,7 @@ impl Launch {
             command.args(&self.args);
             return command;
         }
-        // The program has to be told its own process id, which nobody knows before.
+        // sd_listen_fds(3) compares LISTEN_PID with the program's own process id, which exists only after the fork.
         let mut command = Command::new("sh");
         command
             .args(["-ec", "export LISTEN_PID=$$; exec \"$0\" \"$@\""])
@@ -121,14 +121,14 @@ impl Launch {
             .map(|(_, file)| file.as_raw_fd())
             .collect();
         let hand_over = move || {
-            // First out of the way of the numbers that they shall have.
+            // Duplicates to high numbers first, so that no file is overwritten below.
             let mut moved = [0; FILES];
             for (moved, file) in moved.iter_mut().zip(&files) {
                 // SAFETY: both calls take numbers only, may be made between fork and exec, and the child is a single thread.
                 *moved = unsafe { libc::fcntl(*file, libc::F_DUPFD_CLOEXEC, 200) };
             }
             for (to, from) in (3..).zip(moved.iter().take(files.len())) {
-                // SAFETY: as above; what `to` was before is this child's alone.
+                // SAFETY: as above; `to` belongs to this child only.
                 if unsafe { libc::dup2(*from, to) } < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
@@ -141,7 +141,7 @@ impl Launch {
     }
 }
 
-/// What makes a process believe that it runs on a machine of its own.
+/// The parts of a machine that a process of a host has for itself.
 pub(crate) struct Machine {
     pub(crate) netns: Netns,
     pub(crate) hostname: String,
@@ -180,7 +180,7 @@ impl Process {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
                 furnish(machine).context("giving the host a name and files of its own")?;
                 let mut command = launch.command();
-                // Nothing of the tester's own environment may change what is tested.
+                // The tester's own environment must not configure the daemon.
                 for (name, _) in std::env::vars_os()
                     .filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_"))
                 {
@@ -218,7 +218,7 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// The process id in the machine's namespace.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -228,7 +228,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
     /// When it has ended and was waited for.
@@ -237,7 +237,7 @@ impl Process {
         kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.program))
     }
 
-    /// Freezes it: SIGSTOP.
+    /// Freezes the process with SIGSTOP.
     ///
     /// # Errors
     /// When it has ended.
@@ -245,7 +245,7 @@ impl Process {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// Thaws it: SIGCONT.
+    /// Thaws the process with SIGCONT.
     ///
     /// # Errors
     /// When it has ended.
@@ -258,7 +258,7 @@ impl Process {
     /// # Errors
     /// When it cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
-        // It may have ended by itself, which is what was wanted.
+        // It may have ended by itself.
         let _ = self.child.kill();
         self.child
             .wait()
@@ -277,7 +277,7 @@ impl Process {
         self.wait(deadline)
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends; returns its exit status.
     ///
     /// # Errors
     /// When it still runs at the deadline.
@@ -298,12 +298,12 @@ impl Process {
         }
     }
 
-    /// Where its output goes, after that of earlier processes of the same name.
+    /// Path of the log, which also contains the output of earlier processes of this name.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// All that was written to the log.
+    /// The whole content of the log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }

@@ -5,25 +5,25 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// What a daemon tells the host's pods.
+/// The content of `subnet.env`, which a daemon writes for the host's pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// `FLANNEL_NETWORK`.
+    /// `FLANNEL_NETWORK`: the pool of all nodes.
     pub network: Option<Ipv4Net>,
     /// `FLANNEL_SUBNET`: the gateway's address with the subnet's length.
     pub subnet: Option<Ipv4Net>,
-    /// `FLANNEL_IPV6_NETWORK`.
+    /// `FLANNEL_IPV6_NETWORK`: the pool of all nodes.
     pub v6_network: Option<Ipv6Net>,
     /// `FLANNEL_IPV6_SUBNET`: the gateway's address with the subnet's length.
     pub v6_subnet: Option<Ipv6Net>,
-    /// `FLANNEL_MTU`.
+    /// `FLANNEL_MTU`: the MTU for pods, in bytes.
     pub mtu: u32,
-    /// `FLANNEL_IPMASQ`.
+    /// `FLANNEL_IPMASQ`: whether the daemon masquerades.
     pub ip_masq: bool,
 }
 
 impl SubnetEnv {
-    /// Reads a file.
+    /// Reads and parses a `subnet.env`.
     ///
     /// # Errors
     /// When there is none, or a line of it cannot be understood.
@@ -33,7 +33,7 @@ impl SubnetEnv {
         SubnetEnv::parse(&text).with_context(|| format!("in {}", path.display()))
     }
 
-    /// Reads a file's text.
+    /// Parses the text of a `subnet.env`.
     ///
     /// # Errors
     /// When a line cannot be understood.
@@ -66,7 +66,7 @@ mod tests {
         FLANNEL_IPV6_SUBNET=2001:cafe:42:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
     #[test]
-    fn a_dual_stack_file_is_read_whole() {
+    fn dual_stack_file_is_parsed_completely() {
         let env = SubnetEnv::parse(DUAL).unwrap();
         assert_eq!(env.subnet.unwrap().to_string(), "10.42.7.1/24");
         assert_eq!(env.v6_subnet.unwrap().to_string(), "2001:cafe:42:7::1/64");

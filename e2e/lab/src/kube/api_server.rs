@@ -22,19 +22,19 @@ use crate::store::etcd::{Etcd, EtcdOptions};
 use crate::wait::eventually_ok;
 
 const PORT: u16 = 6443;
-/// In an emulated machine, beside another test, it takes more than two minutes.
+/// In an emulated machine, while another test runs, a start takes more than two minutes.
 const START: Duration = Duration::from_secs(600);
 const STOP: Duration = Duration::from_secs(20);
 
-/// Which addresses Services have.
+/// The address families of Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
-    /// IPv4 alone.
+    /// IPv4 only, from 10.96.0.0/16.
     #[default]
     V4,
-    /// IPv6 alone.
+    /// IPv6 only, from fd00:96::/112.
     V6,
-    /// IPv4 first, IPv6 beside it.
+    /// Dual-stack, IPv4 first.
     Dual,
 }
 
@@ -124,7 +124,7 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// Where it is reached.
+    /// The URL of the server: `https://<address>:6443`.
     pub fn url(&self) -> String {
         format!("https://{}", SocketAddr::new(self.advertised, PORT))
     }
@@ -225,7 +225,7 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// The same with a token that is read from a file.
+    /// A kubeconfig whose token is read from a file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -235,7 +235,7 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// The same with a user's own token, and the authority's certificate in another file.
+    /// A kubeconfig with a user's own token, and the authority's certificate in another file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -245,7 +245,7 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// Makes another authority and certificates of it, which count when it is started anew.
+    /// Makes another authority and its certificates; the server uses them after a restart.
     ///
     /// # Errors
     /// When they cannot be written.

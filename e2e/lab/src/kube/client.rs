@@ -1,4 +1,4 @@
-//! What a test says to the API server itself, as the cluster's administrator.
+//! A client of the API server for tests, as any of its users.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ pub struct ApiClient {
     pub(crate) token: String,
 }
 
-/// Trust in one authority.
+/// A TLS configuration that trusts one authority only.
 pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(
@@ -120,7 +120,7 @@ impl ApiClient {
         }
     }
 
-    /// Reads an object.
+    /// Reads the object or the list at a path.
     ///
     /// # Errors
     /// When it is refused or not there.
@@ -144,7 +144,7 @@ impl ApiClient {
         self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
     }
 
-    /// Deletes an object.
+    /// Deletes the object at a path.
     ///
     /// # Errors
     /// When it is refused or not there.

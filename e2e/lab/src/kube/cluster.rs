@@ -39,9 +39,9 @@ pub struct Cluster {
     /// The nodes, started or not.
     pub nodes: Vec<Member>,
     controllers: Vec<Process>,
-    /// The API server.
+    /// The API server of the cluster.
     pub api: ApiServer,
-    /// What joins the nodes.
+    /// The switch that connects the nodes.
     pub lan: Switch,
     options: ClusterOptions,
 }
@@ -94,7 +94,7 @@ impl Cluster {
                 .collect::<Result<Vec<_>>>()?;
             (lan, hosts)
         };
-        // The API server refuses to start without a default route, though nobody answers there.
+        // The API server refuses to start without a default route; no gateway needs to answer.
         let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?
             .gateway("192.168.56.254")?
             .gateway("fd00:56::254")?;
@@ -102,11 +102,11 @@ impl Cluster {
         let api = ApiServer::start(&host, options.families)?;
         let controllers = controllers(&api, options)?;
         let admin = api.kubeconfig(User::Admin, None)?;
-        let told = |at: usize| options.node_ip.get(at).copied().unwrap_or(true);
+        let has_node_ip = |at: usize| options.node_ip.get(at).copied().unwrap_or(true);
         let nodes = hosts
             .into_iter()
             .enumerate()
-            .map(|(at, host)| Member::new(host, options, told(at), &admin))
+            .map(|(at, host)| Member::new(host, options, has_node_ip(at), &admin))
             .collect();
         Ok(Cluster {
             nodes,
@@ -138,7 +138,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts nodes beside each other and waits until they are registered.
+    /// Starts nodes in parallel and waits until they are registered.
     ///
     /// # Errors
     /// When one is not up in time.
@@ -172,7 +172,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// How it was made.
+    /// The options that the cluster was started with.
     pub fn options(&self) -> &ClusterOptions {
         &self.options
     }
@@ -279,7 +279,7 @@ impl Cluster {
     }
 }
 
-/// What runs beside the API server: the controllers, and the scheduler.
+/// The control plane without the API server: the controllers and the scheduler.
 fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
     let admin = api.kubeconfig(User::Admin, None)?;
     let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)

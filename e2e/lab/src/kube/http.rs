@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// A head longer than this is nobody's whom a test knows.
+/// Maximum length of a head in bytes. No client of a test sends a longer one.
 const LONGEST: u64 = 64 * 1024;
 
 /// The first line of a message and its fields.
@@ -116,7 +116,7 @@ pub(crate) fn relay(
             gate()?;
             to.write_all(format!("{size}\r\n").as_bytes())?;
             pieces(&mut from.take(length), to, gate)?;
-            // The last chunk is empty; trailers are nobody's here.
+            // The last chunk is empty; no client of a test sends trailers.
             line(from)?;
             to.write_all(b"\r\n")?;
             to.flush()?;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_its_head_says() {
+    fn body_ends_where_its_head_says() {
         let (head, body, rest) = relayed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcNEXT");
         assert_eq!(
             (head.status(), body.as_str(), rest.as_str()),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_closes_ends_a_body() {
+    fn closed_gate_ends_a_body() {
         let closed = || Err(ErrorKind::ConnectionAborted.into());
         assert!(
             relay(

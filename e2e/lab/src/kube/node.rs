@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kube::client::ApiClient;
 
-/// What flannel's annotations begin with.
+/// Prefix of flannel's annotations.
 pub const ANNOTATIONS: &str = "flannel.alpha.coreos.com/";
 
 /// A Node as a test wants it.
@@ -41,7 +41,7 @@ impl NodeObject {
         self
     }
 
-    /// Adds an InternalIP.
+    /// Adds an address of type InternalIP to the status.
     #[must_use]
     pub fn internal(mut self, address: impl Into<IpAddr>) -> NodeObject {
         self.internal.push(address.into());
@@ -94,7 +94,7 @@ impl NodeObject {
         self
     }
 
-    /// Its JSON.
+    /// The Node as JSON, as the API server accepts it.
     pub fn json(&self) -> Value {
         let addresses: Vec<Value> = self
             .internal
@@ -125,7 +125,7 @@ impl NodeObject {
 }
 
 impl ApiClient {
-    /// Creates a Node.
+    /// Creates a Node with its status; returns it as stored.
     ///
     /// # Errors
     /// When it is refused.
@@ -133,7 +133,7 @@ impl ApiClient {
         self.create("/api/v1/nodes", &node.json())
     }
 
-    /// Reads a Node.
+    /// Reads the Node with this name.
     ///
     /// # Errors
     /// When it is not there.
@@ -141,7 +141,7 @@ impl ApiClient {
         self.get(&node_path(name))
     }
 
-    /// Deletes a Node.
+    /// Deletes the Node with this name.
     ///
     /// # Errors
     /// When it is not there.
@@ -205,7 +205,7 @@ impl ApiClient {
             .with_context(|| format!("node {node} has no condition {kind}"))
     }
 
-    /// Whether a Node says that its network is there.
+    /// Whether a Node's condition reports that its network is available.
     pub fn has_network(&self, node: &str) -> bool {
         self.condition(node, "NetworkUnavailable")
             .is_ok_and(|condition| condition["status"] == "False")

@@ -1,4 +1,4 @@
-//! A proxy before the API server that counts what comes, and fails as a test wants.
+//! A proxy in front of the API server that records requests and fails them as a test demands.
 //!
 //! It is plain HTTP to its clients and TLS to the server. Requests without a token go on as the user of flannel's manifest.
 
@@ -75,7 +75,7 @@ impl Proxy {
         })
     }
 
-    /// What a daemon is told: `--kube-api-url`.
+    /// The URL for the daemons' `--kube-api-url`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -85,19 +85,19 @@ impl Proxy {
         self.shared.lock().judge = Arc::new(judge);
     }
 
-    /// Passes everything again.
+    /// Passes each request again, and ends a stall.
     pub fn pass(&self) {
         self.on(|_| Answer::Pass);
         self.stall(false);
     }
 
-    /// Lets no more byte of any answer through, and no new request; connections stay open. Or ends that.
+    /// Holds back all answers and new requests while connections stay open, or ends that.
     pub fn stall(&self, stalled: bool) {
         self.shared.lock().stalled = stalled;
         self.shared.changed.notify_all();
     }
 
-    /// Ends all connections.
+    /// Closes all connections; clients may connect again.
     pub fn disconnect(&self) {
         for socket in self.shared.lock().sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
@@ -115,7 +115,7 @@ impl Proxy {
         self.shared.lock().calls.clone()
     }
 
-    /// Those of a host.
+    /// The requests of one host, in order.
     pub fn calls_of(&self, host: impl Into<IpAddr>) -> Vec<Call> {
         let host = host.into();
         self.calls()

@@ -1,4 +1,4 @@
-//! Who may speak to the API server, and what each of them may do.
+//! Users of the API server and their rights.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use crate::kube::client::ApiClient;
 /// A user of the API server, known by a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// Everything.
+    /// May do everything.
     Admin,
-    /// What flannel's manifest grants.
+    /// Has the rights that flannel's manifest grants.
     Flannel,
-    /// What manifests of the age of flannel 0.11 grant: no `get` of Nodes, no Events.
+    /// Has the rights of manifests as old as flannel 0.11: no `get` of Nodes, no Events.
     OldFlannel,
-    /// What `Flannel` has, and Events and EndpointSlices as ours asks for.
+    /// Has the rights of `Flannel`, and Events and EndpointSlices as our manifest requests.
     FlannelWithEvents,
-    /// Nothing.
+    /// Has no rights at all.
     Nobody,
 }
 
@@ -31,7 +31,7 @@ const ALL: [User; 5] = [
 ];
 
 impl User {
-    /// Its name.
+    /// The user's name in the server's list of tokens.
     pub fn name(self) -> &'static str {
         match self {
             User::Admin => "admin",
@@ -42,7 +42,7 @@ impl User {
         }
     }
 
-    /// Its token.
+    /// The user's static bearer token.
     pub fn token(self) -> String {
         format!("token-of-{}", self.name())
     }

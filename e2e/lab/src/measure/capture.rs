@@ -1,4 +1,4 @@
-//! What passes the interfaces of a namespace, byte by byte.
+//! Capture of all frames on the interfaces of a namespace.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,17 +16,17 @@ use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
 
-/// How often the thread looks whether it should end.
-const GLANCE_MS: i64 = 20;
-/// How long frames may be under way after the last one was sent.
+/// Interval at which the thread checks whether to end.
+const POLL_INTERVAL_MS: i64 = 20;
+/// Time for frames in flight after the last one was sent.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// A frame, and when the kernel saw it.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// By the clock of the day.
+    /// Wall-clock time at which the kernel saw it.
     pub at: SystemTime,
-    /// From its Ethernet header on.
+    /// The whole frame, from its Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
@@ -53,7 +53,7 @@ impl Capture {
             setsockopt(
                 &fd,
                 sockopt::ReceiveTimeout,
-                &TimeVal::new(0, GLANCE_MS * 1000),
+                &TimeVal::new(0, POLL_INTERVAL_MS * 1000),
             )?;
             setsockopt(&fd, sockopt::RcvBufForce, &(32 << 20))?;
             setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
@@ -84,7 +84,7 @@ impl Capture {
         })
     }
 
-    /// Waits a moment for what is under way, and hands out all frames.
+    /// Waits a moment for frames in flight, and returns all frames.
     ///
     /// # Errors
     /// When its thread panicked.
@@ -96,7 +96,7 @@ impl Capture {
             .collect())
     }
 
-    /// The same with their times.
+    /// Ends the capture; returns all frames with their times.
     ///
     /// # Errors
     /// When its thread panicked.

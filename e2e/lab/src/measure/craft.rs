@@ -1,4 +1,4 @@
-//! Packets made byte by byte, right ones and wrong ones, for those who test what must not get through.
+//! Packets made byte by byte, valid and invalid, for tests of what must not get through.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

@@ -1,4 +1,4 @@
-//! Whose packets a receiver sees: UDP packets that are answered with the address and port they came from.
+//! The source address that a receiver sees: it answers UDP packets with the address and port they came from.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use nix::net::if_::if_nametoindex;
 use crate::net::multicast;
 use crate::net::netns::Netns;
 
-/// How often the receiver looks whether it should end.
-const GLANCE: Duration = Duration::from_millis(50);
+/// Interval at which the receiver checks whether to end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A question is repeated when no answer came for so long: the first packet may wait for a neighbour.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const ATTEMPTS: u32 = 4;
@@ -69,7 +69,7 @@ impl Echo {
     }
 
     fn answer(socket: UdpSocket, address: SocketAddr) -> Result<Echo> {
-        socket.set_read_timeout(Some(GLANCE))?;
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
         let end = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&end);
         let thread = std::thread::spawn(move || {
@@ -90,7 +90,7 @@ impl Echo {
         })
     }
 
-    /// Where it is asked.
+    /// The address and port of the receiver.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -121,7 +121,7 @@ pub fn seen_as(
         for port in ports {
             let seen = ask(SocketAddr::new(from, port), to)?;
             answers.push((port, seen));
-            // Who does not answer at all is not waited for again and again.
+            // Without any answer further attempts would only cost time.
             if seen.is_none() {
                 break;
             }
@@ -138,7 +138,7 @@ fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
     let nonce = rand::random::<u64>().to_be_bytes();
     let mut buffer = [0; 128];
     for _ in 0..ATTEMPTS {
-        // There may be no route yet, or an earlier packet's ICMP error is told now.
+        // There may be no route yet, or the kernel returns an earlier packet's ICMP error now.
         let _ = socket.send_to(&nonce, to);
         let end = Instant::now() + TIMEOUT;
         while let Some(left) = end

@@ -15,7 +15,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Starts all probes.
+    /// Starts a probe from each pod to each other one.
     ///
     /// # Errors
     /// When a socket cannot be made.
@@ -32,10 +32,10 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Waits until packets sent from now on arrive on every way; returns how long that took.
+    /// Waits until packets sent from now on arrive on each path; returns how long that took.
     ///
     /// # Errors
-    /// When none arrives on some way before the deadline; the error names it.
+    /// When none arrives on some path before the deadline; the error names it.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for (way, probe) in &self.probes {
@@ -44,7 +44,7 @@ impl Mesh {
         Ok(longest)
     }
 
-    /// Ends all probes; the accounts with their ways, as `h1/p1 to h2/p1`.
+    /// Ends all probes; returns the reports with their paths, as `h1/p1 to h2/p1`.
     ///
     /// # Errors
     /// When a thread of a probe panicked.
@@ -58,7 +58,7 @@ impl Mesh {
     /// Ends all probes and demands that nothing was lost, and nothing arrived that should not.
     ///
     /// # Errors
-    /// When something was; the error names the way.
+    /// When something was; the error names the path.
     pub fn require_clean(self) -> Result<()> {
         for (way, report) in self.finish()? {
             report.require_clean().with_context(|| way)?;

@@ -1,4 +1,4 @@
-//! Who reaches whom: `ping` between pods, drawn as a matrix.
+//! Reachability of pods: `ping` between all pairs, drawn as a matrix.
 
 use std::fmt;
 use std::net::IpAddr;

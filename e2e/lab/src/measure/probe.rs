@@ -15,14 +15,14 @@ use crate::net::netns::Netns;
 
 /// A probe's id and a packet's number.
 const HEADER: usize = 16;
-/// How long a packet may be under way after the last one was sent.
+/// Time for packets in flight after the last one was sent.
 const GRACE: Duration = Duration::from_millis(300);
-/// How often the receiver looks whether it should end.
-const GLANCE: Duration = Duration::from_millis(50);
+/// Interval at which the receiver checks whether to end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes of received packets that wait for the receiver.
 const BUFFER: usize = 16 << 20;
 
-/// How packets are sent.
+/// Interval, size and ports of a probe's packets.
 #[derive(Debug, Clone)]
 pub struct ProbeOptions {
     interval: Duration,
@@ -150,7 +150,7 @@ impl Probe {
             })
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
-        into.set_read_timeout(Some(GLANCE))?;
+        into.set_read_timeout(Some(POLL_INTERVAL))?;
         // After a pause of this machine all that is late comes at once.
         setsockopt(&into, sockopt::RcvBufForce, &BUFFER)
             .context("a large buffer for received packets")?;
@@ -176,7 +176,7 @@ impl Probe {
         let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
         let netns = from.0.clone();
         let sender = std::thread::spawn(move || {
-            // Sockets made on the way must be made inside.
+            // Sockets that the stream opens later must belong to the namespace.
             netns
                 .run(|| send(&out, target, id, &options, &ours))
                 .unwrap_or_default()
@@ -204,7 +204,7 @@ impl Probe {
     /// When none arrives before the deadline.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let before = self.received();
-        // One may have been under way.
+        // A packet may have been in flight.
         crate::wait::eventually(deadline, "the probe's packets arrive", || {
             self.received() > before + 1
         })

@@ -1,4 +1,4 @@
-//! What became of a stream of numbered packets.
+//! The result of a stream of numbered packets.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 /// One packet. Times are counted from the start of its probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
-    /// Its number, from 0.
+    /// Number of the packet in its stream, from 0.
     pub number: u64,
-    /// When it was sent.
+    /// Time of sending, from the start of the probe.
     pub sent: Duration,
     /// When it arrived first; never, when it was lost.
     pub received: Option<Duration>,
@@ -19,9 +19,9 @@ pub struct Passage {
 /// The account of a [`crate::Probe`].
 #[derive(Debug, Clone, Default)]
 pub struct ProbeReport {
-    /// Packets sent.
+    /// Number of packets that were sent.
     pub sent: u64,
-    /// Packets that arrived.
+    /// Number of packets that arrived, without duplicates.
     pub received: u64,
     /// Packets that did not arrive.
     pub lost: u64,
@@ -35,7 +35,7 @@ pub struct ProbeReport {
     pub longest_gap: Duration,
     /// The longest unbroken run of lost packets, in sending time: independent of how busy this machine is.
     pub longest_outage: Duration,
-    /// Every packet.
+    /// The passage of each packet, in the order of sending.
     pub passages: Vec<Passage>,
 }
 

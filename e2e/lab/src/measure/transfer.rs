@@ -12,7 +12,7 @@ use crate::host::pod::Pod;
 /// The content repeats after this many bytes: a prime, so that no segment or page looks like the one before.
 const PERIOD: usize = 65_521;
 
-/// How data is sent.
+/// Family and limits of a transfer.
 #[derive(Debug, Clone)]
 pub struct TransferOptions {
     v6: bool,
@@ -44,10 +44,10 @@ impl TransferOptions {
     }
 }
 
-/// What was sent, whole and correct, and how fast.
+/// The result of a transfer that arrived complete and unchanged.
 #[derive(Debug, Clone, Copy)]
 pub struct Transfer {
-    /// The bytes that arrived.
+    /// Number of bytes that arrived.
     pub bytes: u64,
     /// From the connection to the last byte.
     pub elapsed: Duration,
@@ -84,7 +84,7 @@ impl Transfer {
                 .join()
                 .unwrap_or_else(|_| bail!("the receiving thread panicked"));
             let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
-            // Whichever end fails makes the other one fail: both tell.
+            // When one end fails, the other one fails too: the error names both.
             match (sent, received) {
                 (Ok(sent), Ok(())) => Ok(sent),
                 (Ok(_), Err(received)) => Err(received).with_context(what),
@@ -101,7 +101,7 @@ impl Transfer {
         })
     }
 
-    /// The rate in Mbit/s.
+    /// The goodput in Mbit/s.
     pub fn megabits(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.elapsed.as_secs_f64()
     }
@@ -165,7 +165,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     Ok(())
 }
 
-/// What is left until the deadline; never zero, which sockets take for "no limit".
+/// Time left until the deadline; never zero, which means "no limit" to sockets.
 fn left(end: Instant) -> Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Where `ip netns` keeps the handles of named namespaces.
+/// Folder in which `ip netns` keeps the handles of named namespaces.
 pub(crate) const NETNS: &str = "/run/netns";
 
 /// A named network namespace. Clones name the same one; the lab removes it.
@@ -61,7 +61,7 @@ impl Netns {
         Path::new(NETNS).join(&self.name)
     }
 
-    /// Whether it exists.
+    /// Whether the namespace has its name in `/run/netns`.
     pub fn exists(&self) -> bool {
         self.path().exists()
     }

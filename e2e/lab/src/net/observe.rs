@@ -1,4 +1,4 @@
-//! What the kernel of a namespace holds, as `ip -j` and `bridge -j` tell it.
+//! The kernel's state in a namespace, as `ip -j` and `bridge -j` print it.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 
 use crate::net::netns::Netns;
 
-/// An interface.
+/// An interface, from `ip -j -d link`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Link {
-    /// Its index.
+    /// Index within the namespace.
     pub ifindex: u32,
-    /// Its name.
+    /// Name within the namespace.
     pub ifname: String,
-    /// Its MTU.
+    /// MTU in bytes; 0 when `ip` prints none.
     #[serde(default)]
     pub mtu: u32,
-    /// Its hardware address.
+    /// Hardware address; empty when it has none.
     #[serde(default)]
     pub address: String,
     /// `UP`, `DOWN` or `UNKNOWN`.
@@ -29,7 +29,7 @@ pub struct Link {
     /// `info_kind` and `info_data`, such as a VXLAN's `id`, `local` and `port`.
     #[serde(default)]
     pub linkinfo: Value,
-    /// All else.
+    /// All other fields of the JSON object.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -37,32 +37,32 @@ pub struct Link {
 /// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// The interface.
+    /// Name of the interface.
     pub ifname: String,
     /// The address with its prefix length.
     pub net: String,
-    /// `global`, `link` or `host`.
+    /// Scope: `global`, `link` or `host`.
     pub scope: String,
 }
 
-/// A route.
+/// A route, from `ip -j route`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Route {
     /// The destination, or `default`; a host's route has no length.
     pub dst: String,
-    /// The next hop.
+    /// Address of the next hop; none on a link.
     #[serde(default)]
     pub gateway: Option<String>,
     /// The interface.
     #[serde(default)]
     pub dev: Option<String>,
-    /// Who made it: a name or a number.
+    /// The protocol that made it, by name or number.
     #[serde(default)]
     pub protocol: String,
-    /// `onlink`, `linkdown`, `dead`.
+    /// Flags: `onlink`, `linkdown`, `dead`.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// All else: `scope`, `prefsrc`, `metric`, `type`, `mtu`, …
+    /// All other fields of the JSON object: `scope`, `prefsrc`, `metric`, `type`, `mtu`, …
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -70,17 +70,17 @@ pub struct Route {
 /// A neighbour: an ARP or ND entry.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Neighbour {
-    /// The address.
+    /// IP address of the neighbour.
     pub dst: String,
     /// The interface.
     pub dev: String,
     /// The hardware address.
     #[serde(default)]
     pub lladdr: Option<String>,
-    /// `PERMANENT`, `REACHABLE`, …
+    /// States: `PERMANENT`, `REACHABLE`, …
     #[serde(default)]
     pub state: Vec<String>,
-    /// All else.
+    /// All other fields of the JSON object.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -92,22 +92,22 @@ pub struct Fdb {
     pub mac: String,
     /// The interface.
     pub ifname: String,
-    /// The remote VTEP.
+    /// Address of the remote VTEP, on a VXLAN device.
     #[serde(default)]
     pub dst: Option<String>,
     /// `permanent`, or empty for a learned entry.
     #[serde(default)]
     pub state: String,
-    /// `self`, `master`, …
+    /// Flags: `self`, `master`, …
     #[serde(default)]
     pub flags: Vec<String>,
-    /// All else.
+    /// All other fields of the JSON object.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
 impl Netns {
-    /// All interfaces.
+    /// All interfaces of the namespace.
     ///
     /// # Errors
     /// When `ip` fails.

@@ -9,7 +9,7 @@ use crate::site::name::entries;
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// How long a killed process may take to leave its cgroup.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where containerd keeps what it knows of running containers.
+/// Folder in which containerd keeps its state of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
 /// The containers of the node with this folder.

@@ -7,14 +7,14 @@ use crate::net::netns::NETNS;
 
 /// Every lab's folder is in here.
 const LABS: &str = "/tmp/flannel-lab";
-/// In a lab's folder: nobody removes this lab but [`crate::remove_ended`].
+/// File in the folder of a lab that only [`crate::remove_ended`] removes.
 pub(crate) const KEPT: &str = "kept";
 /// In a lab's folder: which process made it.
 pub(crate) const OWNER: &str = "owner";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What is the same in all names of one lab.
+/// The common part of all names of one lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LabName {
     pub(crate) pid: u32,
@@ -24,7 +24,7 @@ pub(crate) struct LabName {
 impl LabName {
     /// The next name of this process.
     pub(crate) fn next() -> LabName {
-        // The random part keeps a lab apart from one that an earlier process with this pid was told to keep.
+        // The random part avoids the name of a kept lab of an earlier process with this pid.
         let id = format!(
             "{}{:03x}",
             NEXT.fetch_add(1, Ordering::Relaxed),
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_comes_back_from_its_namespace() {
+    fn lab_name_is_parsed_from_its_namespace() {
         let lab = LabName::next();
         assert_eq!(LabName::parse(&lab.netns("h1-pod")), Some(lab.clone()));
         assert_eq!(LabName::parse(&lab.prefix()), Some(lab));
     }
 
     #[test]
-    fn foreign_names_are_not_ours() {
+    fn foreign_names_are_not_parsed() {
         for name in [
             "cni-1234",
             "fl",

@@ -16,8 +16,8 @@ use crate::net::netns::{NETNS, Netns, is_zombie};
 use crate::site::cgroups;
 use crate::site::name::{KEPT, LabName, OWNER, entries, existing};
 
-/// So long killed processes have to end.
-const ENDS: Duration = Duration::from_secs(10);
+/// Time for killed processes to end.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A program that the owner had started may add a namespace while its others are being deleted.
 const ROUNDS: usize = 3;
 
@@ -34,7 +34,7 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     let containers = cgroups::containers_of_lab(&lab.folder());
     for _ in 0..ROUNDS {
         outcome = Ok(());
-        // All processes first: a daemon whose peers vanish would only fill its log.
+        // All processes first: a daemon would fill its log when its peers vanish.
         kill_all(|| {
             let mut found = processes(&mark);
             found.extend(
@@ -103,7 +103,7 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// Who this process is, for the file [`OWNER`]: numbers of processes are used again, in this boot and in the next.
+/// The identity of this process, for the file [`OWNER`]: pids are reused, in this boot and in the next.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
@@ -157,7 +157,7 @@ fn is_mounted(mountinfo: &str, mark: &str) -> bool {
 /// Kills processes until none is found any more.
 fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-    let end = Instant::now() + ENDS;
+    let end = Instant::now() + EXIT_TIMEOUT;
     loop {
         let pids: BTreeSet<i32> = find()
             .into_iter()
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_runs_is_told_from_who_ran() {
+    fn identity_is_none_after_the_process_ended() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_labs_process_is_known_by_what_it_has_mounted() {
+    fn process_of_a_lab_is_found_by_its_mounts() {
         let mountinfo = "22 1 8:1 / / rw - ext4 /dev/sda rw\n90 22 8:1 /tmp/flannel-lab/fl-12-0abc/h1/run /run rw - ext4 /dev/sda rw\n";
         assert!(is_mounted(mountinfo, "/flannel-lab/fl-12-0abc/"));
         assert!(

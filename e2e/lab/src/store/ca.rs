@@ -98,27 +98,27 @@ impl Certificates {
         Ok(())
     }
 
-    /// The authority's certificate.
+    /// Path of the authority's certificate, PEM.
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
-    /// The server's certificate.
+    /// Path of the server's certificate, PEM.
     pub fn server(&self) -> PathBuf {
         self.folder.join("server.pem")
     }
 
-    /// The server's key.
+    /// Path of the server's private key, PEM.
     pub fn server_key(&self) -> PathBuf {
         self.folder.join("server-key.pem")
     }
 
-    /// The client's certificate.
+    /// Path of the client's certificate, PEM.
     pub fn client(&self) -> PathBuf {
         self.folder.join("client.pem")
     }
 
-    /// The client's key.
+    /// Path of the client's private key, PEM.
     pub fn client_key(&self) -> PathBuf {
         self.folder.join("client-key.pem")
     }

@@ -18,7 +18,7 @@ use crate::wait::eventually_ok;
 const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(10);
 
-/// How etcd is started.
+/// Options of etcd: version, TLS, authentication.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
     version: EtcdVersion,
@@ -41,7 +41,7 @@ impl Default for EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Chooses the version.
+    /// Runs this version of etcd instead of 3.6.
     #[must_use]
     pub fn version(mut self, version: EtcdVersion) -> EtcdOptions {
         self.version = version;
@@ -142,7 +142,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// What daemons and [`Store`] are told: etcdctl on the first member's host, as the user of the options.
+    /// The client for daemons and [`Store`]: etcdctl on the first member's host, as the user of the options.
     ///
     /// # Errors
     /// When etcdctl is not installed.
@@ -210,7 +210,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Kills a member.
+    /// Kills a member with SIGKILL.
     ///
     /// # Errors
     /// When it does not run.
@@ -299,7 +299,7 @@ impl Etcd {
             .arg(format!("--initial-advertise-peer-urls={peer}"))
             .arg(format!("--initial-cluster={}", self.initial_cluster()));
         if self.members.len() == 1 {
-            // Alone it need not wait for others before it elects itself.
+            // A single member need not wait for others before it elects itself.
             launch = launch.args(["--heartbeat-interval=20", "--election-timeout=200"]);
         }
         if let Some(files) = &self.certificates {

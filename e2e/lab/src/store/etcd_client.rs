@@ -1,4 +1,4 @@
-//! What an operator does with etcdctl.
+//! etcd as an operator uses it, by etcdctl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ pub struct EtcdClient {
     pub(crate) etcdctl: PathBuf,
     /// Reached from the namespace of this client.
     pub(crate) local: String,
-    /// Reached from everywhere: what daemons are told.
+    /// Reached from everywhere: the daemons' `--etcd-endpoints`.
     pub(crate) endpoints: Vec<String>,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) user: Option<(String, String)>,
@@ -27,27 +27,27 @@ pub struct EtcdClient {
 /// A key as etcd stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
-    /// The key.
+    /// The full key, as UTF-8.
     pub key: String,
-    /// Its value.
+    /// The value, as UTF-8.
     pub value: String,
-    /// When it came to be.
+    /// Revision at which the key was created.
     pub create_revision: i64,
-    /// When it was last written.
+    /// Revision at which the key was last written.
     pub mod_revision: i64,
-    /// How often it was written since it came to be.
+    /// Number of writes since the key was created.
     pub version: i64,
-    /// The lease that it hangs on; 0 without.
+    /// Id of the key's lease; 0 without.
     pub lease: i64,
 }
 
 impl EtcdClient {
-    /// The endpoints that daemons are told.
+    /// The URLs for the daemons' `--etcd-endpoints`.
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
 
-    /// The certificates, with TLS.
+    /// The certificates of client and server; none without TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
@@ -102,7 +102,7 @@ impl EtcdClient {
         self.etcdctl(&["put", "--", key, value]).map(drop)
     }
 
-    /// Writes a key that hangs on a lease.
+    /// Writes a key that is deleted when its lease ends.
     ///
     /// # Errors
     /// When etcdctl fails.
@@ -138,7 +138,7 @@ impl EtcdClient {
         Ok(self.etcdctl(&["del", "--", key])?.trim() != "0")
     }
 
-    /// The store's present revision.
+    /// The store's current revision, from the header of an answer.
     ///
     /// # Errors
     /// When etcdctl fails.
@@ -149,7 +149,7 @@ impl EtcdClient {
             .revision)
     }
 
-    /// Forgets the history before the present revision, so that watches from there must list again.
+    /// Compacts the history up to the current revision, so that older watches must list again.
     ///
     /// # Errors
     /// When etcdctl fails.

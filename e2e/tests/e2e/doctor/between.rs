@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::{FlanneldOptions, Lab, Store, Switch, binaries, said};
 
 use super::NETWORK;
-use super::fault::beside_each_other;
+use super::fault::in_parallel;
 use super::node::{Node, all_well, ready_nodes};
 
 /// Runs a test with so many nodes on one switch.
@@ -66,7 +66,7 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
 
 /// The network of pods holds the nodes, and one of them is behind a gateway: flannel's own route for the whole network leads to it.
 #[test]
-fn the_way_to_a_peer_leads_into_the_tunnel() -> Result<()> {
+fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
     nodes_of(network, "doctor: tunnel loop", 3, |_, _, nodes| {
         let addresses = nodes
@@ -230,7 +230,7 @@ fn small_mtu() -> Result<()> {
 /// The network loses one packet in three.
 fn lossy() -> Result<()> {
     nodes_on_a_switch("doctor: lossy", 2, |_, lan, nodes| {
-        // At random: every third one may always be one of those that nobody waits for.
+        // At random: every third packet may always be one that no probe depends on.
         on_the_switch(
             lan,
             "ip saddr 192.168.56.101 udp dport 8472 numgen random mod 3 == 0 drop",
@@ -243,11 +243,11 @@ fn lossy() -> Result<()> {
     })
 }
 
-/// A network card computes the checksums of packets in packets wrongly: here the switch spoils those of UDP, which stand behind 34 bytes of
+/// A network card computes the checksums of packets in packets wrongly: here the switch spoils those of UDP, which follow 34 bytes of
 /// inner headers and 16 of outer ones.
 fn checksums() -> Result<()> {
     nodes_on_a_switch("doctor: checksum", 2, |_, lan, nodes| {
-        // Between veths nobody computes a checksum that the sender left to its hardware.
+        // veth computes no checksum that the sender left to its hardware.
         for node in nodes.iter_mut() {
             node.run("ethtool -K flannel.1 tx-checksum-ip-generic off")?;
         }
@@ -287,6 +287,6 @@ fn clock() -> Result<()> {
 }
 
 #[test]
-fn faults_between_nodes_are_found_and_mended() -> Result<()> {
-    beside_each_other(&[dropped, small_mtu, lossy, checksums, clock])
+fn faults_between_nodes_are_found_and_fixed() -> Result<()> {
+    in_parallel(&[dropped, small_mtu, lossy, checksums, clock])
 }

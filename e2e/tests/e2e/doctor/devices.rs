@@ -10,11 +10,11 @@ const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"
 
 const FAULTS: &[Fault] = &[
     fault("ipv6-forwarding", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "true"),
-    // They may be another network's, whose daemon is stopped: who knows it deletes them.
+    // They may belong to another network whose daemon is stopped: only the operator can know, and deletes them.
     fault("leftovers", "ip tuntap add flannel0 mode tun", "ip link delete flannel0").by_hand(),
     fault("leftovers", "ip link add flannel.7 type vxlan id 7 dstport 8472", "ip link delete flannel.7").by_hand(),
     fault("leftovers", "ip -6 link add flannel-v6.7 type vxlan id 7 dstport 8472 local fd00:56::101", "ip link delete flannel-v6.7").by_hand(),
-    // The daemon puts its own back at once, so whoever takes its place has to be quicker.
+    // The daemon puts its own back at once, so it is stopped while another device takes the name.
     fault(
         "foreign-device",
         "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge; kill -CONT $(cat /run/flanneld.pid)",
@@ -32,7 +32,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 #[test]
-fn devices_in_the_way_are_found_and_set_aside() -> Result<()> {
+fn conflicting_devices_are_found_and_renamed() -> Result<()> {
     Lab::run("doctor: devices", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;

@@ -1,4 +1,4 @@
-//! A fault of a host, and what is true of all of them: found first and alone, mended by its own commands, gone afterwards.
+//! A fault of a host. The doctor finds it first and finds nothing else, its commands fix it, and it is gone afterwards.
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::eventually_ok;
@@ -27,7 +27,7 @@ enum Readiness {
     Kept,
     /// It is withdrawn, and returns.
     Withdrawn,
-    /// There is nobody to ask.
+    /// No daemon answers.
     Silent,
 }
 
@@ -106,8 +106,8 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
     })
 }
 
-/// Runs labs beside each other: they mostly wait.
-pub(super) fn beside_each_other(labs: &[fn() -> Result<()>]) -> Result<()> {
+/// Runs labs in parallel: they mostly wait.
+pub(super) fn in_parallel(labs: &[fn() -> Result<()>]) -> Result<()> {
     let done: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();
         threads
@@ -120,6 +120,12 @@ pub(super) fn beside_each_other(labs: &[fn() -> Result<()>]) -> Result<()> {
         .into_iter()
         .filter_map(|done| done.err().map(|error| format!("{error:#}")))
         .collect();
-    ensure!(failed.is_empty(), "{}", failed.join("\n\n"));
+    ensure!(
+        failed.is_empty(),
+        "{} of {} lab(s) failed:\n{}",
+        failed.len(),
+        labs.len(),
+        failed.join("\n\n")
+    );
     Ok(())
 }

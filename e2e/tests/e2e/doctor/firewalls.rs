@@ -1,4 +1,4 @@
-//! The distribution's own ufw and firewalld, as they are installed: the doctor's commands let the peers in and nobody else, and stay.
+//! The distribution's own ufw and firewalld, as they are installed: the doctor's commands admit peers only, and survive a reload.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
@@ -76,11 +76,11 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
             UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(b"no vxlan", (to, 8472)))
         })??;
     }
-    // A packet between two hosts of a lab is there when it is sent: there is no queue on the way.
+    // A packet between two hosts of a lab is there when it is sent: there is no queue between them.
     Ok(counted(&mut nodes[0], name)? > before)
 }
 
-/// The peer gets in, and nobody else.
+/// The firewall admits the peer only.
 fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     let peer = nodes[1].host.v4()?.to_string();
     ensure!(
@@ -132,7 +132,7 @@ fn ufw(node: &mut Node) -> Result<()> {
 }
 
 #[test]
-fn ufw_lets_the_peers_in_and_nobody_else() -> Result<()> {
+fn ufw_remedy_admits_peers_only() -> Result<()> {
     two_nodes("doctor: ufw", |_, nodes| {
         ufw(&mut nodes[0])?;
         nodes[0].run("ufw --force enable")?;
@@ -205,7 +205,7 @@ fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
 }
 
 #[test]
-fn firewalld_lets_the_peers_in_and_nobody_else() -> Result<()> {
+fn firewalld_remedy_admits_peers_only() -> Result<()> {
     two_nodes("doctor: firewalld", |_, nodes| {
         let (_, mut processes) = firewalld(&mut nodes[0])?;
         // Not in the default zone: there a rule would mend nothing.

@@ -1,4 +1,4 @@
-//! Healthy networks raise nothing.
+//! Healthy networks raise no finding.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lab::{FlanneldOptions, Lab, Store};
 
 use super::node::Node;
 
-/// Networks of which nothing is to be said: each backend with both kinds of rules, and with one family or two.
+/// Networks without a finding: each backend with both kinds of rules, and with one family or two.
 fn healthy() -> Vec<String> {
     let mut all = Vec::new();
     for backend in ["vxlan", "udp", "host-gw"] {
@@ -21,7 +21,7 @@ fn healthy() -> Vec<String> {
 }
 
 #[test]
-fn a_healthy_network_raises_no_finding() -> Result<()> {
+fn healthy_network_raises_no_finding() -> Result<()> {
     let configs = healthy();
     let labs = configs
         .iter()
@@ -47,6 +47,7 @@ fn a_healthy_network_raises_no_finding() -> Result<()> {
         let _pod = node.host.pod("p1", &env)?;
         node.expect(&[]).with_context(|| config.to_string())?;
     }
+    // Longer than a round of the doctor and its grace periods. No event shows that a round found nothing.
     std::thread::sleep(Duration::from_secs(12));
     for (config, node) in &mut all {
         node.expect(&[])

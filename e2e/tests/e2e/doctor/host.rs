@@ -65,7 +65,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 #[test]
-fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
+fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     Lab::run("doctor: faults", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -109,96 +109,105 @@ fn each_fault_is_found_alone_and_mended_by_its_own_commands() -> Result<()> {
     })
 }
 
-/// Programs that have a port that flanneld wants, on hosts of their own.
+/// The finding names this process as the owner of the port.
+fn names_us(node: &mut Node) -> Result<()> {
+    let us = format!("(pid {})", std::process::id());
+    let seen = node.first()?["evidence"][0]["text"].clone();
+    ensure!(
+        seen.as_str()
+            .is_some_and(|text| text.contains(said("port-taken", &us))),
+        "{seen}"
+    );
+    Ok(())
+}
+
+/// Other programs have a port that flanneld wants, on hosts of their own.
 #[test]
-fn a_port_that_is_taken_is_named_with_who_has_it_and_moved() -> Result<()> {
+fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     Lab::run("doctor: ports", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(NETWORK)?;
-        let us = format!("(pid {})", std::process::id());
-        let names_us = |node: &mut Node| -> Result<()> {
-            let seen = node.first()?["evidence"][0]["text"].clone();
-            ensure!(
-                seen.as_str()
-                    .is_some_and(|text| text.contains(said("port-taken", &us))),
-                "{seen}"
-            );
-            Ok(())
-        };
-        let mut node = Node::new(
-            lab,
-            &hosts[0],
-            &FlanneldOptions::bare().iface("enp0s8"),
-            &store,
-        )?;
-        let page = hosts[0]
-            .netns()
-            .run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
-        node.start()?;
-        node.ready()?;
-        node.expect(&["port-taken"])?;
-        names_us(&mut node)?;
-        node.mend()?;
-        node.ready()?;
-        node.expect(&[])?;
-        ensure!(
-            node.daemon()?.log().contains("127.0.0.1:8574"),
-            "the status API moved"
-        );
-        drop(page);
+        let options = FlanneldOptions::bare().iface("enp0s8");
+        let mut node = Node::new(lab, &hosts[0], &options, &store)?;
+        status_port_moves(&mut node)?;
+        tunnel_port_is_waited_for(&mut node)?;
 
-        // The tunnel's port: nobody moves that by a flag. The daemon tries for a while, and ends.
-        node.stop()?;
-        eventually_ok(
-            DEADLINE,
-            "the device's address does not change unseen",
-            || {
-                node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
-                let folded = node.folded("vtep-mac")?;
-                ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
-                Ok(())
-            },
-        )?;
-        node.run("ip link delete flannel.1")?;
-        let tunnel = hosts[0]
-            .netns()
-            .run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
-        node.start()?;
-        // A daemon that starts or ends has no socket for a moment: it is no other program.
-        for _ in 0..60 {
-            node.doctor()?;
-        }
-        node.expect(&["port-taken"])?;
-        names_us(&mut node)?;
-        drop(tunnel);
-        node.restart()?;
-        node.ready()?;
-        node.expect(&[])?;
-
-        // The port of the health endpoints ends the start.
-        let options = FlanneldOptions::bare()
-            .iface("enp0s8")
+        let options = options
             .healthz_port(None)
             .env("FLANNELD_HEALTHZ_PORT", "8471");
-        let mut node = Node::new(lab, &hosts[1], &options, &store)?;
-        let _health = hosts[1]
-            .netns()
-            .run(|| std::net::TcpListener::bind("0.0.0.0:8471"))??;
-        node.start()?;
-        node.expect(&["port-taken"])?;
-        names_us(&mut node)?;
-        ensure!(
-            node.folded("not-running")?.as_deref() == Some("port-taken"),
-            "{:#}",
-            node.doctor()?.1
-        );
-        let commands = node.commands()?;
-        let [moved, _] = commands.as_slice() else {
-            bail!("{commands:?}")
-        };
-        ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
-        Ok(())
+        health_port_ends_the_start(&mut Node::new(lab, &hosts[1], &options, &store)?)
     })
+}
+
+fn status_port_moves(node: &mut Node) -> Result<()> {
+    let _owner = node
+        .host
+        .netns()
+        .run(|| std::net::TcpListener::bind("127.0.0.1:8474"))??;
+    node.start()?;
+    node.ready()?;
+    node.expect(&["port-taken"])?;
+    names_us(node)?;
+    node.mend()?;
+    node.ready()?;
+    node.expect(&[])?;
+    ensure!(
+        node.daemon()?.log().contains("127.0.0.1:8574"),
+        "the status API moved"
+    );
+    Ok(())
+}
+
+/// No flag moves the tunnel's port: all nodes use the same one. The daemon tries for a while, and ends.
+fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
+    node.stop()?;
+    eventually_ok(
+        DEADLINE,
+        "the device's address does not change unseen",
+        || {
+            node.run("ip link set flannel.1 address 02:00:00:00:00:99")?;
+            let folded = node.folded("vtep-mac")?;
+            ensure!(folded.as_deref() == Some("not-running"), "{folded:?}");
+            Ok(())
+        },
+    )?;
+    node.run("ip link delete flannel.1")?;
+    let owner = node
+        .host
+        .netns()
+        .run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
+    node.start()?;
+    // A daemon that starts or ends has no socket for a moment: it is no other program.
+    for _ in 0..60 {
+        node.doctor()?;
+    }
+    node.expect(&["port-taken"])?;
+    names_us(node)?;
+    drop(owner);
+    node.restart()?;
+    node.ready()?;
+    node.expect(&[])
+}
+
+fn health_port_ends_the_start(node: &mut Node) -> Result<()> {
+    let _owner = node
+        .host
+        .netns()
+        .run(|| std::net::TcpListener::bind("0.0.0.0:8471"))??;
+    node.start()?;
+    node.expect(&["port-taken"])?;
+    names_us(node)?;
+    ensure!(
+        node.folded("not-running")?.as_deref() == Some("port-taken"),
+        "{:#}",
+        node.doctor()?.1
+    );
+    let commands = node.commands()?;
+    let [moved, _] = commands.as_slice() else {
+        bail!("{commands:?}")
+    };
+    ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
+    Ok(())
 }

@@ -149,7 +149,7 @@ impl Node {
         self.daemon.as_mut().context("no daemon was started")
     }
 
-    /// Waits until the daemon says that it is ready.
+    /// Waits until the daemon is ready.
     pub(super) fn ready(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         eventually_ok(DEADLINE, "the daemon is ready", || {
@@ -160,7 +160,7 @@ impl Node {
         })
     }
 
-    /// Waits until it has run for so long that what needs waiting counts, too.
+    /// Waits until the daemon has run for longer than the grace periods of the checks.
     pub(super) fn grown(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         eventually_ok(DEADLINE, "the first ten seconds", || {
@@ -199,7 +199,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the doctor says, as JSON, and its exit code.
+    /// The exit code of the doctor, and its report in JSON.
     pub(super) fn doctor(&mut self) -> Result<(i32, Value)> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         let report =
@@ -283,12 +283,12 @@ impl Node {
             .collect())
     }
 
-    /// What /readyz says.
+    /// Status and body of /readyz.
     pub(super) fn readyz(&mut self) -> Result<(u16, String)> {
         self.daemon()?.get("/readyz")
     }
 
-    /// Types commands as they stand, and restarts the daemon where they ask systemd for it.
+    /// Runs commands as they are printed, and restarts the daemon where they ask systemd for it.
     pub(super) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
@@ -321,7 +321,7 @@ impl Node {
             .collect())
     }
 
-    /// Types the commands of the first finding as they stand.
+    /// Runs the commands of the first finding as they are printed.
     pub(super) fn mend(&mut self) -> Result<()> {
         let commands = self.commands()?;
         self.type_in(&commands)

@@ -7,11 +7,11 @@ use lab::{
     Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok, said,
 };
 
-use super::fault::beside_each_other;
+use super::fault::in_parallel;
 use super::node::{Node, all_well, ready_nodes};
 use super::{DEADLINE, NETWORK, SOON};
 
-/// The finding of a store that does not answer says this.
+/// The only finding is that the store does not answer, and it contains these words.
 fn says(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
@@ -201,7 +201,7 @@ fn pool() -> Result<()> {
             "{:#}",
             second.first()?
         );
-        // It shows who has what; whose lease may go is for people to say.
+        // The command lists the leases. The operator decides which one may go.
         second.mend()?;
         first.daemon()?.terminate(SOON)?;
         second.run(
@@ -274,7 +274,7 @@ fn gone() -> Result<()> {
             nodes[0].first()?
         );
         ensure!(nodes[0].readyz()?.0 == 200, "{:?}", nodes[0].readyz()?);
-        // It asks, so nothing is freed where nobody answers.
+        // The command asks first, so without a terminal it frees nothing.
         let commands = nodes[0].commands()?;
         let [command] = commands.as_slice() else {
             bail!("{commands:?}")
@@ -290,6 +290,6 @@ fn gone() -> Result<()> {
 }
 
 #[test]
-fn faults_of_the_store_and_of_leases_are_named_with_the_cause() -> Result<()> {
-    beside_each_other(&[etcd_is_away, certificates, configuration, pool, clone, gone])
+fn store_and_lease_faults_are_reported_with_their_cause() -> Result<()> {
+    in_parallel(&[etcd_is_away, certificates, configuration, pool, clone, gone])
 }

@@ -1,4 +1,4 @@
-//! The trap: a NAT interface with the default route on each machine.
+//! The NAT trap: on each machine the default route leads through a NAT interface.
 
 use anyhow::{Context, Result, ensure};
 use lab::{
@@ -7,18 +7,24 @@ use lab::{
 
 use super::node::Node;
 use super::{DEADLINE, NETWORK, SOON};
-use crate::operator::ways_out_of_the_trap;
+use crate::operator::remedies_of_the_trap;
 
-/// The trap: hosts behind a NAT box each, and a second interface that joins them.
-fn trap(
-    title: &str,
-    vagrant: impl Fn(&Lab) -> Result<Vagrant>,
+/// Hosts behind a NAT box each, and a second interface that joins them.
+struct Trap {
+    title: &'static str,
+    hosts: fn(&Lab) -> Result<Vagrant>,
+    /// Whether the store is etcd; otherwise a directory.
     in_etcd: bool,
-    first: &[&str],
-    others: &[&str],
-) -> Result<()> {
-    Lab::run(title, |lab| {
-        let vagrant = vagrant(lab)?;
+    /// What the doctor finds on the first node.
+    first: &'static [&'static str],
+    /// What it finds on the other ones.
+    others: &'static [&'static str],
+}
+
+fn is_found_and_fixed(trap: &Trap) -> Result<()> {
+    let (in_etcd, first, others) = (trap.in_etcd, trap.first, trap.others);
+    Lab::run(trap.title, |lab| {
+        let vagrant = (trap.hosts)(lab)?;
         let machine = lab.host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?;
         let etcd = if in_etcd {
             Some(Etcd::start(
@@ -51,9 +57,9 @@ fn trap(
             let broken = report["findings"][0]["severity"] == "broken";
             ensure!(code == if broken { 3 } else { 0 }, "{code} {report:#}");
         }
-        // On every node what the page says, from the first look on: the doctor says the same, and that it is for every node.
-        let [way, ..] = ways_out_of_the_trap()?;
-        let (look, commands) = way.split_first().context("a way")?;
+        // The doctor prints the commands of docs/troubleshooting.md, on every node, and that they are for every node.
+        let [remedy, ..] = remedies_of_the_trap()?;
+        let (look, commands) = remedy.split_first().context("a remedy")?;
         for node in &mut nodes {
             eventually_ok(DEADLINE, "the doctor says so", || {
                 let (_, said) = node.sh(look)?;
@@ -91,34 +97,34 @@ fn trap(
 }
 
 #[test]
-fn the_trap_with_one_address_everywhere() -> Result<()> {
-    trap(
-        "doctor: one address",
-        |lab| lab.vagrant(2),
-        true,
-        &["nat-interface"],
-        &["wrong-interface"],
-    )
+fn nat_trap_with_one_address_is_found_and_fixed() -> Result<()> {
+    is_found_and_fixed(&Trap {
+        title: "doctor: one address",
+        hosts: |lab| lab.vagrant(2),
+        in_etcd: true,
+        first: &["nat-interface"],
+        others: &["wrong-interface"],
+    })
+}
+
+const AN_ADDRESS_EACH: Trap = Trap {
+    title: "doctor: an address each",
+    hosts: |lab| lab.vagrant_apart(3),
+    in_etcd: true,
+    first: &["wrong-interface"],
+    others: &["wrong-interface"],
+};
+
+#[test]
+fn nat_trap_with_an_address_each_is_found_and_fixed() -> Result<()> {
+    is_found_and_fixed(&AN_ADDRESS_EACH)
 }
 
 #[test]
-fn the_trap_with_an_address_each() -> Result<()> {
-    trap(
-        "doctor: an address each",
-        |lab| lab.vagrant_apart(3),
-        true,
-        &["wrong-interface"],
-        &["wrong-interface"],
-    )
-}
-
-#[test]
-fn the_trap_with_leases_in_a_directory() -> Result<()> {
-    trap(
-        "doctor: a directory",
-        |lab| lab.vagrant_apart(3),
-        false,
-        &["wrong-interface"],
-        &["wrong-interface"],
-    )
+fn nat_trap_with_directory_store_is_found_and_fixed() -> Result<()> {
+    is_found_and_fixed(&Trap {
+        title: "doctor: a directory",
+        in_etcd: false,
+        ..AN_ADDRESS_EACH
+    })
 }

@@ -1,15 +1,15 @@
-//! What should never be in a store: keys and values by what a node makes of them.
+//! Hostile keys and values in a store, and how a node counts them.
 
 use std::net::Ipv4Addr;
 
-/// What a node makes of an entry.
+/// The metric in which a node counts an entry.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Fate {
-    /// Counted as unreadable.
+    /// In `flannel_leases_unreadable`.
     Unreadable,
-    /// Counted as refused.
+    /// In `flannel_leases_refused`.
     Refused,
-    /// Read, and used or not: it looks like a peer.
+    /// In neither, because it looks like a peer.
     Peer,
 }
 use Fate::{Peer, Refused, Unreadable};
@@ -17,24 +17,24 @@ use Fate::{Peer, Refused, Unreadable};
 /// An entry: its key below `subnets/`, its value and its fate.
 pub(super) type Entry = (String, String, Fate);
 
-/// A value below a key that is beyond reproach.
+/// A hostile value below a valid key.
 enum Value {
     Text(&'static str),
-    /// That of a vxlan node, cut off after so many bytes.
+    /// The value of a vxlan node, cut off after so many bytes.
     Cut(usize),
-    /// That of a vxlan node, with one text replaced by another.
+    /// The value of a vxlan node, with one text replaced by another.
     Replaced(&'static str, &'static str),
-    /// That of a vxlan node between two texts.
+    /// The value of a vxlan node between two texts.
     Between(&'static str, &'static str),
-    /// With a field of so many bytes.
+    /// An object with a field of so many bytes.
     Big(usize),
-    /// With so many arrays, one in the other.
+    /// So many nested arrays.
     Deep(usize),
-    /// That of a vxlan node with this MAC.
+    /// The value of a vxlan node with this MAC.
     Mac(&'static str),
-    /// That of a vxlan node with this `BackendData`.
+    /// The value of a vxlan node with this `BackendData`.
     Data(&'static str),
-    /// That of a vxlan node at this address.
+    /// The value of a vxlan node at this address.
     At(&'static str),
 }
 use Value::{At, Between, Big, Cut, Data, Deep, Mac, Replaced, Text};
@@ -111,7 +111,7 @@ const VALUES: [(Value, Fate); 50] = [
     (Deep(20_000), Peer),
 ];
 
-/// Keys of values that are beyond reproach.
+/// Hostile keys of valid values.
 const KEYS: [(&str, Fate); 41] = [
     ("0.0.0.0-0", Unreadable),
     ("0.0.0.0/0", Unreadable),

@@ -1,331 +1,20 @@
-//! The Helm chart: under every value, what it renders is what a server takes and what was meant.
+//! The Helm chart: for every value, an API server accepts what it renders, and the value has its effect.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Lab, binaries};
+use lab::{ApiServer, Lab, binaries};
 use serde_json::{Value, json};
 
 use super::{api_server, dry_run, net_conf, object, read, repository};
+use cases::Case;
 
-/// Values that are set, the backend that has to come of it (null: not looked at), and values at places of the DaemonSet's pod.
-type Case = (
-    &'static [(&'static str, &'static str)],
-    Value,
-    Vec<(&'static str, Value)>,
-);
+mod cases;
 
-fn cases() -> Vec<Case> {
-    let none = Value::Null;
-    let container = |rest: &str| -> &'static str { String::leak(format!("/containers/0{rest}")) };
-    let rights = |add: &[&str]| {
-        let capabilities = json!({ "drop": ["ALL"], "add": add });
-        json!({ "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": capabilities })
-    };
-    vec![
-        (
-            &[("podCidrv6", "\"fd00:244::/48\"")],
-            json!({ "Type": "vxlan" }),
-            vec![],
-        ),
-        (
-            &[
-                ("podCidr", "\"\""),
-                ("podCidrv6", "\"fd00:244::/48\""),
-                ("flannel.backend", "\"host-gw\""),
-            ],
-            json!({ "Type": "host-gw" }),
-            vec![],
-        ),
-        (
-            &[
-                ("flannel.backend", "\"udp\""),
-                ("flannel.backendPort", "8286"),
-                ("flannel.mtu", "1400"),
-            ],
-            json!({ "Type": "udp", "Port": 8286, "MTU": 1400 }),
-            vec![
-                (container("/securityContext/privileged"), json!(true)),
-                // A privileged container has the host's devices.
-                (container("/volumeMounts/5"), none.clone()),
-            ],
-        ),
-        (
-            &[
-                ("flannel.backendPort", "8473"),
-                ("flannel.vni", "7"),
-                ("flannel.GBP", "true"),
-                ("flannel.directRouting", "true"),
-                ("flannel.macPrefix", "\"0E-2B\""),
-                ("flannel.backendExtra", "{\"ChecksumOffload\":\"off\"}"),
-            ],
-            json!({ "Type": "vxlan", "Port": 8473, "VNI": 7, "GBP": true, "DirectRouting": true, "MacPrefix": "0E-2B", "ChecksumOffload": "off" }),
-            vec![],
-        ),
-        (
-            &[
-                ("flannel.backend", "\"wireguard\""),
-                ("flannel.backendPort", "51820"),
-                ("flannel.backendPortv6", "51822"),
-                ("flannel.psk", "\"0123\""),
-                ("flannel.tunnelMode", "\"separate\""),
-                ("flannel.keepaliveInterval", "25"),
-            ],
-            json!({
-                "Type": "wireguard", "ListenPort": 51820, "ListenPortV6": 51822, "PSK": "0123", "Mode": "separate", "PersistentKeepaliveInterval": 25,
-            }),
-            vec![],
-        ),
-        // As Go flannel's chart needs it. It is no mode of carrying packets.
-        (
-            &[
-                ("flannel.backend", "\"wireguard\""),
-                ("flannel.tunnelMode", "\"\\\"auto\\\"\""),
-            ],
-            json!({ "Type": "wireguard", "Mode": "auto" }),
-            vec![(
-                container("/securityContext"),
-                rights(&["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"]),
-            )],
-        ),
-        (
-            &[
-                (
-                    "flannel.image.repository",
-                    "\"registry.example.org/flannel\"",
-                ),
-                ("flannel.image.tag", "\"t1\""),
-                ("flannel.image.pullPolicy", "\"Always\""),
-                (
-                    "flannel.flannel_cni.image.repository",
-                    "\"registry.example.org/plugin\"",
-                ),
-                ("flannel.flannel_cni.image.tag", "\"t2\""),
-                ("flannel.flannel_cni.image.pullPolicy", "\"Never\""),
-                ("global.imagePullSecrets", "[{\"name\":\"secret\"}]"),
-            ],
-            none.clone(),
-            vec![
-                (
-                    container("/image"),
-                    json!("registry.example.org/flannel:t1"),
-                ),
-                (container("/imagePullPolicy"), json!("Always")),
-                (
-                    "/initContainers/0/image",
-                    json!("registry.example.org/plugin:t2"),
-                ),
-                ("/initContainers/0/imagePullPolicy", json!("Never")),
-                ("/imagePullSecrets/0/name", json!("secret")),
-            ],
-        ),
-        (
-            &[
-                ("flannel.cniBinDir", "\"/var/lib/rancher/k3s/data/cni\""),
-                (
-                    "flannel.cniConfDir",
-                    "\"/var/lib/rancher/k3s/agent/etc/cni/net.d\"",
-                ),
-                ("flannel.cniVersion", "\"1.1.0\""),
-                ("flannel.enableNFTables", "true"),
-            ],
-            none.clone(),
-            vec![
-                (
-                    "/volumes/1/hostPath/path",
-                    json!("/var/lib/rancher/k3s/data/cni"),
-                ),
-                (
-                    "/volumes/2/hostPath/path",
-                    json!("/var/lib/rancher/k3s/agent/etc/cni/net.d"),
-                ),
-                (
-                    "/initContainers/0/volumeMounts/0/mountPath",
-                    json!("/opt/cni/bin"),
-                ),
-                (
-                    container("/volumeMounts/4"),
-                    json!({ "name": "cni-data", "mountPath": "/var/lib/cni", "readOnly": true }),
-                ),
-            ],
-        ),
-        (
-            &[
-                ("flannel.skipCNIConfigInstallation", "true"),
-                ("flannel.cniDataDir", "\"\""),
-                ("flannel.args", "[\"--kube-subnet-mgr\"]"),
-                ("flannel.extraArgs", "[\"--iface=eth1\"]"),
-                (
-                    "flannel.extraEnv",
-                    "[{\"name\":\"FLANNELD_V\",\"value\":\"1\"}]",
-                ),
-                ("flannel.apiUrl", "\"https://10.0.0.1:6443\""),
-                ("flannel.healthz.port", "0"),
-            ],
-            none.clone(),
-            vec![
-                (
-                    container("/args"),
-                    json!([
-                        "--kube-subnet-mgr",
-                        "--iface=eth1",
-                        "--kube-api-url=https://10.0.0.1:6443"
-                    ]),
-                ),
-                (
-                    container("/env/3"),
-                    json!({ "name": "FLANNELD_V", "value": "1" }),
-                ),
-                (container("/livenessProbe"), none.clone()),
-                (container("/ports"), none.clone()),
-                (container("/volumeMounts/3"), none.clone()),
-                ("/volumes/4", none.clone()),
-            ],
-        ),
-        (
-            &[
-                ("flannel.cniConf", "\"{\\\"name\\\":\\\"own\\\"}\""),
-                ("flannel.resources.requests.cpu", "\"50m\""),
-                ("flannel.resources.requests.memory", "\"20Mi\""),
-                ("flannel.healthz.port", "9000"),
-                ("flannel.healthz.livenessProbe.initialDelaySeconds", "1"),
-                ("flannel.healthz.livenessProbe.periodSeconds", "2"),
-                ("flannel.healthz.readinessProbe.initialDelaySeconds", "3"),
-                ("flannel.healthz.readinessProbe.periodSeconds", "4"),
-                ("flannel.tolerations", "[{\"operator\":\"Exists\"}]"),
-                ("flannel.nodeSelector", "{\"role\":\"worker\"}"),
-            ],
-            none.clone(),
-            vec![
-                (
-                    container("/resources"),
-                    json!({ "requests": { "cpu": "50m", "memory": "20Mi" } }),
-                ),
-                (container("/ports/0/containerPort"), json!(9000)),
-                (container("/livenessProbe/initialDelaySeconds"), json!(1)),
-                (container("/livenessProbe/periodSeconds"), json!(2)),
-                (container("/readinessProbe/initialDelaySeconds"), json!(3)),
-                (container("/readinessProbe/periodSeconds"), json!(4)),
-                ("/tolerations", json!([{ "operator": "Exists" }])),
-                ("/nodeSelector", json!({ "role": "worker" })),
-            ],
-        ),
-        (
-            &[
-                (
-                    "flannel.securityContext",
-                    "{\"seLinuxOptions\":{\"type\":\"spc_t\"},\"readOnlyRootFilesystem\":false}",
-                ),
-                (
-                    "flannel.flannel_cni.securityContext",
-                    "{\"privileged\":true}",
-                ),
-                (
-                    "flannel.podSecurityContext.seccompProfile.type",
-                    "\"Unconfined\"",
-                ),
-                ("flannel.podAnnotations", "{\"example.org/a\":\"b\"}"),
-                (
-                    "flannel.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
-                    "[{\"matchExpressions\":[{\"key\":\"role\",\"operator\":\"Exists\"}]}]",
-                ),
-                (
-                    "flannel.extraVolumes",
-                    "[{\"name\":\"psk\",\"secret\":{\"secretName\":\"psk\",\"defaultMode\":256}}]",
-                ),
-                (
-                    "flannel.extraVolumeMounts",
-                    "[{\"name\":\"psk\",\"mountPath\":\"/etc/psk\"}]",
-                ),
-                ("flannel.updateStrategy.type", "\"OnDelete\""),
-                (
-                    "flannel.updateStrategy.rollingUpdate.maxUnavailable",
-                    "null",
-                ),
-            ],
-            none.clone(),
-            vec![
-                (
-                    container("/securityContext/seLinuxOptions/type"),
-                    json!("spc_t"),
-                ),
-                (
-                    container("/securityContext/readOnlyRootFilesystem"),
-                    json!(false),
-                ),
-                (
-                    container("/securityContext/capabilities"),
-                    rights(&["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"])["capabilities"].clone(),
-                ),
-                (
-                    "/initContainers/0/securityContext",
-                    json!({ "privileged": true, "readOnlyRootFilesystem": true }),
-                ),
-                ("/securityContext/seccompProfile/type", json!("Unconfined")),
-                (
-                    "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/key",
-                    json!("role"),
-                ),
-                ("/volumes/6/secret/secretName", json!("psk")),
-                (container("/volumeMounts/5/mountPath"), json!("/etc/psk")),
-            ],
-        ),
-        (
-            &[("flannel.securityContext", "{\"privileged\":true}")],
-            none.clone(),
-            vec![(
-                container("/securityContext"),
-                json!({ "privileged": true, "readOnlyRootFilesystem": true }),
-            )],
-        ),
-        // A right that is refused stays refused.
-        (
-            &[
-                ("flannel.backend", "\"udp\""),
-                ("flannel.securityContext", "{\"privileged\":false}"),
-            ],
-            none.clone(),
-            vec![(
-                container("/securityContext"),
-                rights(&["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"]),
-            )],
-        ),
-        (
-            &[
-                ("policy.enabled", "true"),
-                ("policy.annotationPrefix", "\"example.org/net-\""),
-                ("netpol.enabled", "true"),
-                ("netpol.args", "[\"--v=3\"]"),
-                ("netpol.image.repository", "\"registry.example.org/netpol\""),
-                ("netpol.image.tag", "\"t3\""),
-                ("netpol.resources.requests.cpu", "\"1m\""),
-                ("netpol.resources.requests.memory", "\"1Mi\""),
-            ],
-            none.clone(),
-            vec![
-                (
-                    container("/args/2"),
-                    json!("--kube-annotation-prefix=example.org/net-"),
-                ),
-                (
-                    "/containers/1/image",
-                    json!("registry.example.org/netpol:t3"),
-                ),
-                ("/containers/1/args", json!(["--v=3"])),
-                (
-                    "/containers/1/resources/requests",
-                    json!({ "cpu": "1m", "memory": "1Mi" }),
-                ),
-                ("/containers/1/securityContext/privileged", json!(true)),
-            ],
-        ),
-    ]
-}
-
-/// What a flannel pod may change is what its daemon writes: an empty prefix is the default one, not every annotation.
+/// With an empty prefix the daemon writes the default one: the policy must not allow every annotation then.
 #[test]
-fn policy_has_the_prefix_that_the_flag_makes_of_the_value() -> Result<()> {
+fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
     for (value, want) in [
         ("\"\"", "flannel.alpha.coreos.com/"),
         ("null", "flannel.alpha.coreos.com/"),
@@ -382,7 +71,7 @@ pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<Strin
     helm(&args)
 }
 
-/// The paths of all values of the chart that are no maps with keys of their own.
+/// Collects the paths of all values that are not maps, or are empty maps.
 fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value.as_object().filter(|map| !map.is_empty()) {
         Some(map) => map
@@ -395,7 +84,7 @@ fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_chart_renders_what_a_server_takes_under_every_value() -> Result<()> {
+fn chart_renders_valid_objects_for_every_value() -> Result<()> {
     helm(&[
         "lint",
         "--strict",
@@ -408,119 +97,143 @@ fn the_chart_renders_what_a_server_takes_under_every_value() -> Result<()> {
         "no network at all"
     );
     Lab::run("chart", |lab| {
-        let cases = cases();
-        let mut names: Vec<String> = (0..cases.len())
-            .map(|number| format!("case-{number}"))
-            .collect();
-        names.push("kube-flannel".to_owned());
-        let api = api_server(lab, &names)?;
+        let cases = cases::all();
+        let mut namespaces: Vec<&str> = cases.iter().map(|case| case.name).collect();
+        namespaces.push("kube-flannel");
+        let api = api_server(lab, &namespaces)?;
 
         // One call for all of them: each case is in a namespace of its own.
         let mut all = rendered("kube-flannel", &[])?;
-        for ((values, _, _), name) in cases.iter().zip(&names) {
-            all += &rendered(name, values)?;
+        for case in &cases {
+            all += &rendered(case.name, case.values)?;
         }
         let objects = dry_run(lab, &api, &all)?;
-        for ((values, backend, places), name) in cases.iter().zip(&names) {
-            let conf = net_conf(&objects, Some(name)).with_context(|| format!("{values:?}"))?;
-            ensure!(
-                backend.is_null() || conf["Backend"] == *backend,
-                "{values:?}: {conf}"
-            );
-            let pod = &object(&objects, Some(name), "DaemonSet", "kube-flannel-ds")?["spec"]["template"]
-                ["spec"];
-            for (place, wanted) in places {
-                let have = pod.pointer(place).cloned().unwrap_or_default();
-                ensure!(
-                    have == *wanted,
-                    "{values:?}: {place} is {have}, not {wanted}"
-                );
-            }
-        }
-        let conf = |number: usize| net_conf(&objects, names.get(number).map(String::as_str));
-        ensure!(
-            conf(0)?["Network"] == "10.244.0.0/16"
-                && conf(0)?["IPv6Network"] == "fd00:244::/48"
-                && conf(0)?["EnableIPv6"] == true,
-            "dual-stack"
-        );
-        ensure!(
-            conf(1)?["EnableIPv4"] == false && conf(1)?.get("Network").is_none(),
-            "IPv6 only"
-        );
-        ensure!(conf(7)?["EnableNFTables"] == true, "nftables");
-        let cni = |number: usize| -> Result<Value> {
-            let map = object(
-                &objects,
-                names.get(number).map(String::as_str),
-                "ConfigMap",
-                "kube-flannel-cfg",
-            )?;
-            Ok(serde_json::from_str(
-                map["data"]["cni-conf.json"]
-                    .as_str()
-                    .context("cni-conf.json")?,
-            )?)
-        };
-        ensure!(
-            cni(7)?["cniVersion"] == "1.1.0" && cni(9)? == json!({ "name": "own" }),
-            "the CNI configuration"
-        );
-        let policy = object(
-            &objects,
-            None,
-            "ValidatingAdmissionPolicy",
-            "flannel-own-node",
-        )?
-        .to_string();
-        ensure!(
-            policy.contains("startsWith('example.org/net-')")
-                && policy.contains("system:serviceaccount:case-13:flannel"),
-            "{policy}"
-        );
-
-        // Every value of the chart was set by one of the cases.
-        let file = lab.folder("manifests")?.join("values.yml");
-        std::fs::write(
-            &file,
-            format!(
-                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n{}",
-                read("conf/chart/values.yaml")?
-            ),
-        )?;
-        let path = file.display().to_string();
-        let values: Value = serde_json::from_str(&api.kubectl(&[
-            "create",
-            "--dry-run=client",
-            "--validate=false",
-            "--output=json",
-            "--filename",
-            &path,
-        ])?)?;
-        let mut there = BTreeSet::new();
-        leaves(&values, "", &mut there);
-        there.retain(|leaf| {
-            !["apiVersion", "kind"].contains(&leaf.as_str()) && !leaf.starts_with("metadata.")
-        });
-        let set: BTreeSet<String> = cases
+        cases
             .iter()
-            .flat_map(|(values, _, _)| values.iter())
-            .map(|(path, _)| (*path).to_owned())
-            .collect();
-        ensure!(
-            there == set,
-            "no case sets {:?}; the chart has no {:?}",
-            there.difference(&set),
-            set.difference(&there)
-        );
-        Ok(())
+            .try_for_each(|case| require_case(&objects, case))?;
+        require_network_configurations(&objects)?;
+        require_cni_configurations(&objects)?;
+        require_policy(&objects)?;
+        require_every_value_set(&chart_values(lab, &api)?, &cases)
     })
 }
 
+/// The backend and the pod are those of the case.
+fn require_case(objects: &[Value], case: &Case) -> Result<()> {
+    let (name, values) = (case.name, case.values);
+    let conf = net_conf(objects, Some(name)).with_context(|| format!("{name}: {values:?}"))?;
+    ensure!(
+        case.backend
+            .as_ref()
+            .is_none_or(|backend| conf["Backend"] == *backend),
+        "{name}: {conf}: {values:?}"
+    );
+    let set = object(objects, Some(name), "DaemonSet", "kube-flannel-ds")?;
+    let pod = &set["spec"]["template"]["spec"];
+    for (place, wanted) in &case.places {
+        let have = pod.pointer(place).cloned().unwrap_or_default();
+        ensure!(
+            have == *wanted,
+            "{name}: {place} is {have}, not {wanted}: {values:?}"
+        );
+    }
+    Ok(())
+}
+
+fn require_network_configurations(objects: &[Value]) -> Result<()> {
+    let conf = |name: &str| net_conf(objects, Some(name));
+    ensure!(
+        conf("dual-stack")?["Network"] == "10.244.0.0/16"
+            && conf("dual-stack")?["IPv6Network"] == "fd00:244::/48"
+            && conf("dual-stack")?["EnableIPv6"] == true,
+        "dual-stack"
+    );
+    ensure!(
+        conf("ipv6-only")?["EnableIPv4"] == false && conf("ipv6-only")?.get("Network").is_none(),
+        "IPv6 only"
+    );
+    ensure!(conf("cni-of-k3s")?["EnableNFTables"] == true, "nftables");
+    Ok(())
+}
+
+fn require_cni_configurations(objects: &[Value]) -> Result<()> {
+    let cni = |name: &str| -> Result<Value> {
+        let map = object(objects, Some(name), "ConfigMap", "kube-flannel-cfg")?;
+        Ok(serde_json::from_str(
+            map["data"]["cni-conf.json"]
+                .as_str()
+                .context("cni-conf.json")?,
+        )?)
+    };
+    ensure!(
+        cni("cni-of-k3s")?["cniVersion"] == "1.1.0" && cni("pod")? == json!({ "name": "own" }),
+        "the CNI configuration"
+    );
+    Ok(())
+}
+
+fn require_policy(objects: &[Value]) -> Result<()> {
+    let policy = object(
+        objects,
+        None,
+        "ValidatingAdmissionPolicy",
+        "flannel-own-node",
+    )?
+    .to_string();
+    ensure!(
+        policy.contains("startsWith('example.org/net-')")
+            && policy.contains("system:serviceaccount:policy:flannel"),
+        "{policy}"
+    );
+    Ok(())
+}
+
+/// The paths of all values in the chart's values.yaml. kubectl reads the YAML.
+fn chart_values(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
+    let file = lab.folder("manifests")?.join("values.yml");
+    std::fs::write(
+        &file,
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n{}",
+            read("conf/chart/values.yaml")?
+        ),
+    )?;
+    let path = file.display().to_string();
+    let values: Value = serde_json::from_str(&api.kubectl(&[
+        "create",
+        "--dry-run=client",
+        "--validate=false",
+        "--output=json",
+        "--filename",
+        &path,
+    ])?)?;
+    let mut there = BTreeSet::new();
+    leaves(&values, "", &mut there);
+    there.retain(|leaf| {
+        !["apiVersion", "kind"].contains(&leaf.as_str()) && !leaf.starts_with("metadata.")
+    });
+    Ok(there)
+}
+
+fn require_every_value_set(there: &BTreeSet<String>, cases: &[Case]) -> Result<()> {
+    let set: BTreeSet<String> = cases
+        .iter()
+        .flat_map(|case| case.values.iter())
+        .map(|(path, _)| (*path).to_owned())
+        .collect();
+    ensure!(
+        *there == set,
+        "no case sets {:?}; the chart has no {:?}",
+        there.difference(&set),
+        set.difference(there)
+    );
+    Ok(())
+}
+
 #[test]
-fn the_chart_without_values_is_the_manifest() -> Result<()> {
+fn chart_without_values_renders_the_manifest() -> Result<()> {
     Lab::run("chart as manifest", |lab| {
-        let api = api_server(lab, &["kube-flannel".to_owned()])?;
+        let api = api_server(lab, &["kube-flannel"])?;
         let charted = dry_run(
             lab,
             &api,
@@ -535,7 +248,7 @@ fn the_chart_without_values_is_the_manifest() -> Result<()> {
                 read("conf/kube-flannel-policy.yml")?
             ),
         )?;
-        // The chart leaves the namespace to whoever installs it.
+        // helm creates the namespace, or the person who calls it: the chart has none.
         ensure!(
             written.len() == charted.len() + 1,
             "{} and {} objects",
@@ -554,51 +267,56 @@ fn the_chart_without_values_is_the_manifest() -> Result<()> {
                 kind.as_str().unwrap_or_default(),
                 name.as_str().unwrap_or_default(),
             )?;
-            let (mut left, mut right) = (object_of_chart.clone(), other.clone());
-            for side in [&mut left, &mut right] {
-                *side = json!({ "spec": side["spec"].take(), "rules": side["rules"].take(), "subjects": side["subjects"].take(), "data": side["data"].take() });
-                // Arguments may come in any order, and a text of JSON is compared as JSON.
-                if let Some(args) = side
-                    .pointer_mut("/spec/template/spec/containers/0/args")
-                    .and_then(Value::as_array_mut)
-                {
-                    args.sort_by_key(Value::to_string);
-                }
-                if let Some(template) = side
-                    .pointer_mut("/spec/template/metadata")
-                    .and_then(Value::as_object_mut)
-                {
-                    template.remove("annotations");
-                }
-                // Go flannel's chart and its manifest differ in this label, and so do ours.
-                for place in [
-                    "/spec/template/metadata/labels",
-                    "/spec/selector/matchLabels",
-                ] {
-                    if let Some(labels) = side.pointer_mut(place).and_then(Value::as_object_mut) {
-                        labels.remove("k8s-app");
-                    }
-                }
-                for value in side["data"]
-                    .as_object_mut()
-                    .into_iter()
-                    .flat_map(|map| map.values_mut())
-                {
-                    *value = serde_json::from_str(value.as_str().unwrap_or_default())?;
-                }
-            }
+            let (chart, manifest) = (comparable(object_of_chart)?, comparable(other)?);
             ensure!(
-                left == right,
-                "{kind} {name}:\nthe chart has {left}\nthe manifest {right}"
+                chart == manifest,
+                "{kind} {name}:\nthe chart has {chart}\nthe manifest {manifest}"
             );
         }
         Ok(())
     })
 }
 
-/// Values as `--set-string` and old files give them; and images that cannot run what the chart starts.
+/// What chart and manifest have in common, in an order and a form that can be compared.
+fn comparable(object: &Value) -> Result<Value> {
+    let mut object = object.clone();
+    let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });
+    // The order of arguments has no meaning.
+    if let Some(args) = parts
+        .pointer_mut("/spec/template/spec/containers/0/args")
+        .and_then(Value::as_array_mut)
+    {
+        args.sort_by_key(Value::to_string);
+    }
+    if let Some(template) = parts
+        .pointer_mut("/spec/template/metadata")
+        .and_then(Value::as_object_mut)
+    {
+        template.remove("annotations");
+    }
+    // Go flannel's chart and its manifest differ in this label, and so do ours.
+    for place in [
+        "/spec/template/metadata/labels",
+        "/spec/selector/matchLabels",
+    ] {
+        if let Some(labels) = parts.pointer_mut(place).and_then(Value::as_object_mut) {
+            labels.remove("k8s-app");
+        }
+    }
+    // Indentation and order of JSON in a ConfigMap have no meaning.
+    for value in parts["data"]
+        .as_object_mut()
+        .into_iter()
+        .flat_map(|map| map.values_mut())
+    {
+        *value = serde_json::from_str(value.as_str().unwrap_or_default())?;
+    }
+    Ok(parts)
+}
+
+/// `--set-string` and old files give booleans as texts. Go flannel's image cannot run what the chart starts.
 #[test]
-fn texts_that_look_like_switches_and_images_of_go_flannel() -> Result<()> {
+fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> {
     let texts = [
         ("flannel.GBP", "\"false\""),
         ("flannel.directRouting", "\"true\""),
@@ -624,9 +342,9 @@ fn texts_that_look_like_switches_and_images_of_go_flannel() -> Result<()> {
     Ok(())
 }
 
-/// Who carries packets in user space needs /dev/net/tun, which only privileged containers have; nobody else is privileged.
+/// A userspace data path needs /dev/net/tun, which only privileged containers have. No other container is privileged.
 #[test]
-fn a_container_is_privileged_when_its_backend_may_carry_packets() -> Result<()> {
+fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
     for (backend, extra, privileged) in [
         ("vxlan", "{}", false),
         ("vxlan", r#"{"Mode":"kernel"}"#, false),
@@ -663,9 +381,8 @@ fn a_container_is_privileged_when_its_backend_may_carry_packets() -> Result<()> 
     Ok(())
 }
 
-/// Images that no registry has are not pulled; those of a registry are.
 #[test]
-fn images_are_pulled_from_registries_that_have_them() -> Result<()> {
+fn images_are_pulled_when_a_registry_has_them() -> Result<()> {
     let policies = |values: &[(&str, &str)]| -> Result<Vec<String>> {
         let text = rendered("kube-flannel", values)?;
         Ok(text

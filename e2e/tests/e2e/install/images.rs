@@ -1,4 +1,4 @@
-//! The images: complete, small rights suffice, the same bytes twice, loaded by containerd.
+//! The images: they are complete, run with few rights, are the same bytes when built twice, and containerd loads them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{read, repository};
 
-/// All output of a program that succeeds.
+/// Runs a program that succeeds, and returns its stdout and stderr.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
@@ -47,7 +47,7 @@ fn member(archive: &Path, name: &str) -> Result<Value> {
     )?)?)
 }
 
-/// The image's files, unpacked; and what the archive says of it in both of its forms.
+/// Unpacks the image's files, and compares both indexes of the archive: OCI's and Docker's.
 fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let reference = format!("docker.io/flannel-rs/{name}:v{}", env!("CARGO_PKG_VERSION"));
     let index = member(archive, "index.json")?;
@@ -97,7 +97,7 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Runs a program of an image in the image and in a network namespace of its own.
+/// Runs a program of an image with the image as root, in a network namespace of its own.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
     output(
@@ -108,7 +108,7 @@ fn inside(root: &Path, script: &str) -> Result<String> {
     )
 }
 
-/// Ends a process that the test started.
+/// A process that is killed when it is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -118,7 +118,7 @@ impl Drop for Ended {
     }
 }
 
-/// The names under which containerd has the images of archives.
+/// Imports archives into a containerd of its own, and returns the names that it lists.
 fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;
@@ -170,7 +170,7 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     list()
 }
 
-/// What manifests and programs expect in the daemon's image.
+/// Files that manifests and programs expect in the daemon's image.
 const DAEMON: &[&str] = &[
     "opt/bin/flanneld",
     "opt/bin/flannelctl",
@@ -189,64 +189,12 @@ const DAEMON: &[&str] = &[
 fn images_are_complete_reproducible_and_loadable() -> Result<()> {
     Lab::run("images", |lab| {
         let folder = lab.folder("images")?;
-        let (first, second) = (folder.join("first"), folder.join("second"));
-        build(&first)?;
-        build(&second)?;
-        let archives =
-            ["flannel", "flannel-cni-plugin"].map(|name| first.join(format!("{name}.tar")));
-        for archive in &archives {
-            let again = second.join(archive.file_name().context("a name")?);
-            ensure!(
-                std::fs::read(archive)? == std::fs::read(&again)?,
-                "{} differs from {}",
-                archive.display(),
-                again.display()
-            );
-        }
-
+        let archives = built_twice(&folder)?;
         let [daemon, plugin] = &archives;
         let root = unpacked(daemon, &folder, "flannel")?;
-        for path in DAEMON {
-            ensure!(root.join(path).exists(), "the daemon's image has no {path}");
-        }
-        ensure!(
-            !root.join("bin/sh").exists() && !root.join("usr/bin").exists(),
-            "there is more in the image than is needed"
-        );
-        let version = inside(&root, "/opt/bin/flanneld --version")?;
-        ensure!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
-        inside(&root, "/opt/bin/flannelctl --version")?;
-        inside(
-            &root,
-            "/usr/sbin/nft add table inet x; add chain inet x c { type nat hook postrouting priority 0; }; add rule inet x c meta l4proto udp masquerade fully-random",
-        )?;
-        for family in ["iptables", "ip6tables"] {
-            let net = if family == "iptables" {
-                "10.244.0.0/16"
-            } else {
-                "fd00:244::/48"
-            };
-            for variant in ["", "-nft", "-legacy"] {
-                let named = if variant == "-legacy" {
-                    "legacy"
-                } else {
-                    "nf_tables"
-                };
-                let version = inside(
-                    &root,
-                    &format!("/usr/sbin/{family}{variant}-save --version"),
-                )?;
-                ensure!(version.contains(named), "{family}{variant}: {version}");
-                inside(
-                    &root,
-                    &format!("/usr/sbin/{family}{variant}-restore --version"),
-                )?;
-                let rule = format!(
-                    "-t nat -A POSTROUTING -s {net} -m comment --comment x -j MASQUERADE --random-fully"
-                );
-                inside(&root, &format!("/usr/sbin/{family}{variant} {rule}"))?;
-            }
-        }
+        require_daemon_files(&root)?;
+        require_programs_run(&root)?;
+        require_iptables(&root)?;
 
         let root = unpacked(plugin, &folder, "flannel-cni-plugin")?;
         inside(&root, "cp -f /flannel /flannel.new")?;
@@ -254,23 +202,91 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
             std::fs::read(root.join("flannel"))? == std::fs::read(root.join("flannel.new"))?,
             "the copy differs"
         );
-
-        let names = imported(&folder, &archives)?;
-        let names: BTreeSet<&str> = names.lines().collect();
-        // The manifests and the chart name what the archives hold.
-        let texts = [
-            read("conf/kube-flannel.yml")?,
-            read("conf/kube-flannel-cleanup.yml")?,
-        ];
-        let wanted: BTreeSet<&str> = texts
-            .iter()
-            .flat_map(|text| text.lines())
-            .filter_map(|line| line.trim().strip_prefix("image: "))
-            .collect();
-        ensure!(
-            names == wanted,
-            "containerd has {names:?}, the manifests name {wanted:?}"
-        );
-        Ok(())
+        require_names_of_manifests(&imported(&folder, &archives)?)
     })
+}
+
+/// Builds the images twice, with the same bytes, and returns the first archives.
+fn built_twice(folder: &Path) -> Result<[PathBuf; 2]> {
+    let (first, second) = (folder.join("first"), folder.join("second"));
+    build(&first)?;
+    build(&second)?;
+    let archives = ["flannel", "flannel-cni-plugin"].map(|name| first.join(format!("{name}.tar")));
+    for archive in &archives {
+        let again = second.join(archive.file_name().context("a name")?);
+        ensure!(
+            std::fs::read(archive)? == std::fs::read(&again)?,
+            "{} differs from {}",
+            archive.display(),
+            again.display()
+        );
+    }
+    Ok(archives)
+}
+
+fn require_daemon_files(root: &Path) -> Result<()> {
+    for path in DAEMON {
+        ensure!(root.join(path).exists(), "the daemon's image has no {path}");
+    }
+    ensure!(
+        !root.join("bin/sh").exists() && !root.join("usr/bin").exists(),
+        "there is more in the image than is needed"
+    );
+    Ok(())
+}
+
+fn require_programs_run(root: &Path) -> Result<()> {
+    let version = inside(root, "/opt/bin/flanneld --version")?;
+    ensure!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    inside(root, "/opt/bin/flannelctl --version")?;
+    inside(
+        root,
+        "/usr/sbin/nft add table inet x; add chain inet x c { type nat hook postrouting priority 0; }; add rule inet x c meta l4proto udp masquerade fully-random",
+    )
+    .map(drop)
+}
+
+/// Each variant of iptables is there, and writes a rule with the extensions that flanneld uses.
+fn require_iptables(root: &Path) -> Result<()> {
+    for (family, net) in [
+        ("iptables", "10.244.0.0/16"),
+        ("ip6tables", "fd00:244::/48"),
+    ] {
+        for (variant, named) in [
+            ("", "nf_tables"),
+            ("-nft", "nf_tables"),
+            ("-legacy", "legacy"),
+        ] {
+            let program = format!("/usr/sbin/{family}{variant}");
+            let version = inside(root, &format!("{program}-save --version"))?;
+            ensure!(version.contains(named), "{family}{variant}: {version}");
+            inside(root, &format!("{program}-restore --version"))?;
+            inside(
+                root,
+                &format!(
+                    "{program} -t nat -A POSTROUTING -s {net} -m comment --comment x -j MASQUERADE --random-fully"
+                ),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// The manifests name what the archives hold.
+fn require_names_of_manifests(names: &str) -> Result<()> {
+    let names: BTreeSet<&str> = names.lines().collect();
+    let texts = [
+        read("conf/kube-flannel.yml")?,
+        read("conf/kube-flannel-cleanup.yml")?,
+    ];
+    let wanted: BTreeSet<&str> = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter_map(|line| line.trim().strip_prefix("image: "))
+        .collect();
+    ensure!(
+        names == wanted,
+        "containerd has {names:?}, the manifests name {wanted:?}"
+    );
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! The manifests: valid to a real server, and each of ours and Go flannel's applies over the other.
+//! The manifests: a real API server accepts them, and ours and Go flannel's apply over each other.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
 
-/// The DaemonSet that the server has.
+/// The DaemonSet on the server.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
     api.admin()
         .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
 }
 
 #[test]
-fn a_server_takes_every_manifest() -> Result<()> {
+fn manifests_are_accepted_by_an_api_server() -> Result<()> {
     Lab::run("manifests", |lab| {
-        let api = api_server(lab, &["kube-flannel".to_owned()])?;
+        let api = api_server(lab, &["kube-flannel"])?;
         for (file, count) in [
             ("conf/kube-flannel.yml", 10),
             ("conf/kube-flannel-policy.yml", 2),
@@ -66,11 +66,11 @@ fn a_server_takes_every_manifest() -> Result<()> {
     })
 }
 
-/// The overlay on the page takes the images from a registry, and changes nothing else.
+/// The overlay in docs/kubernetes.md takes the images from a registry, and changes nothing else.
 #[test]
-fn kustomization_is_the_manifest_and_takes_the_overlay_of_the_page() -> Result<()> {
+fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Result<()> {
     Lab::run("kustomization", |lab| {
-        let api = api_server(lab, &["kube-flannel".to_owned()])?;
+        let api = api_server(lab, &["kube-flannel"])?;
         let folder = lab.folder("kustomization")?;
         std::fs::create_dir_all(folder.join("flannel-rs/conf"))?;
         std::fs::create_dir_all(folder.join("overlay"))?;
@@ -118,18 +118,17 @@ fn kustomization_is_the_manifest_and_takes_the_overlay_of_the_page() -> Result<(
     })
 }
 
-/// Applies a text.
 fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
     let file = lab.folder("manifests")?.join("applied.yml");
     std::fs::write(&file, text)?;
     api.kubectl(&["apply", "--filename", &file.display().to_string()])
 }
 
-/// The facts by which objects of different origin are one another's.
+/// By these labels and selectors a manifest replaces its counterpart of Go flannel.
 #[test]
-fn objects_have_the_labels_and_selectors_of_their_like() -> Result<()> {
+fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
-        let api = api_server(lab, &["kube-flannel".to_owned()])?;
+        let api = api_server(lab, &["kube-flannel"])?;
         let (both, one) = (
             json!({ "app": "flannel", "k8s-app": "flannel" }),
             json!({ "app": "flannel" }),
@@ -195,58 +194,26 @@ fn objects_have_the_labels_and_selectors_of_their_like() -> Result<()> {
 }
 
 #[test]
-fn each_applies_over_its_like_and_is_refused_over_the_other() -> Result<()> {
+fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> {
     Lab::run("manifests over each other", |lab| {
-        let api = api_server(lab, &["kube-flannel".to_owned()])?;
-        let containers = |set: &Value| -> Vec<String> {
-            let spec = &set["spec"]["template"]["spec"];
-            let all = [&spec["initContainers"], &spec["containers"]]
-                .into_iter()
-                .flat_map(|list| list.as_array().cloned().unwrap_or_default());
-            all.map(|container| container["name"].as_str().unwrap_or_default().to_owned())
-                .collect()
-        };
+        let api = api_server(lab, &["kube-flannel"])?;
         let (manifest, chart) = (
             read("conf/kube-flannel.yml")?,
             chart::rendered("kube-flannel", &[])?,
         );
-        for (theirs, ours, other) in [
-            (shapes::released()?, &manifest, &chart),
-            (shapes::charted()?, &chart, &manifest),
-            (shapes::raw()?, &chart, &manifest),
+        for (name, theirs, ours, other) in [
+            ("the manifest", shapes::released()?, &manifest, &chart),
+            ("the chart", shapes::charted()?, &chart, &manifest),
+            ("the raw manifest", shapes::raw()?, &chart, &manifest),
         ] {
-            apply(lab, &api, &theirs)?;
-            let first = daemon_set(&api)?;
-            apply(lab, &api, ours)?;
-            let second = daemon_set(&api)?;
-            ensure!(
-                containers(&second) == ["install-cni-plugin", "kube-flannel"],
-                "{:?}",
-                containers(&second)
-            );
-            apply(lab, &api, &theirs)?;
-            let third = daemon_set(&api)?;
-            ensure!(
-                third["spec"] == first["spec"],
-                "what was ours is left:\n{}\nand at first\n{}",
-                third["spec"],
-                first["spec"]
-            );
-            apply(lab, &api, ours)?;
-            ensure!(
-                daemon_set(&api)?["spec"] == second["spec"],
-                "what was theirs is left"
-            );
-            ensure!(
-                first["metadata"]["uid"] == third["metadata"]["uid"],
-                "the DaemonSet was replaced, not changed"
-            );
+            replaced_and_back(lab, &api, &theirs, ours)
+                .with_context(|| format!("{name} of Go flannel"))?;
             let refused = apply(lab, &api, other);
             ensure!(
                 refused
                     .as_ref()
                     .is_err_and(|why| format!("{why:#}").contains("field is immutable")),
-                "the other selector: {refused:?}"
+                "{name} of Go flannel: the other selector: {refused:?}"
             );
             api.kubectl(&[
                 "delete",
@@ -257,4 +224,43 @@ fn each_applies_over_its_like_and_is_refused_over_the_other() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Ours over theirs, theirs over ours, and ours again: each time nothing of the other is left.
+fn replaced_and_back(lab: &Lab, api: &ApiServer, theirs: &str, ours: &str) -> Result<()> {
+    let containers = |set: &Value| -> Vec<String> {
+        let spec = &set["spec"]["template"]["spec"];
+        let all = [&spec["initContainers"], &spec["containers"]]
+            .into_iter()
+            .flat_map(|list| list.as_array().cloned().unwrap_or_default());
+        all.map(|container| container["name"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    apply(lab, api, theirs)?;
+    let first = daemon_set(api)?;
+    apply(lab, api, ours)?;
+    let second = daemon_set(api)?;
+    ensure!(
+        containers(&second) == ["install-cni-plugin", "kube-flannel"],
+        "{:?}",
+        containers(&second)
+    );
+    apply(lab, api, theirs)?;
+    let third = daemon_set(api)?;
+    ensure!(
+        third["spec"] == first["spec"],
+        "what was ours is left:\n{}\nand at first\n{}",
+        third["spec"],
+        first["spec"]
+    );
+    apply(lab, api, ours)?;
+    ensure!(
+        daemon_set(api)?["spec"] == second["spec"],
+        "what was theirs is left"
+    );
+    ensure!(
+        first["metadata"]["uid"] == third["metadata"]["uid"],
+        "the DaemonSet was replaced, not changed"
+    );
+    Ok(())
 }

@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab, eventually_ok};
 use super::{images, read, repository, shapes};
 use crate::operator::{Operator, blocks};
 
-/// Pages and the heading after which their commands count; "" is the whole page.
+/// Documents, and the heading of the part whose commands are run; "": the whole document.
 const PAGES: &[(&str, &str)] = &[
     ("docs/kubernetes.md", ""),
     ("docs/kubernetes-k3s.md", ""),
@@ -92,7 +92,7 @@ const KUBELET: [&str; 2] = [
 ];
 
 #[test]
-fn kubelets_arguments_are_added_to() -> Result<()> {
+fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
     let lab = Lab::new("kubelet's arguments")?;
     let file = lab.folder("default")?.join("kubelet");
     for (before, after) in [
@@ -183,7 +183,7 @@ const CHART: &[&str] = &[
 ];
 
 #[test]
-fn every_command_on_the_pages_runs_or_has_a_reason_not_to() -> Result<()> {
+fn documented_commands_run_or_have_a_reason_not_to() -> Result<()> {
     let mut on_pages = BTreeSet::new();
     for (file, heading) in PAGES {
         let page = read(file)?;
@@ -229,7 +229,7 @@ fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
 }
 
 #[test]
-fn the_commands_of_the_pages_work_in_a_real_cluster() -> Result<()> {
+fn documented_commands_work_in_a_real_cluster() -> Result<()> {
     Lab::run("commands of the pages", |lab| {
         let archives = lab.folder("archives")?.join("images");
         images::build(&archives)?;

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +10,8 @@ use lab::{
     ApiClient, ApiServer, Families, Flanneld, FlanneldOptions, Host, Lab, NodeObject, PingMatrix,
     Pod, Proxy, Uplink, eventually_ok, throughout,
 };
+
+pub(crate) use lab::cluster_turn as turn;
 
 /// Ten times what it may take: after failures, up to ten seconds pass between attempts.
 pub(super) const SOON: Duration = Duration::from_secs(100);
@@ -25,29 +26,6 @@ pub(super) const MOST_OF_A_MINUTE: Duration = Duration::from_secs(50);
 pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
-
-/// A place among those that run at once; it is free again when this is dropped.
-pub(crate) struct Turn;
-
-static TAKEN: Mutex<usize> = Mutex::new(0);
-static FREED: Condvar = Condvar::new();
-
-/// An API server takes 300 MB, a cluster 1 GB and all processors at its start: two at a time.
-pub(crate) fn turn() -> Turn {
-    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut taken = FREED
-        .wait_while(taken, |taken| *taken >= 2)
-        .unwrap_or_else(PoisonError::into_inner);
-    *taken += 1;
-    Turn
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        FREED.notify_one();
-    }
-}
 
 /// Hosts `h1`, `h2`, … on one switch with an API server, reached through two proxies. Fields are dropped in this order.
 pub(super) struct Bed {

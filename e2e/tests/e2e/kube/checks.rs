@@ -1,4 +1,4 @@
-//! What the doctor says of the API server's answers, with a real one: each is named first, its commands mend it, and it is gone.
+//! Findings about the answers of a real API server: each is reported first, and gone after its commands.
 
 use std::path::Path;
 use std::process::Output;
@@ -31,9 +31,9 @@ fn doctor(host: &Host, daemon: &Flanneld, words: &[&str]) -> Result<Output> {
         .output(&binaries::own("flannelctl")?.to_string_lossy(), &words)
 }
 
-/// Waits until the daemon's doctor finds exactly this and says so everywhere; returns the finding.
+/// Waits until the daemon's doctor finds exactly this, in all of its outputs, and returns the finding.
 fn found(host: &Host, daemon: &Flanneld, check: &str) -> Result<Value> {
-    // What a running daemon is refused it tells after a minute.
+    // A running daemon reports a refusal after a minute.
     eventually_ok(MINUTES, &format!("the doctor finds {check}"), || {
         let output = doctor(host, daemon, &["-o", "json"])?;
         let report: Value =
@@ -81,7 +81,7 @@ fn command(finding: &Value) -> Result<&str> {
 }
 
 #[test]
-fn a_missing_right_is_named_and_granted() -> Result<()> {
+fn missing_right_is_reported_and_granted() -> Result<()> {
     let _turn = turn();
     Lab::run("doctor: rbac", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
@@ -138,7 +138,7 @@ fn a_missing_right_is_named_and_granted() -> Result<()> {
             binding["subjects"]
         );
 
-        // A token that nobody knows.
+        // A token that the API server does not know.
         bed.proxies[0].on(|_| Answer::As("a-token-of-nobody".to_owned()));
         bed.proxies[0].disconnect();
         let finding = found(host, &daemon, "rbac")?;
@@ -189,7 +189,7 @@ fn controller_manager(bed: &Bed, manifest: &Path) -> Result<Process> {
 }
 
 #[test]
-fn a_node_without_pod_cidr_gets_one() -> Result<()> {
+fn node_without_pod_cidr_gets_one() -> Result<()> {
     let _turn = turn();
     Lab::run("doctor: pod-cidr", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
@@ -231,7 +231,7 @@ fn a_node_without_pod_cidr_gets_one() -> Result<()> {
 }
 
 #[test]
-fn an_api_server_behind_a_service_that_nobody_serves_is_named() -> Result<()> {
+fn unserved_api_service_is_reported() -> Result<()> {
     let _turn = turn();
     Lab::run("doctor: api-by-service", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;

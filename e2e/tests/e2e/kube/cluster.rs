@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service, turn};
 
-/// Bridge and host-local with routes by hand: what makes a cluster work without flannel.
+/// Bridge, host-local and static routes: a network that needs no flannel.
 fn plain_network(cluster: &Cluster) -> Result<()> {
     let admin = cluster.api.admin();
     for node in &cluster.nodes {
@@ -36,7 +36,7 @@ fn plain_network(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Pods on each node reach the Service that all of them stand behind, through the kube-proxy of their node.
+/// Pods on each node reach the Service that all of them serve, through the kube-proxy of their node.
 fn require_service(cluster: &Cluster) -> Result<()> {
     for (number, node) in cluster.nodes.iter().enumerate() {
         cluster.apply(&echo_pod(&format!("p{}", number + 1), node.name()))?;
@@ -68,7 +68,7 @@ fn require_service(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn a_cluster_without_flannel_comes_up_and_nothing_is_left_of_it() -> Result<()> {
+fn cluster_without_flannel_starts_and_leaves_nothing() -> Result<()> {
     let _turn = turn();
     let (mut prefix, mut cgroups) = (String::new(), Vec::new());
     Lab::run("cluster without flannel", |lab| {
@@ -123,21 +123,30 @@ fn a_cluster_without_flannel_comes_up_and_nothing_is_left_of_it() -> Result<()> 
         }
         Ok(())
     })?;
+    require_no_trace(&prefix)?;
+    ensure!(cgroups.len() >= 4, "containers: {cgroups:?}");
+    require_no_cgroups(&cgroups)
+}
+
+fn require_no_trace(prefix: &str) -> Result<()> {
     ensure!(
-        !prefix.is_empty() && !Path::new("/tmp/flannel-lab").join(&prefix).exists(),
+        !prefix.is_empty() && !Path::new("/tmp/flannel-lab").join(prefix).exists(),
         "the lab's folder is left"
     );
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    ensure!(!mounts.contains(&prefix), "mounts are left:\n{mounts}");
+    ensure!(!mounts.contains(prefix), "mounts are left:\n{mounts}");
     let left = std::fs::read_dir("/proc")?.flatten().filter(|entry| {
         let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&command).contains(&prefix)
+        String::from_utf8_lossy(&command).contains(prefix)
             || std::fs::read_to_string(entry.path().join("mountinfo"))
-                .is_ok_and(|text| text.contains(&prefix))
+                .is_ok_and(|text| text.contains(prefix))
     });
     let left: Vec<_> = left.map(|entry| entry.path()).collect();
     ensure!(left.is_empty(), "processes are left: {left:?}");
-    ensure!(cgroups.len() >= 4, "containers: {cgroups:?}");
+    Ok(())
+}
+
+fn require_no_cgroups(containers: &[String]) -> Result<()> {
     let mut folders = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder)
@@ -148,7 +157,7 @@ fn a_cluster_without_flannel_comes_up_and_nothing_is_left_of_it() -> Result<()> 
         {
             let name = entry.file_name().to_string_lossy().into_owned();
             ensure!(
-                !cgroups.iter().any(|id| name.contains(id.as_str())),
+                !containers.iter().any(|id| name.contains(id.as_str())),
                 "a cgroup is left: {}",
                 entry.path().display()
             );

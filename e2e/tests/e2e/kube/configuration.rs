@@ -161,7 +161,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         eventually(SOON, "it takes the second family", || {
             daemon
                 .log()
-                .contains("network 10.244.0.0/16 and fd10:244::/48")
+                .contains("network=\"10.244.0.0/16 and fd10:244::/48\"")
         })
         .with_context(|| daemon.log())?;
         host.netns().ip("link add late0 link enp0s8 type macvlan mode bridge\naddress add 192.168.56.201/24 dev late0\n\

@@ -3,7 +3,7 @@
 //! Each run leaves its report and log in target/conformance, and a table of all runs in target/conformance/table.md.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -93,35 +93,7 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
         )?;
         install_name_service(&cluster)?;
         route_pods(&cluster)?;
-        let launch = Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
-            .arg(format!(
-                "--kubeconfig={}",
-                cluster.api.kubeconfig(User::Admin, None)?.display()
-            ))
-            .arg(format!(
-                "--kubectl-path={}",
-                binaries::kubernetes("kubectl")?.display()
-            ))
-            .args([
-                "--provider=local",
-                "--num-nodes=2",
-                "--minStartupPods=1",
-                "--dns-domain=cluster.local",
-            ])
-            .args([
-                "--disable-log-dump",
-                "--dump-logs-on-failure=false",
-                "--ginkgo.no-color",
-                "--ginkgo.v",
-                "--ginkgo.seed=1",
-            ])
-            .arg(format!(
-                "--ginkgo.focus={}",
-                focus.as_deref().unwrap_or(suite.focus)
-            ))
-            .arg(format!("--ginkgo.skip={SKIP}"))
-            .arg(format!("--ginkgo.timeout={}s", ENDS.as_secs()))
-            .arg(format!("--ginkgo.json-report={}", report.display()));
+        let launch = e2e_test(&cluster, focus.as_deref().unwrap_or(suite.focus), &report)?;
         let mut process = cluster.api.host().spawn("e2e.test", &launch)?;
         let ended = process.wait(ENDS + Duration::from_secs(60));
         std::fs::write(folder.join(format!("{name}.log")), process.log())?;
@@ -149,6 +121,36 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     );
     println!("{name}: {} of {} passed", outcomes.len(), outcomes.len());
     Ok(())
+}
+
+/// Kubernetes' program of tests, with the tests that match, and a report in JSON.
+fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
+    Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
+        .arg(format!(
+            "--kubeconfig={}",
+            cluster.api.kubeconfig(User::Admin, None)?.display()
+        ))
+        .arg(format!(
+            "--kubectl-path={}",
+            binaries::kubernetes("kubectl")?.display()
+        ))
+        .args([
+            "--provider=local",
+            "--num-nodes=2",
+            "--minStartupPods=1",
+            "--dns-domain=cluster.local",
+        ])
+        .args([
+            "--disable-log-dump",
+            "--dump-logs-on-failure=false",
+            "--ginkgo.no-color",
+            "--ginkgo.v",
+            "--ginkgo.seed=1",
+        ])
+        .arg(format!("--ginkgo.focus={focus}"))
+        .arg(format!("--ginkgo.skip={SKIP}"))
+        .arg(format!("--ginkgo.timeout={}s", ENDS.as_secs()))
+        .arg(format!("--ginkgo.json-report={}", report.display())))
 }
 
 /// The images that the tests name.
@@ -229,7 +231,7 @@ struct Outcome {
 }
 
 /// The tests of a report that were chosen, by their names.
-fn outcomes(report: &std::path::Path) -> Result<BTreeMap<String, Outcome>> {
+fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
     )?;

@@ -8,7 +8,7 @@ use lab::{Answer, FlanneldOptions, Lab, User, throughout};
 use crate::kube::bed::{Bed, VXLAN, turn, within_a_minute};
 
 #[test]
-fn a_token_file_that_changes_is_read_again() -> Result<()> {
+fn token_file_is_read_again_after_a_change() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: tokens", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
@@ -49,7 +49,7 @@ fn a_token_file_that_changes_is_read_again() -> Result<()> {
 }
 
 #[test]
-fn an_authority_is_replaced_with_overlap_while_the_daemon_runs() -> Result<()> {
+fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: authority", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
@@ -78,7 +78,7 @@ fn an_authority_is_replaced_with_overlap_while_the_daemon_runs() -> Result<()> {
         bed.api.restart()?;
         bed.require_alive().context("with the new authority")?;
 
-        // A server of an authority that nobody told the daemon of is not believed.
+        // The daemon does not trust a server of an authority that is not in its file.
         bed.api.replace_authority()?;
         let stopped = Instant::now();
         bed.api.stop()?;

@@ -1,4 +1,4 @@
-//! The doctor in real clusters: looked at through `kubectl exec`, mended by its own commands, typed as they stand.
+//! The doctor in real clusters: its reports come through `kubectl exec`, and its commands are pasted.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
@@ -14,7 +14,7 @@ use crate::kube::installed::{
     apply_pods, impatient, install, manifest, require_reach, with_images,
 };
 use crate::kube::upstream::require_installed;
-use crate::operator::{Operator, texts, ways_out_of_the_trap};
+use crate::operator::{Operator, remedies_of_the_trap, texts};
 
 /// The name of the flannel pod on a node that runs now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
@@ -100,8 +100,8 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
     Ok(last)
 }
 
-/// The trap is on; on every node it is named, and a way of the page leads out of it.
-fn out_of_the_trap(operator: &Operator, cluster: &Cluster, way: &[String]) -> Result<()> {
+/// Every node reports the trap, and the documented commands fix it.
+fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
     let begun = Instant::now();
     let report = expect(operator, cluster, &["wrong-interface"])?;
     println!("named on every node after {:.1?}", begun.elapsed());
@@ -116,8 +116,8 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, way: &[String]) -> Re
         );
     }
     let remedy = &report["findings"][0]["remedy"];
-    let [look, mend, rest @ ..] = way else {
-        bail!("a way of two commands and more, not {way:?}")
+    let [look, mend, rest @ ..] = documented else {
+        bail!("two commands or more, not {documented:?}")
     };
     ensure!(
         remedy["commands"] == serde_json::json!([mend]) && remedy["on"] == "a node with kubectl",
@@ -147,10 +147,10 @@ fn container(cluster: &Cluster) -> Result<Value> {
 }
 
 #[test]
-fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
+fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: the trap", |lab| {
-        let [_, by_argument, by_variable] = ways_out_of_the_trap()?;
+        let [_, by_argument, by_variable] = remedies_of_the_trap()?;
         let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(2).vagrant())?)?;
         cluster.start_nodes(0..2)?;
         let operator = Operator::of(lab, &cluster.api)?;
@@ -173,7 +173,7 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
             .replace("--iface=enp0s3", "--iface=enp0s8");
         let after = container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
-        the_api_is_the_nodes_alone(&operator, &cluster)?;
+        status_api_is_for_the_node_only(&operator, &cluster)?;
 
         // An address each, and a variable that names the interface.
         cluster.nodes[1]
@@ -202,11 +202,11 @@ fn the_trap_in_a_cluster_is_left_by_the_commands_of_the_page() -> Result<()> {
             "{:#}",
             report["unknown"]
         );
-        the_api_by_its_service(&operator, &cluster)
+        api_service_is_unserved(&operator, &cluster)
     })
 }
 
-/// A request to the API of a daemon; none where nobody listens.
+/// Whether the API of a daemon accepts a connection.
 fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
     let address: SocketAddr = address.parse()?;
     Ok(netns
@@ -215,10 +215,10 @@ fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
 }
 
 /// A pod with the node's network, as every daemon of a node has it.
-const BESIDE: &str = "
+const HOST_POD: &str = "
 apiVersion: v1
 kind: Pod
-metadata: {name: beside}
+metadata: {name: host-network}
 spec:
   nodeName: h1
   hostNetwork: true
@@ -228,8 +228,8 @@ spec:
   - {name: c, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
 ";
 
-/// Neither a pod nor another host gets at the API; what shares the node's network does by the right name alone, and never at the socket.
-fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<()> {
+/// Neither a pod nor another host reaches the API. A pod with the node's network does, by an allowed Host name only, and never by the socket.
+fn status_api_is_for_the_node_only(operator: &Operator, cluster: &Cluster) -> Result<()> {
     let node = cluster.nodes[0].host();
     let gateway = node
         .netns()
@@ -262,13 +262,13 @@ fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<
             netns.name()
         );
     }
-    cluster.apply(BESIDE)?;
-    cluster.wait_pod("default", "beside")?;
+    cluster.apply(HOST_POD)?;
+    cluster.wait_pod("default", "host-network")?;
     let asked = |host: &str| -> Result<String> {
         let get = format!(
             "printf 'GET /api/v1/node HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n' | nc 127.0.0.1 8474"
         );
-        cluster.exec("default", "beside", &["sh", "-c", &get])
+        cluster.exec("default", "host-network", &["sh", "-c", &get])
     };
     for (host, code) in [
         ("127.0.0.1:8474", 200),
@@ -290,12 +290,18 @@ fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<
     }
     let files = cluster.exec(
         "default",
-        "beside",
+        "host-network",
         &["sh", "-c", "ls -d /run/flannel 2>&1 || true"],
     )?;
     ensure!(files.contains("No such file"), "{files}");
 
-    // The token by which flanneld speaks to the API server is in no answer, log or bundle.
+    let answer = asked("localhost")?;
+    require_no_token(operator, cluster, &answer)?;
+    operator.run("kubectl delete pod host-network").map(drop)
+}
+
+/// The token by which flanneld speaks to the API server is in no answer, log or bundle.
+fn require_no_token(operator: &Operator, cluster: &Cluster, answer: &str) -> Result<()> {
     let tokens = cluster.nodes[0].command(&[
         "sh",
         "-c",
@@ -308,7 +314,7 @@ fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<
         .collect();
     ensure!(!tokens.is_empty(), "no token");
     let pod = flannel_pod(cluster, &cluster.nodes[0])?;
-    let mut told = operator.run(&format!(
+    let mut texts_of_flannel = operator.run(&format!(
         "kubectl -n kube-flannel logs {pod} -c kube-flannel"
     ))?;
     for words in [
@@ -320,22 +326,22 @@ fn the_api_is_the_nodes_alone(operator: &Operator, cluster: &Cluster) -> Result<
         "doctor -o json",
         "support-bundle --file=/run/flannel/b.tar.gz",
     ] {
-        told += &texts(&flannelctl(operator, cluster, &cluster.nodes[0], words)?);
+        texts_of_flannel += &texts(&flannelctl(operator, cluster, &cluster.nodes[0], words)?);
     }
-    told += &asked("localhost")?;
-    told += &cluster.nodes[0].command(&["tar", "-xzOf", "/run/flannel/b.tar.gz"])?;
+    texts_of_flannel += answer;
+    texts_of_flannel += &cluster.nodes[0].command(&["tar", "-xzOf", "/run/flannel/b.tar.gz"])?;
     for token in tokens {
         let signature = token.rsplit('.').next().unwrap_or_default().trim();
         ensure!(
-            signature.len() < 40 || !told.contains(signature),
+            signature.len() < 40 || !texts_of_flannel.contains(signature),
             "a token was told"
         );
     }
-    operator.run("kubectl delete pod beside").map(drop)
+    Ok(())
 }
 
-/// Nobody serves the Service of the API server on any node, when flanneld starts there.
-fn the_api_by_its_service(operator: &Operator, cluster: &Cluster) -> Result<()> {
+/// No node has a route to the Service of the API server when flanneld starts there.
+fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         node.host().netns().feed(
             "nft",
@@ -356,7 +362,7 @@ fn the_api_by_its_service(operator: &Operator, cluster: &Cluster) -> Result<()> 
 }
 
 #[test]
-fn a_pod_that_no_daemon_set_owns_is_named_and_adopted() -> Result<()> {
+fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: orphans", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
@@ -389,7 +395,7 @@ fn a_pod_that_no_daemon_set_owns_is_named_and_adopted() -> Result<()> {
 }
 
 /// The doctor in the pod of a node whose kubelet the API server does not reach.
-fn report_beside_the_api(cluster: &Cluster, node: &Member) -> Result<Value> {
+fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = cluster.exec_output(
         "kube-flannel",
         &flannel_pod(cluster, node)?,
@@ -399,7 +405,7 @@ fn report_beside_the_api(cluster: &Cluster, node: &Member) -> Result<Value> {
 }
 
 #[test]
-fn a_kubelet_that_reports_the_address_of_the_nat_is_told_another() -> Result<()> {
+fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: InternalIP", |lab| {
         let mut cluster = Cluster::prepare(
@@ -418,7 +424,7 @@ fn a_kubelet_that_reports_the_address_of_the_nat_is_told_another() -> Result<()>
                 "echo 'KUBELET_KUBEADM_ARGS=\"--v=1\"' > /var/lib/kubelet/kubeadm-flags.env",
             ])?;
             let commands = eventually_ok(SOON, "the doctor finds it", || {
-                let report = report_beside_the_api(&cluster, &cluster.nodes[number])?;
+                let report = report_without_kubelet(&cluster, &cluster.nodes[number])?;
                 ensure!(
                     causes(&report)? == ["node-internal-ip"],
                     "{:#}",

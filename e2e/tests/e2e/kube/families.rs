@@ -1,4 +1,4 @@
-//! IPv6 alone, and nodes that have one family where others have two.
+//! IPv6 only, and nodes that have one family where others have two.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, eventually_ok};
@@ -6,7 +6,7 @@ use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, eventually_ok};
 use crate::kube::bed::{Bed, DUAL, SOON, V6_ONLY, turn};
 
 #[test]
-fn nodes_with_ipv6_alone_reach_each_other() -> Result<()> {
+fn ipv6_only_nodes_reach_each_other() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: IPv6 alone", |lab| {
         let mut bed = Bed::empty(lab, 2, V6_ONLY)?;
@@ -37,7 +37,7 @@ fn nodes_with_ipv6_alone_reach_each_other() -> Result<()> {
 }
 
 #[test]
-fn a_node_or_peer_that_lacks_a_family_works_in_the_other() -> Result<()> {
+fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: a family is missing", |lab| {
         // h1 has both families, h2 no IPv6 podCIDR, h3 no IPv4 one; podCIDRs come in any order.

@@ -58,7 +58,7 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Another backend in the ConfigMap, and the restart that the page names: the first node has no peer of its own backend, and the others follow.
+/// Another backend in the ConfigMap, and the documented restart: the first node has no peer of its own backend, and the others follow.
 fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&impatient(text))?;
     // A kubelet may mount what it knew of the ConfigMap before the API was away.
@@ -76,7 +76,7 @@ fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
 }
 
 #[test]
-fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> Result<()> {
+fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: vxlan", |lab| {
         // The fourth joins later.
@@ -93,7 +93,7 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         whatever_happens(&mut cluster, &text)?;
 
         let start = Instant::now();
-        let told = |what: &str| {
+        let print_elapsed = |what: &str| {
             println!(
                 "{what}: {:.1?} after what happened to the nodes",
                 start.elapsed()
@@ -112,16 +112,16 @@ fn three_nodes_one_manifest_and_whatever_happens_to_them_no_packet_is_lost() -> 
         eventually(MINUTES, "the pod of the node runs again", back)?;
         require_reach(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
-        told("a reboot");
+        print_elapsed("a reboot");
 
         another_backend(&cluster, &backend(&text, "host-gw"))?;
-        told("another backend");
+        print_elapsed("another backend");
         Ok(())
     })
 }
 
 #[test]
-fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
+fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: host-gw", |lab| {
         // The third joins later.
@@ -148,7 +148,7 @@ fn host_gw_with_kube_proxy_by_nftables() -> Result<()> {
 }
 
 #[test]
-fn vxlan_with_kube_proxy_by_nftables_with_masquerade_and_without() -> Result<()> {
+fn vxlan_cluster_translates_only_with_masquerade() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: vxlan, nftables", |lab| {
         let cluster = Cluster::start(

@@ -1,10 +1,10 @@
-//! Nodes and subnet.env are what Go flannel 0.28.9 wrote from the same input.
+//! The Node and subnet.env equal those that Go flannel 0.28.9 wrote from the same input.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use lab::{ApiServer, Families, FlanneldOptions, Lab, NodeObject, Uplink, eventually_ok};
+use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, eventually_ok};
 use serde_json::{Map, Value};
 
 use crate::kube::bed::{SOON, turn};
@@ -29,7 +29,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
+fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: golden", |lab| {
         let lan = lab.switch("lan")?;
@@ -45,53 +45,7 @@ fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
             &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?],
         )?;
         for case in CASES {
-            let golden = |name: &str| {
-                std::fs::read_to_string(folder().join(case).join(name))
-                    .with_context(|| format!("{case}/{name}"))
-            };
-            let expected: Value = serde_json::from_str(&golden("node.json")?)?;
-            let mut node = NodeObject::new("n1")
-                .internal("10.99.0.11".parse::<IpAddr>()?)
-                .internal("fd00:99::11".parse::<IpAddr>()?);
-            for cidr in expected["podCIDRs"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-            {
-                node = node.pod_cidr(cidr);
-            }
-            let before: Map<String, Value> =
-                serde_json::from_str(&golden("annotations-before.json")?)?;
-            for (name, value) in &before {
-                node = node.annotation(name, value.as_str().context("text")?);
-            }
-            api.admin().create_node(&node)?;
-            let net_conf = lab.folder(case)?.join("net-conf.json");
-            std::fs::write(&net_conf, golden("net-conf.json")?)?;
-            let mut options = FlanneldOptions::kube("n1", &net_conf).arg(&format!(
-                "--kubeconfig-file={}",
-                api.kubeconfig(lab::User::Flannel, None)?.display()
-            ));
-            for flag in golden("flags")?.split_whitespace() {
-                options = options.arg(flag);
-            }
-            let mut daemon = host.flanneld(&options).with_context(|| case.to_owned())?;
-            eventually_ok(SOON, "the Node is written", || {
-                compare(case, &expected, &api.admin().node("n1")?)
-            })?;
-            let mut env = golden("subnet.env")?;
-            if case == "vxlan-v6only" {
-                // Go flannel's is that of a device for IPv4, which is not there: packets of this size do not fit.
-                env = env.replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
-            }
-            let written = std::fs::read_to_string(daemon.subnet_file())?;
-            ensure!(
-                written == env,
-                "{case}: subnet.env is\n{written}\ninstead of\n{env}"
-            );
-            daemon.terminate(SOON)?;
-            std::fs::remove_file(daemon.subnet_file())?;
+            equals_capture(lab, &api, &host, case).with_context(|| format!("case {case}"))?;
             // The next case starts on a new machine.
             host.power_off()?;
             host.power_on()?;
@@ -101,8 +55,66 @@ fn a_node_looks_as_go_flannel_left_it() -> Result<()> {
     })
 }
 
-/// Compares annotations and condition; times and MACs are each run's own.
-fn compare(case: &str, expected: &Value, found: &Value) -> Result<()> {
+/// Starts the daemon on the input of a case, and compares the Node and subnet.env with those of Go flannel.
+fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result<()> {
+    let golden = |name: &str| {
+        std::fs::read_to_string(folder().join(case).join(name)).with_context(|| name.to_owned())
+    };
+    let expected: Value = serde_json::from_str(&golden("node.json")?)?;
+    api.admin().create_node(&node_before(
+        &expected,
+        &golden("annotations-before.json")?,
+    )?)?;
+    let net_conf = lab.folder(case)?.join("net-conf.json");
+    std::fs::write(&net_conf, golden("net-conf.json")?)?;
+    let mut options = FlanneldOptions::kube("n1", &net_conf).arg(&format!(
+        "--kubeconfig-file={}",
+        api.kubeconfig(lab::User::Flannel, None)?.display()
+    ));
+    for flag in golden("flags")?.split_whitespace() {
+        options = options.arg(flag);
+    }
+    let mut daemon = host.flanneld(&options)?;
+    eventually_ok(SOON, "the Node is written", || {
+        compare(&expected, &api.admin().node("n1")?)
+    })?;
+    let mut env = golden("subnet.env")?;
+    if case == "vxlan-v6only" {
+        // Go flannel writes the MTU of a device for IPv4, which is not there. Packets of this size do not fit.
+        env = env.replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
+    }
+    let written = std::fs::read_to_string(daemon.subnet_file())?;
+    ensure!(
+        written == env,
+        "subnet.env is\n{written}\ninstead of\n{env}"
+    );
+    daemon.terminate(SOON)?;
+    std::fs::remove_file(daemon.subnet_file())?;
+    Ok(())
+}
+
+/// The Node that Go flannel found: its podCIDRs, and these annotations.
+fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
+    let mut node = NodeObject::new("n1")
+        .internal("10.99.0.11".parse::<IpAddr>()?)
+        .internal("fd00:99::11".parse::<IpAddr>()?);
+    for cidr in expected["podCIDRs"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        node = node.pod_cidr(cidr);
+    }
+    let before: Map<String, Value> = serde_json::from_str(before)?;
+    for (name, value) in &before {
+        node = node.annotation(name, value.as_str().context("text")?);
+    }
+    Ok(node)
+}
+
+/// Compares annotations and condition. Times and MACs differ in every run.
+fn compare(expected: &Value, found: &Value) -> Result<()> {
     let annotations = |value: &Value| -> Vec<(String, String)> {
         let list = value
             .as_object()
@@ -116,7 +128,7 @@ fn compare(case: &str, expected: &Value, found: &Value) -> Result<()> {
         annotations(&expected["annotations"]),
         annotations(&found["metadata"]["annotations"]),
     );
-    ensure!(wanted == now, "{case}: {now:#?} instead of {wanted:#?}");
+    ensure!(wanted == now, "{now:#?} instead of {wanted:#?}");
     let conditions = |value: &Value| -> Vec<Vec<String>> {
         let list = value.as_array().into_iter().flatten();
         list.map(|condition| {
@@ -130,8 +142,8 @@ fn compare(case: &str, expected: &Value, found: &Value) -> Result<()> {
         conditions(&expected["conditions"]),
         conditions(&found["status"]["conditions"]),
     );
-    ensure!(wanted == now, "{case}: {now:?} instead of {wanted:?}");
-    // Who wrote it, and by which subresource: a status patch of our keys only.
+    ensure!(wanted == now, "{now:?} instead of {wanted:?}");
+    // Our fields were written through the subresource status only.
     let fields = found["metadata"]["managedFields"]
         .as_array()
         .into_iter()
@@ -145,12 +157,12 @@ fn compare(case: &str, expected: &Value, found: &Value) -> Result<()> {
         .collect();
     ensure!(
         !ours.is_empty() && ours.iter().all(|entry| entry["subresource"] == "status"),
-        "{case}: {ours:?}"
+        "{ours:?}"
     );
     Ok(())
 }
 
-/// Puts a word in place of each MAC but the one that is prescribed.
+/// Replaces each MAC by a word, except the one that the case prescribes.
 fn mask(text: &str) -> String {
     let is_mac =
         |word: &str| word.len() == KEPT.len() && word.split(':').count() == 6 && word != KEPT;

@@ -148,7 +148,7 @@ fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
 }
 
 #[test]
-fn route_in_the_place_of_one_peer_holds_no_node_back() -> Result<()> {
+fn route_conflict_of_one_peer_holds_no_node_back() -> Result<()> {
     for (name, conf) in &BACKENDS[..2] {
         foreign_route(name, conf).with_context(|| format!("backend {name}"))?;
     }
@@ -210,10 +210,10 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
             daemon.log_tail(20)
         );
         // The other peer is served.
-        let way = bed.hosts[0]
+        let kept = bed.hosts[0]
             .netns()
             .exec("ip", &["route", "show", "10.244.2.0/24"])?;
-        ensure!(way.contains("proto 241"), "{way}");
+        ensure!(kept.contains("proto 241"), "{kept}");
         bed.hosts[0].netns().ip(&format!("route delete {route}"))?;
         eventually_ok(MINUTES, "it is repaired", || {
             ensure!(

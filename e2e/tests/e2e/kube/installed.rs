@@ -179,7 +179,7 @@ pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
 /// Who a host outside of the pod network sees when the pod `p1` talks to it.
 pub(super) fn seen_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
-    // A router that knows the way back: without it, nothing but translated addresses would be answered.
+    // A router with routes to the pods: without it, only translated addresses would get replies.
     let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"]
         .as_str()
         .context("a podCIDR")?

@@ -9,7 +9,7 @@ use crate::kube::bed::MINUTES;
 use crate::kube::installed::{apply_pods, impatient, install, require_reach};
 use crate::kube::streams::Streams;
 
-/// Where a daemon says whether it is ready.
+/// URL of a daemon's readiness.
 const READY: &str = "http://127.0.0.1:8081/readyz";
 
 /// A rolling update, a drain, kills and restarts, a minute without the API; the last of the nodes joins at the end.
@@ -23,28 +23,28 @@ pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> 
     ensure!(text.contains(&urls), "the manifest has other arguments");
     let streams = Streams::start(cluster)?;
     let start = Instant::now();
-    let told = |what: &str| {
+    let print_elapsed = |what: &str| {
         println!(
             "{what}: {:.1?} after the start of the streams",
             start.elapsed()
         );
     };
     install(cluster, &text)?;
-    told("rolling update");
+    print_elapsed("rolling update");
     drain_and_return(cluster)?;
-    told("drain and return");
+    print_elapsed("drain and return");
     kill_and_restart(cluster)?;
     install(cluster, &text)?;
-    told("daemons killed; kubelet, containerd and control plane restarted");
+    print_elapsed("daemons killed; kubelet, containerd and control plane restarted");
     a_minute_without_the_api(cluster, &doors)?;
-    told("a minute without the API");
+    print_elapsed("a minute without the API");
     let newcomer = cluster.nodes.len() - 1;
     cluster.start_nodes(newcomer..newcomer + 1)?;
-    told("another node");
+    print_elapsed("another node");
     install(cluster, &text)?;
-    told("its daemon");
+    print_elapsed("its daemon");
     require_reach(cluster)?;
-    told("its pods");
+    print_elapsed("its pods");
     streams.require_clean()
 }
 
@@ -112,7 +112,7 @@ fn daemons(node: &Member) -> Vec<i32> {
         .collect()
 }
 
-/// The API server gone until every daemon says so, and back at the second address only.
+/// The API server is gone until every daemon reports it, and returns at the second address only.
 fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
     cluster.kill_control_plane()?;
     first.close()?;
@@ -129,7 +129,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
             asked(node, first.url().as_str())?,
             asked(node, second.url().as_str())?,
         );
-        // Whoever has no token is refused by the API server, and by nobody at the first address.
+        // Without a token the API server refuses the request. At the first address no server answers.
         ensure!(
             away == "000" && matches!(back.as_str(), "401" | "403"),
             "{}: {away} and {back}",

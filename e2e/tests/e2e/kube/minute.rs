@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    ANNOTATIONS, Answer, Call, FlanneldOptions, Lab, NodeObject, Probe, ProbeOptions, eventually,
-    eventually_ok, throughout,
+    ANNOTATIONS, Answer, Call, FlanneldOptions, Lab, NodeObject, Probe, ProbeOptions, Proxy,
+    eventually, eventually_ok, throughout,
 };
 
 use crate::kube::bed::{Bed, MINUTES, MOST_OF_A_MINUTE, SOON, VXLAN, turn, within_a_minute};
@@ -13,27 +13,11 @@ use crate::kube::bed::{Bed, MINUTES, MOST_OF_A_MINUTE, SOON, VXLAN, turn, within
 const LEAVER: &str = "10.244.78.0/24";
 
 #[test]
-fn a_minute_without_the_api_or_with_tokens_refused_loses_no_packet() -> Result<()> {
+fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: a minute", |lab| {
-        let mut bed = Bed::empty(lab, 3, VXLAN)?;
-        // h1 has both addresses of --kube-api-url; h2's tokens will be refused; nothing happens to h3.
-        let (refusing, well) = (bed.api.proxy(8003)?, bed.api.proxy(8004)?);
-        for (host, proxy) in [(1, &refusing), (2, &well)] {
-            let options = FlanneldOptions::kube(&format!("h{}", host + 1), &bed.net_conf);
-            bed.options[host] = options.arg(&format!("--kube-api-url={}", proxy.url()));
-        }
-        for number in 1..=3 {
-            bed.admin().create_node(&bed.node(number))?;
-        }
-        let leaver = NodeObject::new("leaver")
-            .pod_cidr(LEAVER)
-            .vxlan_peer("192.168.57.78", "02:00:00:00:00:78");
-        bed.admin().create_node(&leaver)?;
-        bed.start_daemons()?;
-        bed.start_pods()?;
-        bed.reach()?;
-        (0..3).try_for_each(|host| bed.wait_tunnel(host, LEAVER, Some("192.168.57.78")))?;
+        // h2's tokens will be refused; nothing happens to h3.
+        let (mut bed, refusing, _well) = three_nodes(lab)?;
         let pids: Vec<u32> = bed.daemons.iter().map(|daemon| daemon.pid()).collect();
         let pods = &bed.pods;
         let probes = [(0, 1), (1, 2), (2, 0)]
@@ -44,22 +28,12 @@ fn a_minute_without_the_api_or_with_tokens_refused_loses_no_packet() -> Result<(
             .collect::<Result<Vec<_>>>()?;
 
         let start = Instant::now();
-        bed.proxies.iter().for_each(lab::Proxy::cut);
+        bed.proxies.iter().for_each(Proxy::cut);
         refusing.on(|_| Answer::status(401, "Unauthorized"));
         refusing.disconnect();
         bed.admin()
             .annotate("leaver", &format!("{ANNOTATIONS}kube-subnet-manager"), None)?;
-        let unchanged = |bed: &Bed| -> Result<()> {
-            for (host, before) in before.iter().enumerate() {
-                let now = bed.hosts_of(host)?;
-                ensure!(
-                    now == *before,
-                    "h{}, before:\n{before}\nnow:\n{now}",
-                    host + 1
-                );
-            }
-            Ok(())
-        };
+        let unchanged = |bed: &Bed| require_peers(bed, &before);
         throughout(
             MOST_OF_A_MINUTE,
             "all is as it was, and every node is ready",
@@ -88,26 +62,7 @@ fn a_minute_without_the_api_or_with_tokens_refused_loses_no_packet() -> Result<(
             "refusals are not counted: {:?}",
             bed.daemons[1].get("/metrics")?
         );
-        // A clock that is far off looks like this, too.
-        for (host, word) in [
-            (0, "192.168.56.199"),
-            (1, "401"),
-            (1, "is this host's clock right"),
-        ] {
-            eventually_ok(
-                MINUTES,
-                "a node without the API is not ready after a minute",
-                || {
-                    let (code, why) = bed.daemons[host].get("/readyz")?;
-                    ensure!(
-                        code == 503 && why.contains(word),
-                        "h{}: {code} {why}",
-                        host + 1
-                    );
-                    Ok(())
-                },
-            )?;
-        }
+        require_unready_without_the_api(&bed)?;
         eventually_ok(MINUTES, "the peer without flannel's mark is gone", || {
             ensure!(bed.tunnel(2, LEAVER)?.is_none(), "it is still there");
             Ok(())
@@ -139,4 +94,63 @@ fn a_minute_without_the_api_or_with_tokens_refused_loses_no_packet() -> Result<(
             .into_iter()
             .try_for_each(|probe| probe.finish()?.require_clean())
     })
+}
+
+/// Three nodes and their pods: h1 has both addresses of --kube-api-url, h2 and h3 have the proxies that are returned, in this order.
+fn three_nodes(lab: &Lab) -> Result<(Bed, Proxy, Proxy)> {
+    let mut bed = Bed::empty(lab, 3, VXLAN)?;
+    let (refusing, well) = (bed.api.proxy(8003)?, bed.api.proxy(8004)?);
+    for (host, proxy) in [(1, &refusing), (2, &well)] {
+        let options = FlanneldOptions::kube(&format!("h{}", host + 1), &bed.net_conf);
+        bed.options[host] = options.arg(&format!("--kube-api-url={}", proxy.url()));
+    }
+    for number in 1..=3 {
+        bed.admin().create_node(&bed.node(number))?;
+    }
+    let leaver = NodeObject::new("leaver")
+        .pod_cidr(LEAVER)
+        .vxlan_peer("192.168.57.78", "02:00:00:00:00:78");
+    bed.admin().create_node(&leaver)?;
+    bed.start_daemons()?;
+    bed.start_pods()?;
+    bed.reach()?;
+    (0..3).try_for_each(|host| bed.wait_tunnel(host, LEAVER, Some("192.168.57.78")))?;
+    Ok((bed, refusing, well))
+}
+
+/// Each host has the peers that it had before.
+fn require_peers(bed: &Bed, before: &[String]) -> Result<()> {
+    for (host, before) in before.iter().enumerate() {
+        let now = bed.hosts_of(host)?;
+        ensure!(
+            now == *before,
+            "h{}, before:\n{before}\nnow:\n{now}",
+            host + 1
+        );
+    }
+    Ok(())
+}
+
+/// The first two nodes are not ready, and the reason names the API's address, the refusal, and the clock that can cause it.
+fn require_unready_without_the_api(bed: &Bed) -> Result<()> {
+    for (host, word) in [
+        (0, "192.168.56.199"),
+        (1, "401"),
+        (1, "is this host's clock right"),
+    ] {
+        eventually_ok(
+            MINUTES,
+            "a node without the API is not ready after a minute",
+            || {
+                let (code, why) = bed.daemons[host].get("/readyz")?;
+                ensure!(
+                    code == 503 && why.contains(word),
+                    "h{}: {code} {why}",
+                    host + 1
+                );
+                Ok(())
+            },
+        )?;
+    }
+    Ok(())
 }

@@ -38,12 +38,12 @@ const MASSES: &[(&str, Scenario)] = &[
 ];
 
 #[test]
-fn hostile_nodes_and_a_restored_store_take_nobody_away() -> Result<()> {
+fn hostile_nodes_and_a_restored_store_remove_no_peer() -> Result<()> {
     nodes("masses", MASSES)
 }
 
 #[test]
-fn what_becomes_of_nodes_is_right_soon_and_touches_nobody_else() -> Result<()> {
+fn node_changes_apply_soon_and_touch_no_other_peer() -> Result<()> {
     nodes("one by one", NODES)
 }
 
@@ -58,7 +58,7 @@ fn nodes(title: &str, scenarios: &[(&str, Scenario)]) -> Result<()> {
 }
 
 #[test]
-fn a_daemon_killed_or_ended_comes_back_as_it_was() -> Result<()> {
+fn daemon_returns_unchanged_after_kill_or_stop() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: kill -9", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
@@ -98,7 +98,7 @@ fn a_daemon_killed_or_ended_comes_back_as_it_was() -> Result<()> {
 }
 
 #[test]
-fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result<()> {
+fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: another podCIDR", |lab| {
         let mut bed = Bed::start(lab, 3, DUAL)?;
@@ -120,50 +120,7 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
             bed.wait_tunnel(host, "10.244.33.0/24", Some("192.168.56.103"))?;
         }
         serves_another_subnet(&bed, "10.244.3", "10.244.33")?;
-        let daemon = &mut bed.daemons[2];
-        ensure!(
-            daemon.is_running() && daemon.pid() == pid,
-            "another process"
-        );
-        let told = daemon.log().lines().any(|line| {
-            [
-                "10.244.3.0/24",
-                "10.244.33.0/24",
-                "kubectl delete pods",
-                "cni0",
-            ]
-            .iter()
-            .all(|word| line.contains(word))
-        });
-        ensure!(told, "the log does not say what to do:\n{}", daemon.log());
-        ensure!(
-            daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0,
-            "{}",
-            daemon.get("/metrics")?.1
-        );
-        eventually_ok(SOON, "an Event says so", || {
-            let events = bed.admin().get("/api/v1/namespaces/default/events")?;
-            let mut all = events["items"].as_array().into_iter().flatten();
-            let says = |event: &serde_json::Value| {
-                event["reason"] == "FlannelPodCIDRChanged"
-                    && event["message"]
-                        .as_str()
-                        .is_some_and(|text| text.contains("from cni0"))
-            };
-            ensure!(all.any(says), "{events}");
-            Ok(())
-        })?;
-        bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;
-        eventually(SOON, "the condition is there", || {
-            bed.admin().has_network("h3")
-        })?;
-        let addresses = bed.hosts[2]
-            .netns()
-            .exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
-        ensure!(
-            addresses.contains("10.244.33.0") && !addresses.contains("10.244.3.0"),
-            "{addresses}"
-        );
+        require_change_reported(&mut bed, pid)?;
         new_pod_is_reached(&bed, "new")?;
 
         // Once more, while no daemon runs.
@@ -178,33 +135,87 @@ fn an_own_node_with_another_pod_cidr_starts_anew_in_the_same_process() -> Result
         serves_another_subnet(&bed, "10.244.33", "10.244.34")?;
         new_pod_is_reached(&bed, "newer")?;
 
-        // And while it waits for its lease, after it has looked at what the host keeps.
-        ensure!(
-            bed.daemons[2].terminate(SOON)?.success(),
-            "{}",
-            bed.daemons[2].log()
-        );
-        let refused = |call: &Call| {
-            if call.method == "PATCH" {
-                Answer::status(403, "Forbidden")
-            } else {
-                Answer::Pass
-            }
-        };
-        bed.proxies.iter().for_each(|proxy| proxy.on(refused));
-        bed.admin()
-            .annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
-        bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
-        eventually(SOON, "it waits", || {
-            bed.daemons[2].log().contains("waiting for a lease")
-        })
-        .with_context(|| bed.daemons[2].log())?;
-        bed.admin().delete_node("h3")?;
-        bed.admin().create_node(&another_h3(&bed, 35)?)?;
-        bed.proxies.iter().for_each(Proxy::pass);
+        change_while_it_waits(&mut bed)?;
         serves_another_subnet(&bed, "10.244.34", "10.244.35")?;
         probe.finish()?.require_clean()
     })
+}
+
+/// The third host's daemon, still the same process, reported the new podCIDR, and holds nothing of the old one.
+fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
+    let daemon = &mut bed.daemons[2];
+    ensure!(
+        daemon.is_running() && daemon.pid() == pid,
+        "another process"
+    );
+    let logged = daemon.log().lines().any(|line| {
+        [
+            "10.244.3.0/24",
+            "10.244.33.0/24",
+            "kubectl delete pods",
+            "cni0",
+        ]
+        .iter()
+        .all(|word| line.contains(word))
+    });
+    ensure!(logged, "the log does not say what to do:\n{}", daemon.log());
+    ensure!(
+        daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0,
+        "{}",
+        daemon.get("/metrics")?.1
+    );
+    eventually_ok(SOON, "an Event says so", || {
+        let events = bed.admin().get("/api/v1/namespaces/default/events")?;
+        let mut all = events["items"].as_array().into_iter().flatten();
+        let says = |event: &serde_json::Value| {
+            event["reason"] == "FlannelPodCIDRChanged"
+                && event["message"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("from cni0"))
+        };
+        ensure!(all.any(says), "{events}");
+        Ok(())
+    })?;
+    bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;
+    eventually(SOON, "the condition is there", || {
+        bed.admin().has_network("h3")
+    })?;
+    let addresses = bed.hosts[2]
+        .netns()
+        .exec("ip", &["-4", "address", "show", "dev", "flannel.1"])?;
+    ensure!(
+        addresses.contains("10.244.33.0") && !addresses.contains("10.244.3.0"),
+        "{addresses}"
+    );
+    Ok(())
+}
+
+/// Replaces the third host's Node while its daemon waits for a lease, after the daemon has read what the host keeps.
+fn change_while_it_waits(bed: &mut Bed) -> Result<()> {
+    ensure!(
+        bed.daemons[2].terminate(SOON)?.success(),
+        "{}",
+        bed.daemons[2].log()
+    );
+    let refused = |call: &Call| {
+        if call.method == "PATCH" {
+            Answer::status(403, "Forbidden")
+        } else {
+            Answer::Pass
+        }
+    };
+    bed.proxies.iter().for_each(|proxy| proxy.on(refused));
+    bed.admin()
+        .annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
+    bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
+    eventually(SOON, "it waits", || {
+        bed.daemons[2].log().contains("waiting for a lease")
+    })
+    .with_context(|| bed.daemons[2].log())?;
+    bed.admin().delete_node("h3")?;
+    bed.admin().create_node(&another_h3(bed, 35)?)?;
+    bed.proxies.iter().for_each(Proxy::pass);
+    Ok(())
 }
 
 /// The third host's Node, with other podCIDRs.
@@ -349,7 +360,7 @@ fn doubled(bed: &mut Bed) -> Result<()> {
             &format!("02:00:00:00:77:{last}"),
         )
     };
-    // In one second the lower name holds, whoever comes first.
+    // Within one second the lower name wins, whichever comes first.
     bed.admin().create_node(&peer("twin-b", 72))?;
     (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.77.0/24", Some("192.168.56.72")))?;
     // A second is the resolution of creation times.
@@ -392,65 +403,65 @@ fn unmanaged(bed: &mut Bed) -> Result<()> {
     bed.wait_tunnel(0, "10.244.78.0/24", None)
 }
 
-/// Nodes that nobody could use, each by another fault; otherwise they are of this backend.
+const HOSTILE_DATA: &[&str] = &[
+    "",
+    "null",
+    "[]",
+    "{",
+    "7",
+    "\"\"",
+    "{}",
+    r#"{"VNI":1}"#,
+    r#"{"VNI":1,"VtepMAC":""}"#,
+    r#"{"VNI":1,"VtepMAC":"02:00:00:00:66"}"#,
+    r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66:66:66"}"#,
+    r#"{"VNI":1,"VtepMAC":"zz:00:00:00:66:66"}"#,
+    r#"{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}"#,
+    r#"{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#,
+    r#"{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}"#,
+    r#"{"VNI":1,"VtepMAC":null}"#,
+    r#"{"VNI":1,"VtepMAC":7}"#,
+    r#"{"VNI":99999999999999999999,"VtepMAC":"02:00:00:00:66:66"}x"#,
+    "\u{0}",
+    "🦀",
+];
+const HOSTILE_ADDRESSES: &[&str] = &[
+    "",
+    "localhost",
+    "256.1.1.1",
+    "1.2.3",
+    "::1",
+    "0.0.0.0",
+    "127.0.0.1",
+    "255.255.255.255",
+    "224.0.0.1",
+    "192.168.56.101",
+    "192.168.56.102",
+    "192.168.56.66/24",
+    " 192.168.56.66",
+    "fe80::1%eth0",
+    "::ffff:192.168.56.66",
+];
+const HOSTILE_SUBNETS: &[&str] = &[
+    "10.244.1.0/24",
+    "10.244.2.0/24",
+    "10.244.0.0/16",
+    "10.244.1.128/25",
+    "10.244.0.0/23",
+    "10.245.1.0/24",
+    "0.0.0.0/0",
+    "192.168.56.0/24",
+    "127.0.0.0/8",
+    "224.0.0.0/8",
+    "10.244.66.66/32",
+];
+const HOSTILE_BACKENDS: &[&str] = &["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀"];
+
+/// Nodes that no peer can use, each by another fault; otherwise they are of this backend.
 pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;
-    let data = [
-        "",
-        "null",
-        "[]",
-        "{",
-        "7",
-        "\"\"",
-        "{}",
-        r#"{"VNI":1}"#,
-        r#"{"VNI":1,"VtepMAC":""}"#,
-        r#"{"VNI":1,"VtepMAC":"02:00:00:00:66"}"#,
-        r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66:66:66"}"#,
-        r#"{"VNI":1,"VtepMAC":"zz:00:00:00:66:66"}"#,
-        r#"{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}"#,
-        r#"{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#,
-        r#"{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}"#,
-        r#"{"VNI":1,"VtepMAC":null}"#,
-        r#"{"VNI":1,"VtepMAC":7}"#,
-        r#"{"VNI":99999999999999999999,"VtepMAC":"02:00:00:00:66:66"}x"#,
-        "\u{0}",
-        "🦀",
-        &huge,
-    ];
-    let ip = [
-        "",
-        "localhost",
-        "256.1.1.1",
-        "1.2.3",
-        "::1",
-        "0.0.0.0",
-        "127.0.0.1",
-        "255.255.255.255",
-        "224.0.0.1",
-        "192.168.56.101",
-        "192.168.56.102",
-        "192.168.56.66/24",
-        " 192.168.56.66",
-        "fe80::1%eth0",
-        "::ffff:192.168.56.66",
-        &huge,
-    ];
-    let cidr = [
-        "10.244.1.0/24",
-        "10.244.2.0/24",
-        "10.244.0.0/16",
-        "10.244.1.128/25",
-        "10.244.0.0/23",
-        "10.245.1.0/24",
-        "0.0.0.0/0",
-        "192.168.56.0/24",
-        "127.0.0.0/8",
-        "224.0.0.0/8",
-        "10.244.66.66/32",
-    ];
-    let kind = ["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀", &huge];
+    let and_huge = |list: &'static [&'static str]| list.iter().copied().chain([huge.as_str()]);
     let mut nodes = Vec::new();
     let mut add = |data: &str, ip: &str, cidr: &str, kind: &str| {
         let node = NodeObject::new(&format!("hostile-{}", nodes.len()))
@@ -462,14 +473,12 @@ pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
                 .flannel("public-ip", ip),
         );
     };
-    data.iter()
-        .for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", backend));
-    ip.iter()
-        .for_each(|ip| add(mac, ip, "10.244.66.0/24", backend));
-    cidr.iter()
+    and_huge(HOSTILE_DATA).for_each(|data| add(data, "192.168.56.66", "10.244.66.0/24", backend));
+    and_huge(HOSTILE_ADDRESSES).for_each(|ip| add(mac, ip, "10.244.66.0/24", backend));
+    HOSTILE_SUBNETS
+        .iter()
         .for_each(|cidr| add(mac, "192.168.56.66", cidr, backend));
-    kind.iter()
-        .for_each(|kind| add(mac, "192.168.56.66", "10.244.66.0/24", kind));
+    and_huge(HOSTILE_BACKENDS).for_each(|kind| add(mac, "192.168.56.66", "10.244.66.0/24", kind));
     let bare = |name: &str| NodeObject::new(name);
     nodes.push(bare("hostile-no-annotations").pod_cidr("10.244.66.0/24"));
     nodes.push(bare("hostile-no-cidr").vxlan_peer("192.168.56.66", "02:00:00:00:66:66"));

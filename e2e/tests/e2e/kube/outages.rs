@@ -31,7 +31,7 @@ const OUTAGES: &[(&str, Scenario)] = &[
 ];
 
 #[test]
-fn the_api_fails_in_every_way_and_no_packet_is_lost() -> Result<()> {
+fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: outages", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
@@ -43,7 +43,7 @@ fn the_api_fails_in_every_way_and_no_packet_is_lost() -> Result<()> {
 
 /// Until 1.34, servers refuse to stream lists, so Nodes are listed by pages of 100.
 #[test]
-fn a_server_of_kubernetes_1_33_is_listed_by_pages_and_survives_its_outages() -> Result<()> {
+fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     const PEERS: u8 = 220;
     let _turn = turn();
     Lab::run("Node API: 1.33", |lab| {
@@ -308,7 +308,7 @@ fn flood(bed: &mut Bed) -> Result<()> {
 }
 
 #[test]
-fn a_daemon_that_starts_without_the_api_waits_and_is_ready_as_soon_as_it_is_there() -> Result<()> {
+fn daemon_started_without_the_api_waits_and_becomes_ready() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: away at the start", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;

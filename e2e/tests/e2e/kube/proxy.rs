@@ -1,15 +1,15 @@
-//! What the tests of outages rest on: a proxy before the API server that counts, stalls, answers for it and ends.
+//! The API server of the tests, and the proxy before it that counts calls, stalls, answers in its place and cuts connections.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Answer, ApiServer, Families, Lab, NodeObject, Uplink, User, eventually};
+use lab::{Answer, ApiServer, Families, Host, Lab, NodeObject, Uplink, User, eventually};
 use serde_json::json;
 
 use crate::kube::bed::{SOON, turn};
 
 #[test]
-fn an_api_server_comes_up_alone_knows_its_users_and_comes_back_from_a_snapshot() -> Result<()> {
+fn api_server_and_proxy_answer_stall_and_restore() -> Result<()> {
     let _turn = turn();
     Lab::run("API server alone", |lab| {
         let lan = lab.switch("lan")?;
@@ -33,93 +33,8 @@ fn an_api_server_comes_up_alone_knows_its_users_and_comes_back_from_a_snapshot()
             "{node}"
         );
 
-        // Each user may do what its role says, and no more.
-        let status = |user: User, path: &str| {
-            api.client(user)
-                .request("GET", path, None)
-                .map(|(code, _)| code)
-        };
-        ensure!(
-            status(User::Flannel, "/api/v1/nodes/n1")? == 200
-                && status(User::Nobody, "/api/v1/nodes/n1")? == 403,
-            "rights"
-        );
-        ensure!(
-            status(User::OldFlannel, "/api/v1/nodes/n1")? == 403
-                && status(User::OldFlannel, "/api/v1/nodes")? == 200,
-            "old rights"
-        );
-        ensure!(
-            api.kubectl(&["get", "nodes", "--output=name"])?.trim() == "node/n1",
-            "kubectl"
-        );
-
-        // Through the proxy from a host: counted, answered for, stalled, ended.
-        let proxy = api.proxy(8001)?;
-        let url = proxy.url();
-        let ask = |path: &str, patience: &str| -> Result<String> {
-            let args = [
-                "--silent",
-                "--max-time",
-                patience,
-                "--write-out",
-                "%{http_code}",
-                &format!("{url}{path}"),
-            ];
-            Ok(String::from_utf8(
-                client.netns().output("curl", &args)?.stdout,
-            )?)
-        };
-        let answer = |path: &str| ask(path, "60");
-        let text = answer("/api/v1/nodes/n1")?;
-        ensure!(
-            text.ends_with("200") && text.contains("10.244.1.0/24"),
-            "{text}"
-        );
-        let calls = proxy.calls_of(client.v4()?);
-        let call = calls.first().context("a call")?;
-        ensure!(
-            calls.len() == 1
-                && call.status == 200
-                && call.agent.starts_with("curl")
-                && call.method == "GET",
-            "{calls:?}"
-        );
-        proxy.on(|call| {
-            if call.is_of_nodes() {
-                Answer::status(429, "TooManyRequests")
-            } else {
-                Answer::Pass
-            }
-        });
-        ensure!(
-            answer("/api/v1/nodes?limit=1")?.ends_with("429")
-                && answer("/api/v1/nodes/n1")?.ends_with("200"),
-            "answers"
-        );
-        proxy.on(|_| Answer::As("of nobody".to_owned()));
-        ensure!(
-            answer("/api/v1/nodes/n1")?.ends_with("401"),
-            "a wrong token"
-        );
-        proxy.pass();
-        proxy.stall(true);
-        let start = Instant::now();
-        ensure!(
-            ask("/api/v1/nodes/n1", "2")?.ends_with("000")
-                && start.elapsed() >= Duration::from_secs(2),
-            "it answers while it is stalled"
-        );
-        proxy.cut();
-        ensure!(
-            answer("/api/v1/nodes/n1")?.ends_with("000"),
-            "it answers while it is cut"
-        );
-        proxy.pass();
-        ensure!(
-            answer("/api/v1/nodes/n1")?.ends_with("200"),
-            "it does not come back"
-        );
+        require_rights(&api)?;
+        require_proxy(&api, &client)?;
 
         let snapshot = lab.folder("")?.join("snapshot");
         api.snapshot(&snapshot)?;
@@ -134,4 +49,97 @@ fn an_api_server_comes_up_alone_knows_its_users_and_comes_back_from_a_snapshot()
         );
         Ok(())
     })
+}
+
+/// Each user may do what its role says, and no more.
+fn require_rights(api: &ApiServer) -> Result<()> {
+    let status = |user: User, path: &str| {
+        api.client(user)
+            .request("GET", path, None)
+            .map(|(code, _)| code)
+    };
+    ensure!(
+        status(User::Flannel, "/api/v1/nodes/n1")? == 200
+            && status(User::Nobody, "/api/v1/nodes/n1")? == 403,
+        "rights"
+    );
+    ensure!(
+        status(User::OldFlannel, "/api/v1/nodes/n1")? == 403
+            && status(User::OldFlannel, "/api/v1/nodes")? == 200,
+        "old rights"
+    );
+    ensure!(
+        api.kubectl(&["get", "nodes", "--output=name"])?.trim() == "node/n1",
+        "kubectl"
+    );
+    Ok(())
+}
+
+/// Through the proxy from a host: calls are counted, answered for it, stalled and ended.
+fn require_proxy(api: &ApiServer, client: &Host) -> Result<()> {
+    let proxy = api.proxy(8001)?;
+    let url = proxy.url();
+    let ask = |path: &str, patience: &str| -> Result<String> {
+        let args = [
+            "--silent",
+            "--max-time",
+            patience,
+            "--write-out",
+            "%{http_code}",
+            &format!("{url}{path}"),
+        ];
+        Ok(String::from_utf8(
+            client.netns().output("curl", &args)?.stdout,
+        )?)
+    };
+    let answer = |path: &str| ask(path, "60");
+    let text = answer("/api/v1/nodes/n1")?;
+    ensure!(
+        text.ends_with("200") && text.contains("10.244.1.0/24"),
+        "{text}"
+    );
+    let calls = proxy.calls_of(client.v4()?);
+    let call = calls.first().context("a call")?;
+    ensure!(
+        calls.len() == 1
+            && call.status == 200
+            && call.agent.starts_with("curl")
+            && call.method == "GET",
+        "{calls:?}"
+    );
+    proxy.on(|call| {
+        if call.is_of_nodes() {
+            Answer::status(429, "TooManyRequests")
+        } else {
+            Answer::Pass
+        }
+    });
+    ensure!(
+        answer("/api/v1/nodes?limit=1")?.ends_with("429")
+            && answer("/api/v1/nodes/n1")?.ends_with("200"),
+        "answers"
+    );
+    proxy.on(|_| Answer::As("of nobody".to_owned()));
+    ensure!(
+        answer("/api/v1/nodes/n1")?.ends_with("401"),
+        "a wrong token"
+    );
+    proxy.pass();
+    proxy.stall(true);
+    let start = Instant::now();
+    ensure!(
+        ask("/api/v1/nodes/n1", "2")?.ends_with("000") && start.elapsed() >= Duration::from_secs(2),
+        "it answers while it is stalled"
+    );
+    proxy.cut();
+    ensure!(
+        answer("/api/v1/nodes/n1")?.ends_with("000"),
+        "it answers while it is cut"
+    );
+    proxy.pass();
+    ensure!(
+        answer("/api/v1/nodes/n1")?.ends_with("200"),
+        "it does not come back"
+    );
+    Ok(())
 }

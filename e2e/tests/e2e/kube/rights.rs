@@ -12,7 +12,7 @@ use crate::kube::installed::{
 /// The user kube of kubespray.
 const KUBE: &str = "997";
 
-/// What the kernel says of the daemon of a node.
+/// `/proc/PID/status` of a node's daemon.
 fn status(node: &Member) -> Result<String> {
     let is_daemon = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))

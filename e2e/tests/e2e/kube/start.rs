@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::kube::bed::{Bed, OWN, SOON, VXLAN, turn};
 
 #[test]
-fn a_start_waits_for_what_can_come_and_says_what_is_missing() -> Result<()> {
+fn start_waits_and_reports_what_is_missing() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: waits", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
@@ -47,13 +47,13 @@ fn a_start_waits_for_what_can_come_and_says_what_is_missing() -> Result<()> {
         eventually(OWN, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
         ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
         std::fs::remove_file(daemon.subnet_file())?;
-        // No pod network is told to be away at an end.
+        // A daemon that ends does not report the network as unavailable: its routes stay.
         ensure!(
             bed.admin().has_network("h1"),
             "the condition went with the daemon"
         );
 
-        // A podCIDR outside Network, as k3s' 10.42.0.0/16 beside the default: both are named, nothing is published.
+        // A podCIDR outside Network, as k3s' 10.42.0.0/16 with flannel's default: both are named, nothing is published.
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(
             &NodeObject::new("h1")
@@ -95,7 +95,7 @@ fn a_start_waits_for_what_can_come_and_says_what_is_missing() -> Result<()> {
 }
 
 #[test]
-fn a_start_that_cannot_succeed_ends_with_1_and_says_why() -> Result<()> {
+fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
     Lab::run("Node API: ends", |lab| {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
@@ -171,7 +171,7 @@ fn a_start_that_cannot_succeed_ends_with_1_and_says_why() -> Result<()> {
 }
 
 #[test]
-fn a_start_takes_eight_calls_and_the_rights_of_any_manifest() -> Result<()> {
+fn start_needs_eight_calls_and_the_rights_of_any_manifest() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: calls and rights", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;

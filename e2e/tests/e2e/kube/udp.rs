@@ -14,11 +14,11 @@ use crate::kube::installed::{
 use crate::kube::streams::Streams;
 
 const UDP: [&str; 2] = ["--set", "flannel.backend=udp"];
-/// An update of one node takes a packet's way away for 3 seconds, or 10 on an overloaded machine.
+/// While one node is updated its tunnel is away for 3 seconds, or 10 on an overloaded machine.
 const GAP: Duration = Duration::from_secs(60);
 
 #[test]
-fn udp_by_the_chart_and_the_gap_of_a_rolling_update() -> Result<()> {
+fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: udp", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;

@@ -91,67 +91,69 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
                 "{} pods on {nodes:?}",
                 pods.len()
             );
-            for pod in pods {
-                let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
-                let labels = |labels: &Value| -> Vec<(String, Value)> {
-                    let all = labels
-                        .as_object()
-                        .into_iter()
-                        .flatten()
-                        .map(|(key, value)| (key.clone(), value.clone()));
-                    all.filter(|(key, _)| {
-                        !["controller-revision-hash", "pod-template-generation"]
-                            .contains(&key.as_str())
-                    })
-                    .collect()
-                };
-                let names = |spec: &Value| -> Vec<Value> {
-                    spec["initContainers"]
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .map(|container| container["name"].clone())
-                        .collect()
-                };
-                let is_of_template = labels(&metadata["labels"])
-                    == labels(&template["metadata"]["labels"])
-                    && names(&pod["spec"]) == names(&template["spec"]);
-                // What was adopted is older.
-                let since = |object: &Value| {
-                    object["creationTimestamp"]
-                        .as_str()
-                        .unwrap_or_default()
-                        .to_owned()
-                };
-                ensure!(
-                    since(metadata) >= since(&set["metadata"]),
-                    "{} was adopted and stayed",
-                    metadata["name"]
-                );
-                ensure!(
-                    metadata["ownerReferences"][0]["uid"] == set["metadata"]["uid"],
-                    "{} has another owner",
-                    metadata["name"]
-                );
-                ensure!(
-                    is_of_template,
-                    "{} is of another template: {}, {:?}",
-                    metadata["name"],
-                    metadata["labels"],
-                    names(&pod["spec"])
-                );
-                ensure!(
-                    pod["status"]["containerStatuses"][0]["ready"] == true,
-                    "{} is not ready",
-                    metadata["name"]
-                );
-            }
-            Ok(())
+            pods.into_iter()
+                .try_for_each(|pod| require_of_set(pod, &set))
         },
     )
 }
 
-/// An operator whose folder has what the page names: `conf`, and Go flannel's manifest and chart.
+/// The DaemonSet has made this pod, of its present template, and the pod is ready.
+fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
+    let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
+    let labels = |labels: &Value| -> Vec<(String, Value)> {
+        let all = labels
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.clone()));
+        all.filter(|(key, _)| {
+            !["controller-revision-hash", "pod-template-generation"].contains(&key.as_str())
+        })
+        .collect()
+    };
+    let names = |spec: &Value| -> Vec<Value> {
+        spec["initContainers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|container| container["name"].clone())
+            .collect()
+    };
+    let is_of_template = labels(&metadata["labels"]) == labels(&template["metadata"]["labels"])
+        && names(&pod["spec"]) == names(&template["spec"]);
+    // What was adopted is older.
+    let since = |object: &Value| {
+        object["creationTimestamp"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    ensure!(
+        since(metadata) >= since(&set["metadata"]),
+        "{} was adopted and stayed",
+        metadata["name"]
+    );
+    ensure!(
+        metadata["ownerReferences"][0]["uid"] == set["metadata"]["uid"],
+        "{} has another owner",
+        metadata["name"]
+    );
+    ensure!(
+        is_of_template,
+        "{} is of another template: {}, {:?}",
+        metadata["name"],
+        metadata["labels"],
+        names(&pod["spec"])
+    );
+    ensure!(
+        pod["status"]["containerStatuses"][0]["ready"] == true,
+        "{} is not ready",
+        metadata["name"]
+    );
+    Ok(())
+}
+
+/// An operator whose folder has what docs/migrating.md names: `conf`, and Go flannel's manifest and chart.
 fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();
@@ -179,7 +181,7 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     Ok(operator)
 }
 
-/// The commands below a heading of the page, block by block.
+/// The commands below a heading of docs/migrating.md, block by block.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
     let part = page
@@ -190,7 +192,7 @@ fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
 }
 
 #[test]
-fn our_manifest_over_the_released_one_and_back_loses_nothing() -> Result<()> {
+fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: Go flannel's manifest", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
@@ -200,7 +202,7 @@ fn our_manifest_over_the_released_one_and_back_loses_nothing() -> Result<()> {
 }
 
 #[test]
-fn our_chart_over_go_flannel_s_and_back_loses_nothing() -> Result<()> {
+fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: Go flannel's chart", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
@@ -231,7 +233,7 @@ fn our_chart_over_go_flannel_s_and_back_loses_nothing() -> Result<()> {
 }
 
 #[test]
-fn another_selector_is_crossed_by_the_commands_of_the_page_and_loses_nothing() -> Result<()> {
+fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: another selector", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
@@ -269,8 +271,7 @@ fn another_selector_is_crossed_by_the_commands_of_the_page_and_loses_nothing() -
 }
 
 #[test]
-fn a_manifest_in_kube_system_is_replaced_by_the_commands_of_the_page_and_loses_nothing()
--> Result<()> {
+fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("cluster: kube-system", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
@@ -299,7 +300,7 @@ fn a_manifest_in_kube_system_is_replaced_by_the_commands_of_the_page_and_loses_n
 
 #[test]
 #[ignore = "run by make test-interop GO_FLANNEL_IMAGE=/path/to/archive.tar"]
-fn ours_over_the_real_go_flannel_and_back() -> Result<()> {
+fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
     let archive = std::env::var_os(GO_FLANNEL_IMAGE)
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);

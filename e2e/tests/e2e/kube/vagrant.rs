@@ -33,7 +33,7 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
         require_right(&cluster)?;
         require_traffic(&cluster)?;
         if order == Order::OffAndOn {
-            // What the API says of pods is old for a while after the power is back: those that are asked then are new.
+            // After the power cut the API reports the old state of pods for a while: new pods have none.
             for number in 1..=all {
                 cluster.api.admin().delete(&format!(
                     "/api/v1/namespaces/default/pods/p{number}?gracePeriodSeconds=0"
@@ -75,7 +75,7 @@ fn require_right(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn equal_nat_addresses_are_passed_over_when_kubelets_report_others() -> Result<()> {
+fn equal_nat_addresses_are_skipped_when_kubelets_report_others() -> Result<()> {
     vagrant(
         ClusterOptions::new(2).vagrant().proxy(ProxyMode::Nftables),
         Order::Together,
@@ -83,8 +83,7 @@ fn equal_nat_addresses_are_passed_over_when_kubelets_report_others() -> Result<(
 }
 
 #[test]
-fn equal_nat_addresses_are_passed_over_when_kubelets_report_them_all_at_once_and_after_a_power_cut()
--> Result<()> {
+fn equal_nat_addresses_are_skipped_when_kubelets_report_them() -> Result<()> {
     vagrant(
         ClusterOptions::new(2).vagrant().without_node_ip(),
         Order::OffAndOn,
@@ -92,7 +91,7 @@ fn equal_nat_addresses_are_passed_over_when_kubelets_report_them_all_at_once_and
 }
 
 #[test]
-fn equal_nat_addresses_are_passed_over_when_one_kubelet_reports_another_one_by_one() -> Result<()> {
+fn equal_nat_addresses_are_skipped_when_nodes_join_one_by_one() -> Result<()> {
     vagrant(
         ClusterOptions::new(3)
             .vagrant()
@@ -102,7 +101,7 @@ fn equal_nat_addresses_are_passed_over_when_one_kubelet_reports_another_one_by_o
 }
 
 #[test]
-fn distinct_nat_addresses_are_passed_over_when_kubelets_report_them_one_by_one() -> Result<()> {
+fn distinct_nat_addresses_are_skipped_when_nodes_join_one_by_one() -> Result<()> {
     vagrant(
         ClusterOptions::new(3).vagrant_apart().without_node_ip(),
         Order::OneByOne,

@@ -14,7 +14,7 @@ const PORT: u16 = 80;
 /// A Service by kube-proxy's IPVS mode, from a pod, from its node, and with its endpoint on either node.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
-fn a_service_by_ipvs_is_reached_from_pods_and_nodes() -> Result<()> {
+fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
     let _turn = turn();
     Lab::run("vm: IPVS", |lab| {
         let bed = Bed::start(lab, 2, VXLAN)?;

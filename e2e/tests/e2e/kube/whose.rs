@@ -88,8 +88,7 @@ fn served(name: &str, subnet: &str, public: &str) -> Result<NodeObject> {
 }
 
 #[test]
-fn nat_interface_is_left_when_nobody_answers_and_a_working_one_stays_whoever_claims_it()
--> Result<()> {
+fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: NAT addresses that Go flannel published", |lab| {
         let vagrant = lab.vagrant_apart(2)?;
@@ -144,7 +143,7 @@ fn nat_interface_is_left_when_nobody_answers_and_a_working_one_stays_whoever_cla
     })
 }
 
-/// What a Node says beside its name, podCIDR and InternalIP.
+/// What a Node has in addition to its name, podCIDR and InternalIP.
 type Says = fn(NodeObject) -> NodeObject;
 
 /// Who else has the address of the only interface: what the own Node and the other one say, and what is published.
@@ -184,7 +183,7 @@ const H1: &str = "192.168.56.101";
 const MAC: &str = "02:00:00:00:0e:02";
 
 #[test]
-fn claims_of_nodes_that_do_not_count_keep_nobody_from_starting() -> Result<()> {
+fn claims_of_disregarded_nodes_block_no_start() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: claims", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
@@ -205,7 +204,7 @@ fn claims_of_nodes_that_do_not_count_keep_nobody_from_starting() -> Result<()> {
             bed.admin().delete_node("h1")?;
         }
 
-        // One that counts: it waits, and says so once, whatever pods come and go.
+        // A claim that applies: the daemon waits and logs it once, although pods come and go.
         bed.admin()
             .create_node(&served("other", "10.244.66.0/24", H1)?)?;
         bed.admin().create_node(&own(&bed))?;
@@ -246,7 +245,7 @@ fn claims_of_nodes_that_do_not_count_keep_nobody_from_starting() -> Result<()> {
 }
 
 #[test]
-fn two_nodes_that_swap_their_addresses_both_start() -> Result<()> {
+fn nodes_that_swap_their_addresses_both_start() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: swapped addresses", |lab| {
         let mut bed = Bed::empty(lab, 2, VXLAN)?;
@@ -277,7 +276,7 @@ fn two_nodes_that_swap_their_addresses_both_start() -> Result<()> {
 }
 
 #[test]
-fn lan_whose_router_has_the_address_of_a_nat_is_used_beside_a_storage_network() -> Result<()> {
+fn lan_with_a_nat_like_router_is_used_despite_a_storage_network() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: a LAN with the router 10.0.2.2", |lab| {
         let (lan, storage) = (lab.switch("lan")?, lab.switch("storage")?);
@@ -371,17 +370,17 @@ fn mistyped_annotation_is_an_event_and_a_wait_where_it_names_the_interface() -> 
         );
         bed.admin().annotate("h1", &key("node-public-ip"), None)?;
         bed.wait_public(0, H1)?;
-        // What peers are told may be wrong, too: the node works on.
+        // The address for peers may also be mistyped: the node continues.
         bed.admin()
             .annotate("h1", &key("public-ip-overwrite"), Some("203.0.113.5:8472"))?;
-        let told = || {
+        let warnings = || {
             bed.daemons[0]
                 .log()
                 .lines()
                 .filter(|line| line.contains("203.0.113.5:8472"))
                 .count()
         };
-        eventually(MINUTES, "it says what it ignores", || told() == 1)
+        eventually(MINUTES, "it says what it ignores", || warnings() == 1)
             .with_context(|| bed.daemons[0].log())?;
         // At most one Event a minute has this reason.
         let seen = |value: &str| {
@@ -393,7 +392,7 @@ fn mistyped_annotation_is_an_event_and_a_wait_where_it_names_the_interface() -> 
         })
         .with_context(|| format!("{:?}", bed.events()))?;
         ensure!(
-            told() == 1 && bed.daemons[0].is_ready(),
+            warnings() == 1 && bed.daemons[0].is_ready(),
             "{}",
             bed.daemons[0].log()
         );

@@ -31,7 +31,7 @@ fn listings(host: &Host) -> Result<String> {
 }
 
 #[test]
-fn the_kernel_lists_what_go_flannel_left_there() {
+fn iptables_rules_equal_those_of_go_flannel() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
         Lab::run(case, |lab| {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -71,7 +71,7 @@ fn the_kernel_lists_what_go_flannel_left_there() {
 
 /// A host outside has no route to pods: it answers only what comes from the node's address.
 #[test]
-fn pods_reach_the_outside_by_the_nodes_address() {
+fn pods_reach_the_outside_from_the_nodes_address() {
     for config in [IPTABLES, NFTABLES] {
         Lab::run("outside", |lab| {
             let store = lab::Store::dir(&lab.folder("leases")?);
@@ -217,7 +217,7 @@ fn rules_without_comment_are_reported_and_stay() {
             }
             // The commands do what they say.
             let line = log.lines().find(|line| line.contains("before v0.17")).context("the line")?;
-            let commands: Vec<&str> = line.split("To remove them: ").nth(1).context("the commands")?.split("; ").collect();
+            let commands: Vec<&str> = line.split("remedy=\"").nth(1).context("the commands")?.trim_end_matches('"').split("; ").collect();
             ensure!(commands.len() == 2, "{commands:?}");
             for command in commands {
                 node.host.netns().sh(command)?;

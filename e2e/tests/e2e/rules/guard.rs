@@ -10,7 +10,7 @@ use super::node::{
 };
 
 #[test]
-fn where_there_is_no_port_nothing_is_guarded() {
+fn backend_without_a_port_gets_no_guard() {
     let lab = Lab::new("no port").unwrap();
     let node = Node::alone(&lab, NFTABLES).unwrap();
     let daemon = node

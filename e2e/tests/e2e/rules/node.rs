@@ -225,7 +225,7 @@ pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
             .any(|word| matches!(word, "WARN" | "ERROR"))
     });
     warnings
-        .filter(|line| !line.contains("WARN not ready: "))
+        .filter(|line| !line.contains("WARN not ready reason="))
         .map(str::to_owned)
         .collect()
 }

@@ -347,11 +347,11 @@ fn without_processes(applier: Applier) {
 }
 
 #[test]
-fn without_processes_iptables_stays_and_says_so_once() {
+fn iptables_survives_a_process_limit_and_logs_it_once() {
     without_processes(IptablesNft);
 }
 
 #[test]
-fn without_processes_nftables_stays_and_says_so_once() {
+fn nftables_survives_a_process_limit_and_logs_it_once() {
     without_processes(Nftables);
 }

@@ -231,11 +231,11 @@ fn a_war_is_reported_and_not_fought(config: &str, damage: &str) {
 }
 
 #[test]
-fn a_war_over_iptables_is_reported_and_not_fought() {
+fn endless_changes_to_iptables_are_reported_and_not_fought() {
     a_war_is_reported_and_not_fought(IPTABLES, "iptables -F FLANNEL-FWD");
 }
 
 #[test]
-fn a_war_over_nftables_is_reported_and_not_fought() {
+fn endless_changes_to_nftables_are_reported_and_not_fought() {
     a_war_is_reported_and_not_fought(NFTABLES, "nft flush chain ip flannel-ipv4 forward");
 }

@@ -141,25 +141,7 @@ impl Before {
                 }
                 Ok(())
             }
-            Before::GoRules(which) => {
-                let families = [
-                    ("ip", "10.244.0.0/16", "224.0.0.0/4"),
-                    ("ip6", "fd10:244::/48", "ff00::/8"),
-                ];
-                for ((family, network, multicast), subnet) in families.iter().zip(own) {
-                    let (masq, forward) = (
-                        "-m comment --comment \"flanneld masq\" -j",
-                        "-m comment --comment \"flanneld forward\" -j",
-                    );
-                    let payload = format!(
-                        "*nat\n-A POSTROUTING -s {network} -d {network} {masq} RETURN\n-A POSTROUTING -s {network} ! -d {multicast} {masq} MASQUERADE --random-fully\n\
-                         -A POSTROUTING ! -s {network} -d {subnet} {masq} RETURN\n-A POSTROUTING ! -s {network} -d {network} {masq} MASQUERADE --random-fully\nCOMMIT\n\
-                         *filter\n-A FORWARD -s {network} {forward} ACCEPT\n-A FORWARD -d {network} {forward} ACCEPT\nCOMMIT\n"
-                    );
-                    restore(node, &format!("{family}tables-{}", which.name()), &payload)?;
-                }
-                Ok(())
-            }
+            Before::GoRules(which) => go_rules(node, own, which),
             Before::GoNftables => {
                 let text = replaced(
                     golden("golden/nft-dual/nft.txt")?,
@@ -169,6 +151,27 @@ impl Before {
             }
         }
     }
+}
+
+/// What Go flannel put straight into the built-in chains from v0.17 to v0.19.
+fn go_rules(node: &Node, own: &[String], which: Xtables) -> Result<()> {
+    let families = [
+        ("ip", "10.244.0.0/16", "224.0.0.0/4"),
+        ("ip6", "fd10:244::/48", "ff00::/8"),
+    ];
+    for ((family, network, multicast), subnet) in families.iter().zip(own) {
+        let (masq, forward) = (
+            "-m comment --comment \"flanneld masq\" -j",
+            "-m comment --comment \"flanneld forward\" -j",
+        );
+        let payload = format!(
+            "*nat\n-A POSTROUTING -s {network} -d {network} {masq} RETURN\n-A POSTROUTING -s {network} ! -d {multicast} {masq} MASQUERADE --random-fully\n\
+             -A POSTROUTING ! -s {network} -d {subnet} {masq} RETURN\n-A POSTROUTING ! -s {network} -d {network} {masq} MASQUERADE --random-fully\nCOMMIT\n\
+             *filter\n-A FORWARD -s {network} {forward} ACCEPT\n-A FORWARD -d {network} {forward} ACCEPT\nCOMMIT\n"
+        );
+        restore(node, &format!("{family}tables-{}", which.name()), &payload)?;
+    }
+    Ok(())
 }
 
 fn restore(node: &Node, program: &str, payload: &str) -> Result<()> {
@@ -284,17 +287,17 @@ fn every_way_to(target: Applier) {
 }
 
 #[test]
-fn every_way_to_iptables_nft_leaves_nothing_behind() {
+fn switch_to_iptables_nft_leaves_nothing_behind() {
     every_way_to(IptablesNft);
 }
 
 #[test]
-fn every_way_to_iptables_legacy_leaves_nothing_behind() {
+fn switch_to_iptables_legacy_leaves_nothing_behind() {
     every_way_to(IptablesLegacy);
 }
 
 #[test]
-fn every_way_to_nftables_leaves_nothing_behind() {
+fn switch_to_nftables_leaves_nothing_behind() {
     every_way_to(Nftables);
 }
 
@@ -408,7 +411,7 @@ fn a_family_that_goes_takes_its_rules_along() {
 
 /// nftables mode needs no program of iptables, not even to remove the rules that iptables-nft made.
 #[test]
-fn nft_alone_removes_the_iptables_set() {
+fn nft_removes_the_iptables_rules_without_iptables() {
     Lab::run("nft alone", |lab| {
         let mut node = Node::alone(lab, IPTABLES)?;
         node.run(

@@ -30,13 +30,14 @@ fn carries_packets_of_full_size() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn heals() -> Result<()> {
-    healing::ipip_heals()
+    healing::heals(&healing::IPIP)
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn loses_nothing_when_daemons_are_killed() {
-    healing::ipip_is_killed();
+fn loses_nothing_when_daemons_are_killed() -> Result<()> {
+    healing::killed_daemon_writes_nothing(&healing::IPIP)?;
+    healing::kills_lose_no_probe(&healing::IPIP)
 }
 
 #[test]

@@ -566,6 +566,42 @@ END"
     })
 }
 
+/// The frames of each host show packets of pods, and those on its uplink show none.
+fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
+    let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
+    for (host, capture) in bed.hosts.iter().zip(captures) {
+        let frames = capture.finish()?;
+        let pods = |frame: &Vec<u8>| {
+            frame.len() > 12 && holds(&frame[12..], &first) && holds(&frame[12..], &second)
+        };
+        ensure!(
+            frames.iter().any(pods),
+            "the capture sees nothing of the pods"
+        );
+        // Of all interfaces of the host, the uplink's frames have its MAC.
+        let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
+        let mac: Vec<u8> = text
+            .split(':')
+            .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
+            .collect();
+        let uplink: Vec<&Vec<u8>> = frames
+            .iter()
+            .filter(|frame| frame.len() > 12 && (frame[..6] == mac || frame[6..12] == mac))
+            .collect();
+        ensure!(
+            uplink.len() > 50,
+            "{} frames between the nodes",
+            uplink.len()
+        );
+        let clear = uplink.into_iter().filter(|frame| pods(frame)).count();
+        ensure!(
+            clear == 0,
+            "{clear} frames between the nodes show a pod's packet"
+        );
+    }
+    Ok(())
+}
+
 /// Whatever happens on a node, no frame on its uplink shows the packet of a pod.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
@@ -638,38 +674,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
         bed.daemons[0] = bed.hosts[0].flanneld(&bed.options)?;
         flows("after a start")?;
         drop(probes);
-        let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
-        for (host, capture) in bed.hosts.iter().zip(captures) {
-            let frames = capture.finish()?;
-            let pods = |frame: &Vec<u8>| {
-                frame.len() > 12 && holds(&frame[12..], &first) && holds(&frame[12..], &second)
-            };
-            ensure!(
-                frames.iter().any(pods),
-                "the capture sees nothing of the pods"
-            );
-            // Of all interfaces of the host, the uplink's frames have its MAC.
-            let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
-            let mac: Vec<u8> = text
-                .split(':')
-                .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
-                .collect();
-            let uplink: Vec<&Vec<u8>> = frames
-                .iter()
-                .filter(|frame| frame.len() > 12 && (frame[..6] == mac || frame[6..12] == mac))
-                .collect();
-            ensure!(
-                uplink.len() > 50,
-                "{} frames between the nodes",
-                uplink.len()
-            );
-            let clear = uplink.into_iter().filter(|frame| pods(frame)).count();
-            ensure!(
-                clear == 0,
-                "{clear} frames between the nodes show a pod's packet"
-            );
-        }
-        Ok(())
+        require_nothing_clear(&bed, captures)
     })
 }
 

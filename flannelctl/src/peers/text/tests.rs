@@ -12,8 +12,8 @@ fn known(number: u8) -> Peer {
     }
 }
 
-fn verdict(number: u8, state: State) -> view::Peer {
-    view::Peer {
+fn verdict(number: u8, state: State) -> view::PeerView {
+    view::PeerView {
         id: None,
         name: None,
         subnet: format!("10.244.{number}.0/24").parse().unwrap(),
@@ -28,13 +28,11 @@ fn verdict(number: u8, state: State) -> view::Peer {
         asked: 16,
         carries: Some(1450),
         mtu: 1450,
-        asked_age_ms: Some(1000),
-        answered_age_ms: None,
-        underlay_age_ms: None,
-        hears_us_age_ms: Some(2000),
-        hears_us_underlay_age_ms: None,
-        heard_age_ms: None,
-        heard_underlay_age_ms: None,
+        ages: view::Ages {
+            asked_age_ms: Some(1000),
+            hears_us_age_ms: Some(2000),
+            ..view::Ages::default()
+        },
         clock_offset_ms: None,
         answered_by: None,
         others: Vec::new(),
@@ -59,10 +57,10 @@ fn peers(states: &[(u8, State)]) -> Peers {
 }
 
 #[test]
-fn each_peer_is_a_line() {
+fn peers_have_a_line_each() {
     let mut three = peers(&[(2, State::Well), (3, State::CutOff), (4, State::Well)]);
     let cut = &mut three.peers[1].verdicts[0];
-    (cut.rtt_us, cut.lost, cut.carries, cut.hears_us_age_ms) = (None, 16, None, None);
+    (cut.rtt_us, cut.lost, cut.carries, cut.ages.hears_us_age_ms) = (None, 16, None, None);
     three.peers[2].verdicts[0].ping_only = true;
     let want = "\
 NODE    SUBNET         ADDRESS    STATE    RTT      LOST   CARRIES  HEARS US  ASKED
@@ -83,7 +81,7 @@ node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 
 }
 
 #[test]
-fn what_is_not_probed_is_neither_well_nor_broken() {
+fn unprobed_peers_are_neither_well_nor_broken() {
     let mut two = peers(&[(2, State::Unknown), (3, State::SmallMtu)]);
     two.peers.push(Probed {
         peer: known(4),
@@ -110,28 +108,28 @@ fn what_is_not_probed_is_neither_well_nor_broken() {
 }
 
 #[test]
-fn other_nodes_say_what_they_know() {
+fn opinions_of_other_nodes_are_shown() {
     let mut one = peers(&[(2, State::Well)]);
-    let said = Own {
+    let own = Own {
         ready: false,
         broken: 1,
         degraded: 0,
         risks: 2,
         gravest: Some("ip-forward".to_owned()),
     };
-    let row = |number: u8, said: Option<Own>| Row {
+    let row = |number: u8, own: Option<Own>| Row {
         id: None,
         name: Some(format!("node-{number}\u{1b}[2J").into()),
         subnet: format!("10.244.{number}.0/24").parse().unwrap(),
         asked_age_ms: 1,
-        said_age_ms: said.is_some().then_some(3000),
-        said,
+        said_age_ms: own.is_some().then_some(3000),
+        said: own,
         counts: [(State::Well, 2), (State::CutOff, 1)].into(),
         rtt_us: None,
         peers: Vec::new(),
     };
     assert!(text(&one, true, Screen::plain()).ends_with("\n\nno other node has said anything"));
-    one.rows = vec![row(2, Some(said)), row(3, None)];
+    one.rows = vec![row(2, Some(own)), row(3, None)];
     let shown = text(&one, true, Screen::plain());
     assert!(
         shown.contains(

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn object(kind: Kind, text: &str, number: Option<u8>, state: State) -> Object {
+fn object(kind: ObjectKind, text: &str, number: Option<u8>, state: ObjectState) -> Object {
     let holder = number.map(|number| Holder {
         node: Some(format!("node-{number}")),
         subnet: format!("10.244.{number}.0/24").parse().unwrap(),
@@ -21,22 +21,22 @@ fn object(kind: Kind, text: &str, number: Option<u8>, state: State) -> Object {
 fn peer(number: u8) -> [Object; 3] {
     [
         object(
-            Kind::Fdb,
+            ObjectKind::Fdb,
             &format!("02:00:00:00:00:0{number} dev flannel.1 dst 192.0.2.{number} self permanent"),
             Some(number),
-            State::AsWanted,
+            ObjectState::AsWanted,
         ),
         object(
-            Kind::Neighbour,
+            ObjectKind::Neighbour,
             &format!("10.244.{number}.0 dev flannel.1 lladdr 02:00:00:00:00:0{number} PERMANENT"),
             Some(number),
-            State::AsWanted,
+            ObjectState::AsWanted,
         ),
         object(
-            Kind::Route,
+            ObjectKind::Route,
             &format!("10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 proto 241 onlink"),
             Some(number),
-            State::AsWanted,
+            ObjectState::AsWanted,
         ),
     ]
 }
@@ -47,7 +47,7 @@ fn foreign(text: &str, by: &str, own_subnet: bool, in_the_way_of: &[&str]) -> Fo
         .map(|what| (*what).to_owned())
         .collect();
     Foreign {
-        kind: Kind::Route,
+        kind: ObjectKind::Route,
         text: text.to_owned(),
         by: by.to_owned(),
         own_subnet,
@@ -58,16 +58,16 @@ fn foreign(text: &str, by: &str, own_subnet: bool, in_the_way_of: &[&str]) -> Fo
 fn routes(peers: impl IntoIterator<Item = u8>) -> Routes {
     let own = [
         object(
-            Kind::Link,
+            ObjectKind::Link,
             "flannel.1 mtu 1450 up vxlan id 1",
             None,
-            State::AsWanted,
+            ObjectState::AsWanted,
         ),
         object(
-            Kind::Address,
+            ObjectKind::Address,
             "10.244.1.0/32 dev flannel.1",
             None,
-            State::AsWanted,
+            ObjectState::AsWanted,
         ),
     ];
     let what = vec!["masquerade".to_owned(), "forward".to_owned()];
@@ -93,7 +93,7 @@ fn routes(peers: impl IntoIterator<Item = u8>) -> Routes {
 }
 
 #[test]
-fn a_healthy_node_has_a_line_an_object() {
+fn healthy_node_has_a_line_for_each_object() {
     let want = "\
 KIND       OBJECT                                                        FOR        STATE
 link       flannel.1 mtu 1450 up vxlan id 1                              this node  as wanted
@@ -113,22 +113,22 @@ rules: nftables: masquerade, forward; in place
 }
 
 #[test]
-fn what_is_wrong_comes_first_and_the_rest_is_counted() {
+fn problems_come_first_and_the_rest_is_counted() {
     let mut many = routes(2..=99);
-    let (way, by) = (
+    let (route, by) = (
         "10.244.9.0/24 via 192.0.2.250 dev eth1 proto static",
         "an operator, NetworkManager or systemd-networkd",
     );
     many.foreign
-        .push(foreign(way, by, false, &["10.244.9.0/24 (node-9)"]));
+        .push(foreign(route, by, false, &["10.244.9.0/24 (node-9)"]));
     let refused = many
         .objects
         .iter_mut()
         .find(|object| object.text.starts_with("10.244.9.0/24"))
         .unwrap();
     (refused.state, refused.found, refused.why) = (
-        State::Refused,
-        Some(way.to_owned()),
+        ObjectState::Refused,
+        Some(route.to_owned()),
         Some("File exists (os error 17)".to_owned()),
     );
     let missing = many
@@ -136,7 +136,7 @@ fn what_is_wrong_comes_first_and_the_rest_is_counted() {
         .iter_mut()
         .find(|object| object.text.starts_with("10.244.7.0 "))
         .unwrap();
-    missing.state = State::Missing;
+    missing.state = ObjectState::Missing;
     let want = "\
 KIND       OBJECT                                                       FOR     STATE
 neighbour  10.244.7.0 dev flannel.1 lladdr 02:00:00:00:00:07 PERMANENT  node-7  missing
@@ -167,7 +167,7 @@ rules: nftables: masquerade, forward; in place
 }
 
 #[test]
-fn nothing_in_the_document_is_obeyed() {
+fn control_characters_in_the_document_are_escaped() {
     let hostile = "n\u{1b}[2J\r\nfake\u{202e}";
     let mut routes = routes([2]);
     for object in &mut routes.objects {
@@ -177,7 +177,7 @@ fn nothing_in_the_document_is_obeyed() {
             address: "192.0.2.2".parse().unwrap(),
         });
         (object.state, object.found, object.why) = (
-            State::Refused,
+            ObjectState::Refused,
             Some(hostile.to_owned()),
             Some(hostile.to_owned()),
         );
@@ -199,9 +199,14 @@ fn nothing_in_the_document_is_obeyed() {
 }
 
 #[test]
-fn few_objects_and_none() {
+fn text_fits_few_objects_and_none() {
     let mut one = Routes {
-        objects: vec![object(Kind::Route, "x", Some(2), State::AsWanted)],
+        objects: vec![object(
+            ObjectKind::Route,
+            "x",
+            Some(2),
+            ObjectState::AsWanted,
+        )],
         ..Routes::default()
     };
     assert!(text(&one, false, Screen::plain()).ends_with("\n\n1 object, as wanted"));

@@ -1,8 +1,9 @@
-//! The sentence and the rows, case by case.
+//! The first line and the lines after it, case by case.
 
 use super::*;
 use node_api::{
-    FailedPeer, File, Kernel, Lease, Notice, Peer, Reason, Rules, Store, Underlay, Wireguard,
+    FailedPeer, File, Kernel, Lease, NodeNetwork, Notice, Peer, Readiness, Reason, Rules, Store,
+    Underlay, Wireguard,
 };
 use run_dir::exit_report::ExitReport;
 
@@ -19,25 +20,31 @@ fn node() -> Node {
         node: "node-1".to_owned(),
         version: "0.1.0".to_owned(),
         uptime_seconds: 3 * 86_400 + 4 * 3600,
-        ready: true,
-        subnets: vec!["10.244.1.0/24".parse().unwrap()],
-        lease: Some(Lease {
-            until: Some(at("2026-01-02T14:04:46Z")),
-            renewed: Some(at("2026-01-01T14:04:46Z")),
-            trouble: None,
-        }),
-        underlay: Some(Underlay {
-            interface: "eth1".to_owned(),
-            addresses: ips("192.0.2.1"),
-            public: ips("192.0.2.1"),
-            mtu: 1500,
-            why: "named by --iface=eth1".to_owned(),
-        }),
-        mtu: Some(1450),
-        subnet_env: Some(File {
-            path: "/run/flannel/subnet.env".into(),
-            state: FileState::Right,
-        }),
+        readiness: Readiness {
+            ready: true,
+            ..Readiness::default()
+        },
+        network: NodeNetwork {
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            lease: Some(Lease {
+                until: Some(at("2026-01-02T14:04:46Z")),
+                renewed: Some(at("2026-01-01T14:04:46Z")),
+                trouble: None,
+            }),
+            underlay: Some(Underlay {
+                interface: "eth1".to_owned(),
+                addresses: ips("192.0.2.1"),
+                public: ips("192.0.2.1"),
+                mtu: 1500,
+                why: "named by --iface=eth1".to_owned(),
+            }),
+            mtu: Some(1450),
+            subnet_env: Some(File {
+                path: "/run/flannel/subnet.env".into(),
+                state: FileState::Right,
+            }),
+            ..NodeNetwork::default()
+        },
         store: Some(Store {
             what: "etcd at https://192.0.2.250:2379 under /x".to_owned(),
             heard: Some(at("2026-01-01T14:05:22Z")),
@@ -74,12 +81,12 @@ fn status(node: Option<Node>) -> Status {
     }
 }
 
-fn told(status: &Status) -> String {
+fn rendered(status: &Status) -> String {
     text(status, at(NOW), Screen::plain())
 }
 
 #[test]
-fn a_healthy_node_has_its_ten_lines() {
+fn healthy_node_has_ten_lines() {
     let healthy = status(Some(node()));
     let want = "\
 node-1 is ready                                                   flanneld 0.1.0, up 3 d 4 h
@@ -91,7 +98,7 @@ node-1 is ready                                                   flanneld 0.1.0
   rules     iptables (nf_tables): masquerade, forward; in place
   peers     2, not probed
   api       http://127.0.0.1:8474/api/v1/node   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
-    assert_eq!(told(&healthy), want);
+    assert_eq!(rendered(&healthy), want);
     assert!(!is_broken(&healthy));
 }
 
@@ -102,7 +109,7 @@ fn finding(severity: Severity, check: &str, explained_by: Option<&str>) -> Findi
     finding
 }
 
-fn verdict(state: types::reachability::State) -> probing::view::Peer {
+fn verdict(state: types::reachability::State) -> probing::view::PeerView {
     let text = serde_json::json!({
         "id": null, "name": "node-3", "subnet": "10.244.3.0/24", "address": "192.0.2.3", "overlay": null, "state": state, "state_age_ms": 190_000,
         "ping_only": false, "rtt_us": null, "lost": 16, "asked": 16, "carries": null, "mtu": 1450, "asked_age_ms": 1, "answered_age_ms": null,
@@ -112,30 +119,25 @@ fn verdict(state: types::reachability::State) -> probing::view::Peer {
     serde_json::from_value(text).unwrap()
 }
 
-/// The first line, whether it is broken, and a line that must be there.
-#[test]
-fn the_sentence_is_the_whole_state() {
-    use types::reachability::State;
-    let mesh = |states: &[State]| {
-        Some(probing::view::Mesh {
-            peers: states.iter().map(|state| verdict(*state)).collect(),
-            ..Default::default()
-        })
-    };
-    let with = |change: &dyn Fn(&mut Node)| {
-        let mut node = node();
-        change(&mut node);
-        status(Some(node))
-    };
-    let cases: [(Status, &str, bool, &str); 11] = [
+/// A status, the first line of its text, whether it is broken, and a part that the text contains.
+type Case = (Status, &'static str, bool, &'static str);
+
+fn with(change: impl FnOnce(&mut Node)) -> Status {
+    let mut node = node();
+    change(&mut node);
+    status(Some(node))
+}
+
+fn findings() -> [Case; 4] {
+    [
         (
-            with(&|node| node.findings = Some(Vec::new())),
+            with(|node| node.findings = Some(Vec::new())),
             "node-1 is ready ",
             false,
             "  peers     2, not probed",
         ),
         (
-            with(&|node| {
+            with(|node| {
                 node.findings = Some(vec![
                     finding(Severity::Broken, "mtu", None),
                     finding(Severity::Broken, "slow", Some("mtu")),
@@ -146,7 +148,7 @@ fn the_sentence_is_the_whole_state() {
             "up 3 d 4 h\n  broken: mtu is wrong (since 3 min)\n  flannelctl doctor tells what to do\n\n  subnet",
         ),
         (
-            with(&|node| {
+            with(|node| {
                 node.findings = Some(vec![
                     finding(Severity::Broken, "mtu", None),
                     finding(Severity::Degraded, "slow", None),
@@ -157,27 +159,44 @@ fn the_sentence_is_the_whole_state() {
             "  broken: slow is wrong",
         ),
         (
-            with(&|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])),
+            with(|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])),
             "node-1 is ready ",
             false,
             "  risk: clock is wrong",
         ),
+    ]
+}
+
+fn probed_peers() -> [Case; 2] {
+    use types::reachability::State;
+    let mesh = |states: &[State]| {
+        Some(probing::view::Mesh {
+            peers: states.iter().map(|state| verdict(*state)).collect(),
+            ..Default::default()
+        })
+    };
+    [
         (
-            with(&|node| node.mesh = mesh(&[State::Well, State::CutOff])),
+            with(|node| node.mesh = mesh(&[State::Well, State::CutOff])),
             "node-1 is ready, and one thing is broken",
             true,
             "  broken: node-3 (192.0.2.3) is cut-off since 3 min",
         ),
         (
-            with(&|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])),
+            with(|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])),
             "node-1 is ready ",
             false,
             "  peers     1 of 3 well",
         ),
+    ]
+}
+
+fn own_state() -> [Case; 5] {
+    [
         (
-            with(&|node| {
-                node.ready = false;
-                node.reasons = vec![Reason {
+            with(|node| {
+                node.readiness.ready = false;
+                node.readiness.reasons = vec![Reason {
                     condition: "store".to_owned(),
                     code: String::new(),
                     text: "etcd is\nsilent".to_owned(),
@@ -188,14 +207,14 @@ fn the_sentence_is_the_whole_state() {
             "  not ready store: etcd is\\nsilent",
         ),
         (
-            with(&|node| node.silent = Some("no heartbeat from network".to_owned())),
+            with(|node| node.readiness.silent = Some("no heartbeat from network".to_owned())),
             "flanneld hangs on node-1",
             true,
             "  hangs     no heartbeat from network",
         ),
         (
-            with(&|node| {
-                node.notices = vec![Notice {
+            with(|node| {
+                node.readiness.notices = vec![Notice {
                     name: "port-taken".to_owned(),
                     text: "8474".to_owned(),
                 }];
@@ -205,8 +224,8 @@ fn the_sentence_is_the_whole_state() {
             "  note      port-taken: 8474",
         ),
         (
-            with(&|node| {
-                node.lease = Some(Lease {
+            with(|node| {
+                node.network.lease = Some(Lease {
                     trouble: Some("etcd refuses".to_owned()),
                     ..Lease::default()
                 });
@@ -216,8 +235,8 @@ fn the_sentence_is_the_whole_state() {
             "  subnet    10.244.1.0/24, which does not expire; etcd refuses",
         ),
         (
-            with(&|node| {
-                node.subnet_env.as_mut().unwrap().state = FileState::Missing;
+            with(|node| {
+                node.network.subnet_env.as_mut().unwrap().state = FileState::Missing;
                 node.kernel.as_mut().unwrap().in_sync = false;
                 node.kernel.as_mut().unwrap().trouble = "no".to_owned();
             }),
@@ -225,9 +244,17 @@ fn the_sentence_is_the_whole_state() {
             false,
             "  kernel    2 routes, 2 neighbours, 1 FDB entry, not as wanted: no",
         ),
-    ];
+    ]
+}
+
+#[test]
+fn first_line_is_the_whole_state() {
+    let cases = findings()
+        .into_iter()
+        .chain(probed_peers())
+        .chain(own_state());
     for (status, first, broken, line) in cases {
-        let text = told(&status);
+        let text = rendered(&status);
         assert!(text.starts_with(first), "{first}: {text}");
         assert!(text.contains(line), "{line}: {text}");
         assert_eq!(is_broken(&status), broken, "{text}");
@@ -236,23 +263,22 @@ fn the_sentence_is_the_whole_state() {
 
 #[test]
 fn exit_report_is_shown_without_daemon() {
-    let words = |at: Timestamp| {
-        ExitReport {
+    let text = "the public address 10.0.2.15 of this node is already the address of node h1\nsecond\u{1b}[31m line";
+    let report = |at: Timestamp| ExitReport {
         at,
         code: 1,
-        text: "the public address 10.0.2.15 of this node is already the address of node h1\nsecond\u{1b}[31m line".to_owned(),
+        text: text.to_owned(),
         version: "0.1.0".to_owned(),
         problem: None,
         choice: None,
-    }
     };
-    let ended = |words: Option<ExitReport>| Status {
+    let ended = |report: Option<ExitReport>| Status {
         daemon: DaemonState::Stopped,
         trouble: Some("nobody listens".to_owned()),
-        exit_report: words,
+        exit_report: report,
         ..status(None)
     };
-    let text = told(&ended(Some(words(at("2026-01-01T14:05:12Z")))));
+    let text = rendered(&ended(Some(report(at("2026-01-01T14:05:12Z")))));
     let want = "\
 flanneld does not run on h2; it ended 12 s ago with exit code 1:
     the public address 10.0.2.15 of this node is already the address of node h1
@@ -261,11 +287,11 @@ flanneld does not run on h2; it ended 12 s ago with exit code 1:
     assert_eq!(text, want);
     // A clock that was set back is no reason for nonsense.
     assert!(
-        told(&ended(Some(words(at("2027-01-01T00:00:00Z")))))
+        rendered(&ended(Some(report(at("2027-01-01T00:00:00Z")))))
             .contains("it ended at 2027-01-01T00:00:00Z with")
     );
     assert!(
-        told(&ended(None))
+        rendered(&ended(None))
             .starts_with("flanneld does not run on h2, and left no word why\n    nobody listens\n")
     );
     let hanging = Status {
@@ -273,22 +299,25 @@ flanneld does not run on h2; it ended 12 s ago with exit code 1:
         trouble: Some("silent".to_owned()),
         ..status(None)
     };
-    assert!(told(&hanging).starts_with("flanneld hangs on h2\n    silent\n"));
+    assert!(rendered(&hanging).starts_with("flanneld hangs on h2\n    silent\n"));
     assert!(is_broken(&ended(None)) && is_broken(&hanging));
 }
 
 #[test]
-fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
+fn starting_daemon_is_shown_without_gaps() {
     let fresh = Node {
         node: "node-1".to_owned(),
-        reasons: vec![Reason {
-            condition: "start".to_owned(),
-            code: String::new(),
-            text: "starting".to_owned(),
-        }],
+        readiness: Readiness {
+            reasons: vec![Reason {
+                condition: "start".to_owned(),
+                code: String::new(),
+                text: "starting".to_owned(),
+            }],
+            ..Readiness::default()
+        },
         ..Node::default()
     };
-    let text = told(&status(Some(fresh)));
+    let text = rendered(&status(Some(fresh)));
     assert!(
         text.starts_with("node-1 is not ready ")
             && text.contains("  not ready start: starting\n  flannelctl doctor tells what to do\n\n  peers     0, not probed"),
@@ -297,7 +326,7 @@ fn a_daemon_that_knows_nothing_yet_is_shown_without_gaps() {
 }
 
 #[test]
-fn peers_that_the_kernel_refuses_have_a_line() {
+fn peers_refused_by_the_kernel_have_a_line() {
     let with = |count: u8| {
         let mut node = node();
         let failed = |number: u8| FailedPeer {
@@ -324,7 +353,7 @@ fn peers_that_the_kernel_refuses_have_a_line() {
 }
 
 #[test]
-fn silent_peers_of_wireguard_have_a_line() {
+fn silent_wireguard_peers_have_a_line() {
     let with = |silent| {
         let mut node = node();
         let kernel = Kernel {

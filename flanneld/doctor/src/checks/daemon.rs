@@ -1,7 +1,7 @@
 //! The daemon itself: whether it runs, whether it hangs, the ports that it wants.
 
 use super::daemon_set;
-use super::way_out::{restart, set_option};
+use super::interface_remedy::{restart, set_option};
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
@@ -10,7 +10,7 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use types::problem::PortPurpose;
 
-/// The check of ports.
+/// The id of the check of ports.
 pub const PORT_TAKEN: &str = "port-taken";
 
 /// The checks of this group.
@@ -131,7 +131,7 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
                 Some(owner) => finding.seen(format!("{owner} has it"), list),
                 None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
             };
-            // All nodes have to ask each other on one port.
+            // All nodes have to use the same port for probes.
             match (port.number.checked_add(100).filter(|_| port.purpose != PortPurpose::Probes), &facts.daemon.launch) {
                 (Some(other), Launch::Kubernetes { namespace, .. }) if port.purpose == PortPurpose::Health => {
                     finding.run(daemon_set::move_health_port(namespace, port.number, other))
@@ -176,7 +176,7 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     .run(format!("ip -details link show type {kind}"))
 }
 
-/// Whether a taken port explains another finding: only the tunnel's, which is the gravest, explains what happens between nodes.
+/// Whether a taken port explains another finding: only that of the tunnel, which is the most severe, explains failures between nodes.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.severity == Severity::Broken
         || matches!(other.check.as_str(), "not-running" | "probe-filtered")

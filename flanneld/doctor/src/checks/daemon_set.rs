@@ -53,7 +53,7 @@ pub(crate) fn replace_argument(
     )
 }
 
-/// Moves the health endpoints: their port stands in an argument or a variable, and the kubelet asks there.
+/// Moves the health endpoints: their port is in an argument or a variable, and in the probes of the kubelet.
 pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     rewrite(
         namespace,
@@ -61,7 +61,7 @@ pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     )
 }
 
-/// Starts the daemon of a node anew.
+/// Restarts the daemon of a node.
 pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     let on_node = word(&format!("spec.nodeName={node}"));
     Command::in_namespace(namespace, |kubectl| {
@@ -69,7 +69,7 @@ pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     })
 }
 
-/// Says where commands of kubectl belong, and whether the namespace in them is a guess.
+/// Adds where commands of kubectl can be typed, and whether the namespace in them is a guess.
 pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
     if acts_on.is_empty() || acts_on.contains(&ActsOn::Host) {
@@ -96,7 +96,7 @@ pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     }
 }
 
-/// As it stands in JSON.
+/// Returns the text as JSON has it.
 fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -111,7 +111,7 @@ pub(crate) fn pattern(text: &str) -> String {
     quoted.replace('|', ".")
 }
 
-/// What stands for itself on the other side.
+/// Escapes the replacement of a substitution.
 pub(crate) fn replacement(text: &str) -> String {
     text.chars()
         .flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)])
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_health_port_moves_everywhere() {
+    fn health_port_moves_in_all_its_places() {
         let text = r#""resourceVersion": "8081",
 "--healthz-port=8081", "--x=8081"
 "containerPort": 8081,
@@ -170,7 +170,7 @@ mod tests {
 
         /// That argument and no other, whatever is in it.
         #[test]
-        fn an_argument_is_replaced(value in "[a-z0-9.*|^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
+        fn argument_is_replaced(value in "[a-z0-9.*|^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
             let argument = Argument { flag: "iface-regex".to_owned(), value: value.clone(), joined, dashes: "--".to_owned() };
             let lines = |words: &[&str]| words.iter().map(|word| format!("    {},\n", json(word))).collect::<String>();
             let longer = format!("{value}0");

@@ -1,6 +1,6 @@
 //! What keeps flannel's device from being made: a missing module, another device in its place.
 
-use super::way_out::restart;
+use super::interface_remedy::restart;
 use crate::check::Check;
 use crate::command::Command;
 use crate::facts::Facts;

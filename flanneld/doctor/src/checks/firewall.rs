@@ -193,7 +193,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Says that a rule may let packets pass.
+/// Adds that a rule may accept the packets.
 fn doubted(doubt: bool, finding: Finding) -> Finding {
     if doubt {
         finding.seen("a rule before it may accept them: the doctor does not understand all conditions of rules", "flanneld")
@@ -320,7 +320,7 @@ pub fn explains(cause: &Finding, _: &Finding) -> bool {
     cause.severity != Severity::Risk
 }
 
-/// Whether the probes judged ways to peers, and nothing arrives by any of them.
+/// Whether probes judged peers, and nothing arrives from any of them.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let mut judged = of_family(facts, Some(family))
         .filter(|path| path.verdict.state != State::Unknown)
@@ -339,7 +339,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
         .tables
         .iter()
         .filter(|table| table.ufw && table.input.is_some());
-    // Where a rule is not understood, only packets that do not arrive count.
+    // Where a rule is not understood, only packets that do not arrive prove anything.
     let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.into()));
     let shut = shut.filter(|table| network.travels_in(table.network.into()));
     let what = words(tunnel);
@@ -407,7 +407,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     // Once, at the end.
     commands.retain(|command| command != RELOAD);
     commands.push(RELOAD.to_owned());
-    // No probe is forwarded: of the rules for pods' packets the probes say nothing.
+    // Probes are not forwarded: they prove nothing about the rules for packets of pods.
     let severity = if unknown.is_empty() {
         by_probes(facts, None)
     } else {

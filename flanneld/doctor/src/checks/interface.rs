@@ -1,8 +1,9 @@
 //! The interface that joins the nodes: the trap of machines behind NAT, addresses and identities that two machines share.
 
-use super::way_out::{add_line, candidates, edit_unit, lead_out, nat_marks};
+use super::interface_remedy::{add_line, candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
 use crate::facts::Facts;
+use crate::facts::daemon::Choice;
 use crate::facts::host::{Interface, address, joins_hosts};
 use crate::facts::leases::Peer;
 use crate::facts::mesh::{Path, State};
@@ -105,7 +106,6 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// The chosen interface.
 fn chosen(facts: &Facts) -> Option<&Interface> {
     facts.host.named(&facts.daemon.choice.known()?.interface)
 }
@@ -114,7 +114,7 @@ fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// What ended the last daemon, while none runs.
+/// What ended the last daemon; none while one runs.
 fn end(facts: &Facts) -> Option<&Problem> {
     let words = facts
         .daemon
@@ -124,7 +124,7 @@ fn end(facts: &Facts) -> Option<&Problem> {
     Some(&words.problem)
 }
 
-/// What a daemon that ended said of another node with its address.
+/// What a daemon that ended reported of another node with its address.
 fn refused_for_address(facts: &Facts) -> Option<String> {
     let problem = end(facts)?;
     problem.details().find_map(|detail| match detail {
@@ -151,9 +151,9 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else {
         return Vec::new();
     };
-    // Peers on the link of another interface say nothing of this one: their nodes were mended before.
+    // Peers on the link of another interface prove nothing about this one: their nodes were fixed before.
     let paths: Vec<&Path> = paths_by(facts, interface).collect();
-    // An interface by which a peer was heard once is the right one: the peer is off, or the way is cut.
+    // An interface that has received from a peer is the right one: the peer is off, or the path is cut.
     if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
     }
@@ -163,7 +163,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let silent = all_silent(&paths, facts.daemon.young);
     let refused = refused_for_address(facts);
     let ours = with_our_address(facts);
-    // Without probes the marks alone tell: nobody else is behind that gateway.
+    // Without probes the marks decide: no other machine is behind that gateway.
     let alone = facts.mesh.known().is_none()
         && facts.leases.peers.known().is_some_and(|peers| {
             peers
@@ -175,12 +175,32 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     {
         return Vec::new();
     }
-    let name = &interface.name;
+    let mut finding = suspected(&interface.name, choice, marks);
+    if let Some(words) = refused {
+        finding = finding.seen(words, "the last words of flanneld");
+    }
+    for text in ours.iter().take(3) {
+        finding = finding.seen(*text, "flannelctl leases");
+    }
+    if silent {
+        finding = finding.seen(silence(&paths), "probes");
+    }
+    if candidates.is_empty() {
+        finding = finding.seen(
+            "this host has no other interface with an address: give the machine a second one, on a network that joins the machines",
+            "ip address",
+        );
+    }
+    vec![lead_out(finding, facts, interface, &candidates)]
+}
+
+/// The finding of a wrong interface. `marks` are the signs that it is behind NAT.
+fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     let chosen = match choice.named {
         true => choice.why.clone(),
         false => format!("nothing named an interface ({})", choice.why),
     };
-    let mut finding = match &marks {
+    match marks {
         Some(marks) => {
             let what = format!("flannel uses {name}, the NAT interface of the virtual machine");
             let finding = Finding::new(
@@ -192,7 +212,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
             );
             finding.seen(marks, "ip address, ip route")
         }
-        // The peers may be off: silence proves nothing of the interface.
+        // The peers may be off: silence proves nothing about the interface.
         None => {
             let what = format!(
                 "no other node answers on {name}, which flannel uses, and this host has another interface"
@@ -202,46 +222,32 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
             );
             Finding::new(WRONG_INTERFACE, Severity::Risk, name, what, why)
         }
-    };
-    if let Some(words) = refused {
-        finding = finding.seen(words, "the last words of flanneld");
     }
-    for text in ours.iter().take(3) {
-        finding = finding.seen(*text, "flannelctl leases");
-    }
-    if silent {
-        let cut: Vec<&Path> = paths
-            .iter()
-            .filter(|path| path.verdict.state == State::CutOff)
-            .copied()
-            .collect();
-        let names: Vec<String> = cut
-            .iter()
-            .take(4)
-            .map(|path| format!("{} at {}", path.node, path.address))
-            .collect();
-        let more = if cut.len() > names.len() {
-            format!(" and {} more", cut.len() - names.len())
-        } else {
-            String::new()
-        };
-        let verb = if cut.len() == 1 { "answers" } else { "answer" };
-        finding = finding.seen(
-            format!("{}{more} {verb} nothing, ping neither", names.join(" and ")),
-            "probes",
-        );
-    }
-    if candidates.is_empty() {
-        finding = finding.seen(
-            "this host has no other interface with an address: give the machine a second one, on a network that joins the machines",
-            "ip address",
-        );
-    }
-    vec![lead_out(finding, facts, interface, &candidates)]
 }
 
-/// Whether no peer answers. One that has moved to another address is unknown for some seconds: while nodes are mended one by one, the rest of them
-/// tell enough.
+/// Which peers do not answer, the first ones by name.
+fn silence(paths: &[&Path]) -> String {
+    let cut: Vec<&Path> = paths
+        .iter()
+        .filter(|path| path.verdict.state == State::CutOff)
+        .copied()
+        .collect();
+    let names: Vec<String> = cut
+        .iter()
+        .take(4)
+        .map(|path| format!("{} at {}", path.node, path.address))
+        .collect();
+    let more = if cut.len() > names.len() {
+        format!(" and {} more", cut.len() - names.len())
+    } else {
+        String::new()
+    };
+    let verb = if cut.len() == 1 { "answers" } else { "answer" };
+    format!("{}{more} {verb} nothing, ping neither", names.join(" and "))
+}
+
+/// Returns whether no peer answers. A peer that has moved to another address is unknown for some seconds: while nodes are fixed one by one, the
+/// other ones decide.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
     let count = |state: State| {
         paths
@@ -258,7 +264,7 @@ fn beside(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
 
-/// The ways to peers, but for those that are on the link of another interface alone.
+/// The paths to peers, except those to peers that are only on the link of another interface.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts
@@ -306,7 +312,7 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
 
 fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let way_out = |finding: Finding| match chosen(facts) {
+    let with_remedy = |finding: Finding| match chosen(facts) {
         Some(interface) => {
             let candidates = candidates(facts, interface);
             let finding = match nat_marks(facts, interface) {
@@ -321,7 +327,9 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     if let Some(words) = refused_for_address(facts) {
         let what = "flanneld did not start here: another node has this node's address";
         let finding = Finding::new("duplicate-address", Severity::Broken, "", what, WHY);
-        findings.push(way_out(finding.seen(words, "the last words of flanneld")));
+        findings.push(with_remedy(
+            finding.seen(words, "the last words of flanneld"),
+        ));
     }
     for text in with_our_address(facts) {
         let finding = Finding::new(
@@ -331,7 +339,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
             "another node publishes an address of this host",
             WHY,
         );
-        findings.push(way_out(finding.seen(text, "flannelctl leases")));
+        findings.push(with_remedy(finding.seen(text, "flannelctl leases")));
     }
     let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
     // Where keys distinguish them, several nodes may be behind one address.
@@ -388,7 +396,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
         .own
         .known()
         .and_then(|own| own.trouble.as_ref());
-    // Where it may be the address alone, `duplicate-address` tells.
+    // Where only the address may be the cause, `duplicate-address` reports it.
     let is_clone = |problem: &&Problem| {
         problem
             .details()

@@ -1,11 +1,11 @@
-//! Flannel's objects in the kernel: routes in their way, what others do to them, what is left of earlier ones.
+//! Flannel's objects in the kernel: conflicting routes, changes by other programs, and leftovers of earlier daemons.
 
 use super::devices::{interfaces, is_flannels};
-use super::way_out::restart;
+use super::interface_remedy::restart;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Drifting;
-use crate::facts::host::FLANNELD;
+use crate::facts::host::{FLANNELD, Interface, Route};
 use crate::facts::leases::Peer;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
@@ -15,9 +15,9 @@ use netstate::names::Mac;
 use std::collections::BTreeMap;
 use types::Detail;
 
-/// How often an object has to be put back before somebody else is suspected.
-const WAR: u32 = 3;
-/// The metric with which a route that is in the way is kept as a second choice.
+/// How often an object has to be restored before another program is suspected.
+const MIN_REPAIRS: u32 = 3;
+/// The metric with which a conflicting route is kept as a second choice.
 const SECOND_CHOICE: u32 = 4096;
 
 /// The checks of this group.
@@ -86,7 +86,7 @@ const fn check(
 fn drift_war(facts: &Facts) -> Vec<Finding> {
     let drift = facts.daemon.drift.known().into_iter().flatten();
     drift
-        .filter(|drift| drift.times > WAR)
+        .filter(|drift| drift.times > MIN_REPAIRS)
         .map(|drift| {
             let object = &drift.object;
             let finding = Finding::new(
@@ -111,8 +111,8 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// How a program that manages networks is told to leave flannel's objects alone. What is set before stays: NetworkManager's list of devices is
-/// one, and a later file without the plus would replace it.
+/// Adds the commands that make a program leave flannel's objects alone. Earlier settings stay: NetworkManager has one list of devices, which a
+/// later file without the plus would replace.
 fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     match (program, kind) {
         ("NetworkManager", _) => finding
@@ -147,13 +147,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         .flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer)))
         .collect();
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
-    // Where each of ours leads, and the best metric.
-    let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
-    for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
-        ours.entry(route.to)
-            .and_modify(|metric| *metric = route.metric.min(*metric))
-            .or_insert(route.metric);
-    }
+    let ours = best_metrics(routes);
     let mut findings = Vec::new();
     for route in routes.iter().filter(|route| route.protocol != FLANNELD) {
         let Some(peer) = peers.get(&route.to) else {
@@ -175,44 +169,59 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         {
             continue;
         }
-        let device = interface
-            .map(|interface| format!(" dev {}", word(&interface.name)))
-            .unwrap_or_default();
-        let via = match route.via {
-            Some(via) if via.is_ipv6() && route.to.addr().is_ipv4() => format!(" via inet6 {via}"),
-            Some(via) => format!(" via {via}"),
-            None => String::new(),
-        };
-        let (to, metric) = (route.to, route.metric);
-        let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
-        let onward = if route.via.is_some() { " onlink" } else { "" };
-        // One with several next hops has neither; what made it can also put it back.
-        let is_plain = route.via.is_some() || route.index.is_some();
-        let why = match is_plain {
-            true => {
-                "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's"
-            }
-            false => {
-                "packets to pods of that node take this route, which has several next hops; give it a larger metric where it is configured, or delete it"
-            }
-        };
-        let what = format!(
-            "a route that is not flannel's leads to {to}, the subnet of {}",
-            peer.name
-        );
-        let finding = Finding::new("foreign-route", Severity::Broken, to.to_string(), what, why)
-            .seen(
-                format!("{to}{via}{device} proto {}", protocol(route.protocol)),
-                format!("{ip} route show {to}"),
-            );
-        findings.push(match is_plain {
-            true => finding
-                .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}"))
-                .note("not kept over a reboot, nor where another program makes the route: give it this metric where it is configured"),
-            false => finding.run(format!("{ip} route show {to}")),
-        });
+        findings.push(foreign_route_to(route, peer, interface));
     }
     findings
+}
+
+/// The destinations of our routes, each with the best metric.
+fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
+    let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
+    for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
+        ours.entry(route.to)
+            .and_modify(|metric| *metric = route.metric.min(*metric))
+            .or_insert(route.metric);
+    }
+    ours
+}
+
+/// The finding of a route to a peer's subnet that is not ours.
+fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -> Finding {
+    let device = interface
+        .map(|interface| format!(" dev {}", word(&interface.name)))
+        .unwrap_or_default();
+    let via = match route.via {
+        Some(via) if via.is_ipv6() && route.to.addr().is_ipv4() => format!(" via inet6 {via}"),
+        Some(via) => format!(" via {via}"),
+        None => String::new(),
+    };
+    let (to, metric) = (route.to, route.metric);
+    let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
+    let onward = if route.via.is_some() { " onlink" } else { "" };
+    // One with several next hops has neither; what made it can also put it back.
+    let is_plain = route.via.is_some() || route.index.is_some();
+    let why = match is_plain {
+        true => {
+            "packets to pods of that node take this route; the command keeps it as a second choice behind flannel's"
+        }
+        false => {
+            "packets to pods of that node take this route, which has several next hops; give it a larger metric where it is configured, or delete it"
+        }
+    };
+    let what = format!(
+        "a route that is not flannel's leads to {to}, the subnet of {}",
+        peer.name
+    );
+    let finding = Finding::new("foreign-route", Severity::Broken, to.to_string(), what, why).seen(
+        format!("{to}{via}{device} proto {}", protocol(route.protocol)),
+        format!("{ip} route show {to}"),
+    );
+    match is_plain {
+        true => finding
+            .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}"))
+            .note("not kept over a reboot, nor where another program makes the route: give it this metric where it is configured"),
+        false => finding.run(format!("{ip} route show {to}")),
+    }
 }
 
 /// A routing protocol as `ip route` names it.
@@ -229,7 +238,7 @@ fn protocol(number: u8) -> String {
 }
 
 fn vtep_mac(facts: &Facts) -> Vec<Finding> {
-    // A daemon that lives puts it back itself.
+    // A running daemon restores it.
     let nobody = facts.daemon.running.known() == Some(&false)
         || facts
             .daemon
@@ -300,7 +309,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    // A second daemon's devices are nobody's leftovers.
+    // The devices of a second daemon are no leftovers.
     if facts
         .host
         .daemons
@@ -330,7 +339,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             format!("the backend is {} now and does not use this device; routes through it would lose packets", backend.name),
         )
         .seen(format!("{name}, {}", interface.kind), "ip -d link")
-        // Another network's daemon, stopped for a moment, may own it: to delete it is for who knows.
+        // The daemon of another network may own it and be stopped for a moment: only an operator can decide to delete it.
         .run(format!("ip -details link show dev {}", word(name)))
     })
     .collect()

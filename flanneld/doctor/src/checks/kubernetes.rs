@@ -1,8 +1,8 @@
 //! Kubernetes: this node's Node, and what the API server allows.
 
 use super::daemon_set;
+use super::interface_remedy::restart;
 use super::rights;
-use super::way_out::restart;
 use crate::check::Check;
 use crate::command::Command;
 use crate::facts::Facts;
@@ -192,7 +192,7 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The label that Go flannel's released manifest and ours select by, beside `app`.
+/// The label that Go flannel's released manifest and ours select by, in addition to `app`.
 const LABEL: &str = "k8s-app";
 /// The label by which a DaemonSet knows its present template, as a count: pods of another DaemonSet with the same count would stay as they are.
 const GENERATION: &str = "pod-template-generation";
@@ -207,16 +207,37 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
         Launch::Kubernetes { namespace, .. } => namespace.as_str(),
         Launch::Systemd => NAMESPACE,
     };
-    let kubectl = format!("kubectl -n {}", word(namespace));
-    let label = Command::in_namespace(namespace, |kubectl| {
-        format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-")
-    });
-    let list = || {
-        Command::in_namespace(namespace, |kubectl| {
+    let pods = PodsOfNamespace { namespace, pods };
+    let mut findings: Vec<Finding> = pods.without_owner().collect();
+    findings.extend(pods.of_several_owners());
+    if findings.is_empty() {
+        findings.extend(pods.with_go_flannel_selector());
+    }
+    findings
+}
+
+/// The pods of this node that run flanneld.
+struct PodsOfNamespace<'a> {
+    namespace: &'a str,
+    pods: &'a [DaemonPod],
+}
+
+impl PodsOfNamespace<'_> {
+    /// Sets the labels by which the next DaemonSet adopts the pods.
+    fn label(&self) -> Command {
+        Command::in_namespace(self.namespace, |kubectl| {
+            format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-")
+        })
+    }
+
+    fn list(&self) -> Command {
+        Command::in_namespace(self.namespace, |kubectl| {
             format!("{kubectl} get daemonsets -o wide")
         })
-    };
-    let show = |pod: &DaemonPod| {
+    }
+
+    /// Returns what is seen of a pod, and the command that shows it.
+    fn evidence(&self, pod: &DaemonPod) -> (String, String) {
         let labels: Vec<String> = pod
             .labels
             .iter()
@@ -229,27 +250,38 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
                 pod.owner.as_deref().unwrap_or("none"),
                 labels.join(",")
             ),
-            format!("{kubectl} get pods --show-labels"),
+            format!("kubectl -n {} get pods --show-labels", word(self.namespace)),
         )
-    };
-    let mut findings: Vec<Finding> = Vec::new();
-    for pod in pods.iter().filter(|pod| pod.owner.is_none()) {
-        let (text, from) = show(pod);
-        let finding = Finding::new(
-            "daemon-set",
-            Severity::Degraded,
-            &pod.name,
-            format!("no DaemonSet owns the flannel pod {} of this node", pod.name),
-            "nothing updates or replaces it; a DaemonSet adopts it when its labels fit the selector, and until then the DaemonSet's own pod waits for the port or runs beside it",
-        )
-        .seen(text, from);
-        findings.push(match pod.labels.contains_key(LABEL) {
-            false => finding.run(label.clone()),
-            true => finding.run(list()),
-        });
     }
-    let owners: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.owner.as_deref()).collect();
-    if owners.len() > 1 {
+
+    fn without_owner(&self) -> impl Iterator<Item = Finding> {
+        let orphans = self.pods.iter().filter(|pod| pod.owner.is_none());
+        orphans.map(move |pod| {
+            let (text, from) = self.evidence(pod);
+            let finding = Finding::new(
+                "daemon-set",
+                Severity::Degraded,
+                &pod.name,
+                format!("no DaemonSet owns the flannel pod {} of this node", pod.name),
+                "nothing updates or replaces it; a DaemonSet adopts it when its labels fit the selector, and until then the DaemonSet's own pod waits for the port or runs beside it",
+            )
+            .seen(text, from);
+            match pod.labels.contains_key(LABEL) {
+                false => finding.run(self.label()),
+                true => finding.run(self.list()),
+            }
+        })
+    }
+
+    fn of_several_owners(&self) -> Option<Finding> {
+        let owners: BTreeSet<&str> = self
+            .pods
+            .iter()
+            .filter_map(|pod| pod.owner.as_deref())
+            .collect();
+        if owners.len() <= 1 {
+            return None;
+        }
         let names: Vec<&str> = owners.into_iter().collect();
         let finding = Finding::new(
             "daemon-set",
@@ -258,18 +290,20 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
             format!("pods of {} run flanneld on this node", names.join(" and ")),
             "two daemons undo each other's work; delete the DaemonSet that you do not want",
         );
-        let seen = pods.iter().map(show);
-        findings.push(
+        let seen = self.pods.iter().map(|pod| self.evidence(pod));
+        Some(
             seen.fold(finding, |finding, (text, from)| finding.seen(text, from))
-                .run(list()),
-        );
+                .run(self.list()),
+        )
     }
-    if let (true, Some(pod)) = (
-        findings.is_empty(),
-        pods.iter()
-            .find(|pod| !pod.charted && !pod.labels.contains_key(LABEL)),
-    ) {
-        let (text, from) = show(pod);
+
+    /// A pod of Go flannel's DaemonSet, whose selector differs from ours.
+    fn with_go_flannel_selector(&self) -> Option<Finding> {
+        let pod = self
+            .pods
+            .iter()
+            .find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))?;
+        let (text, from) = self.evidence(pod);
         let finding = Finding::new(
             "daemon-set",
             Severity::Risk,
@@ -282,17 +316,16 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
         );
         let apply =
             Command::kubectl("apply -f conf/kube-flannel.yml --selector component!=net-conf");
-        findings.push(
+        Some(
             finding
                 .seen(text, from)
-                .run(label)
-                .run(Command::in_namespace(namespace, |kubectl| {
+                .run(self.label())
+                .run(Command::in_namespace(self.namespace, |kubectl| {
                     format!("{kubectl} {KEEP_PODS}")
                 }))
                 .run(apply),
-        );
+        )
     }
-    findings
 }
 
 #[cfg(test)]
@@ -300,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_address_is_one_for_all_nodes() {
+    fn api_server_address_works_on_all_nodes() {
         for (server, endpoint, want) in [
             ("https://192.0.2.250:6443", "", "https://192.0.2.250:6443"),
             ("https://api.example:6443", "", "https://api.example:6443"),

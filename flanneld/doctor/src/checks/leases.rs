@@ -1,6 +1,6 @@
 //! The leases: this node's, the peers', and those that are not used.
 
-use super::way_out::with_store;
+use super::interface_remedy::with_store;
 use crate::check::Check;
 use crate::command::Command;
 use crate::facts::Facts;
@@ -14,10 +14,10 @@ use types::{Detail, Problem};
 
 /// How long a holder may be silent before its lease is suspected to be left over.
 const SILENT: u64 = 600;
-/// How many refused leases are told one by one.
+/// How many refused leases have a finding each.
 const MAX_LISTED: usize = 16;
 
-/// Why nothing answers at a peer's address: silence alone does not tell.
+/// Possible reasons for which a peer's address does not answer: silence does not distinguish them.
 pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
 
 /// The checks of this group.
@@ -117,7 +117,7 @@ fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Find
 }
 
 fn lease_refused(facts: &Facts) -> Vec<Finding> {
-    // Those with our own address have a check of their own; a reservation that nobody took is as it should be.
+    // Those with our own address have a check of their own; an unused reservation is no fault.
     let refused = facts.leases.refused.known().into_iter().flatten();
     let refused: Vec<_> = refused
         .filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved"))
@@ -153,7 +153,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The peers that neither the store nor the probes have heard of for long.
+/// The peers from which neither the store nor the probes have received anything for long.
 pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
     let cut = |peer: &Peer| {
@@ -173,7 +173,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             let minutes = peer.silent? / 60;
             let subnet = peer.subnets.nets().next()?;
             let command = match &facts.daemon.launch {
-                // It shows the lease and asks: only people know whether the machine comes back.
+                // The command shows the lease and asks: only people know whether the machine comes back.
                 Launch::Systemd => Command::from(with_store(facts, &format!("flannelctl release {subnet}"))),
                 Launch::Kubernetes { .. } => Command::kubectl(format!("get node {} -o wide", word(&peer.name))),
             };

@@ -51,7 +51,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    // Ping has a checksum of its own, which no hardware computes. Who refuses a question was reached by it.
+    // Ping has a checksum of its own, which no hardware computes. A host that refuses a question has received it.
     let ping_only = facts.mesh.known().is_some_and(|mesh| {
         mesh.paths
             .iter()

@@ -1,4 +1,4 @@
-//! What the probes of the peers found: a peer, the way to it, or this node.
+//! The results of probes: the fault is a peer, the path to it, or this node.
 
 use crate::check::Check;
 use crate::encapsulation::{capture, is_or_are, words};
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use types::{Encapsulation, Family};
 
 /// How far most peers' clocks may be from ours, in milliseconds.
-const CLOCK: i64 = 5000;
-/// How long a daemon may be silent while it starts anew, in seconds: so long its port does not count as filtered.
-const RESTART: u64 = 30;
-/// How many peers are told one by one.
+const MAX_CLOCK_OFFSET: i64 = 5000;
+/// How long a daemon may be silent while it restarts, in seconds. Only after that its port is taken to be filtered.
+const RESTART_TIME: u64 = 30;
+/// How many peers have a finding each.
 const MAX_LISTED: usize = 16;
 
 /// The checks of this group.
@@ -128,7 +128,7 @@ const fn check(
     }
 }
 
-/// The ways to the peers, as the probes found them.
+/// The paths to the peers, as the probes found them.
 pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
@@ -158,7 +158,7 @@ fn each(
     findings
 }
 
-/// What other nodes say of a peer: whether it is the peer, the way, or this node.
+/// Adds what other nodes report of a peer, which shows whether the fault is the peer, the path, or this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
     let reached = |reach: u16| {
         if reach == 1 {
@@ -209,7 +209,7 @@ fn all_blocked(mesh: &Mesh) -> bool {
         .collect();
     let cut = |path: &&Path| path.verdict.state == State::OverlayCut;
     let one_way = |path: &&Path| path.verdict.state == State::OneWay;
-    // A single peer that hears us may have a wrong entry for us.
+    // A single peer that receives our packets may have a wrong entry for us.
     !judged.is_empty()
         && judged.iter().all(|path| path.underlay)
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
@@ -247,38 +247,8 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     if network.is_encrypted() && tables().next().is_none() {
         return Vec::new();
     }
-    let witnesses = |finding: Finding| {
-        mesh.paths.iter().take(4).fold(finding, |finding, path| {
-            let through = match path.verdict.state {
-                State::OneWay => "its answers get lost",
-                _ => "nothing arrives",
-            };
-            finding.seen(
-                format!(
-                    "{} at {} answers beside the overlay, and through it {through}",
-                    path.node, path.address
-                ),
-                "probes",
-            )
-        })
-    };
-    if let Some((own, other)) = other_vni(facts, network) {
-        let finding = Finding::new(
-            "encap-blocked",
-            Severity::Broken,
-            "vni",
-            format!("this node uses VNI {own}, its peers use VNI {other}"),
-            "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
-        );
-        let finding = finding.seen(
-            format!("VNI {other} in the leases of the peers"),
-            "flannelctl leases --long",
-        );
-        return vec![
-            witnesses(finding)
-                .run(super::way_out::restart(facts))
-                .on(crate::finding::EVERYWHERE),
-        ];
+    if let Some(vnis) = other_vni(facts, network) {
+        return vec![vni_differs(facts, mesh, vnis)];
     }
     let what = words(tunnel);
     let incoming = mesh
@@ -290,7 +260,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     } else {
         "on the way, or at the peers"
     };
-    let mut finding = witnesses(Finding::new(
+    let finding = Finding::new(
         "encap-blocked",
         Severity::Broken,
         "",
@@ -298,7 +268,8 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         format!(
             "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
         ),
-    ));
+    );
+    let mut finding = seen_by_probes(finding, mesh);
     let mut commands = Vec::new();
     for family in Family::ALL
         .into_iter()
@@ -307,48 +278,15 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         let shut: Vec<&Table> = tables()
             .filter(|table| Family::from(table.network) == family)
             .collect();
-        for table in &shut {
-            finding = match table.input_refusal() {
-                Some(refusal) => finding.seen(
-                    format!("the rule `{}` here refuses {what}", refusal.rule),
-                    format!("{} -S {}", table.command, word(&refusal.chain)),
-                ),
-                None => finding.seen(
-                    format!(
-                        "what no rule of INPUT in {} accepts is refused here",
-                        table.command
-                    ),
-                    format!("{} -S INPUT", table.command),
-                ),
-            };
-        }
-        let before: Vec<(&str, Option<usize>)> = shut
+        finding = shut
             .iter()
-            .map(|table| {
-                (
-                    table.command.as_str(),
-                    table.input_refusal().and_then(|refusal| refusal.number),
-                )
-            })
-            .collect();
-        // ufw and firewalld accept before a rule that follows theirs, and not before one that an operator put in front.
-        let program = match let_in::program(firewalls) {
-            program if shut.iter().all(|table| table.input_refusal().is_none()) => program,
-            _ => Program::Iptables,
-        };
+            .fold(finding, |finding, table| refused_by(finding, table, &what));
         if !shut.is_empty() {
-            let unit = family.pick("flannel-tunnel", "flannel-tunnel6");
-            commands.extend(let_in::commands(
-                program,
-                &tunnel.each(family),
-                &Origin::of(facts, family),
-                &before,
-                unit,
-            ));
+            commands.extend(let_tunnel_in(facts, tunnel, family, &shut));
         }
     }
     if commands.is_empty() {
-        // Nothing on this host is seen to drop them: where they get lost is told by where they are still seen.
+        // Nothing on this host drops them visibly: captures on the hosts show where they are lost.
         let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(tunnel)));
         return vec![
             finding
@@ -358,6 +296,88 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         ];
     }
     vec![finding.run_all(commands)]
+}
+
+/// Adds what probes found of the first peers.
+fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
+    mesh.paths.iter().take(4).fold(finding, |finding, path| {
+        let through = match path.verdict.state {
+            State::OneWay => "its answers get lost",
+            _ => "nothing arrives",
+        };
+        finding.seen(
+            format!(
+                "{} at {} answers beside the overlay, and through it {through}",
+                path.node, path.address
+            ),
+            "probes",
+        )
+    })
+}
+
+/// The finding where this node and its peers have different VNIs.
+fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding {
+    let finding = Finding::new(
+        "encap-blocked",
+        Severity::Broken,
+        "vni",
+        format!("this node uses VNI {own}, its peers use VNI {other}"),
+        "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
+    );
+    let finding = finding.seen(
+        format!("VNI {other} in the leases of the peers"),
+        "flannelctl leases --long",
+    );
+    seen_by_probes(finding, mesh)
+        .run(super::interface_remedy::restart(facts))
+        .on(crate::finding::EVERYWHERE)
+}
+
+/// Adds what refuses the packets `what` in a table of this host.
+fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
+    match table.input_refusal() {
+        Some(refusal) => finding.seen(
+            format!("the rule `{}` here refuses {what}", refusal.rule),
+            format!("{} -S {}", table.command, word(&refusal.chain)),
+        ),
+        None => finding.seen(
+            format!(
+                "what no rule of INPUT in {} accepts is refused here",
+                table.command
+            ),
+            format!("{} -S INPUT", table.command),
+        ),
+    }
+}
+
+/// The commands that accept the tunnel of a family in the tables that refuse it.
+fn let_tunnel_in(
+    facts: &Facts,
+    tunnel: Encapsulation,
+    family: Family,
+    shut: &[&Table],
+) -> Vec<String> {
+    let before: Vec<(&str, Option<usize>)> = shut
+        .iter()
+        .map(|table| {
+            (
+                table.command.as_str(),
+                table.input_refusal().and_then(|refusal| refusal.number),
+            )
+        })
+        .collect();
+    // ufw and firewalld accept before a rule that follows theirs, and not before one that an operator put in front.
+    let program = match let_in::program(facts.host.firewalls.known()) {
+        program if shut.iter().all(|table| table.input_refusal().is_none()) => program,
+        _ => Program::Iptables,
+    };
+    let_in::commands(
+        program,
+        &tunnel.each(family),
+        &Origin::of(facts, family),
+        &before,
+        family.pick("flannel-tunnel", "flannel-tunnel6"),
+    )
 }
 
 fn peer_cut(_: &Facts, path: &Path) -> Finding {
@@ -527,7 +547,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else {
         return Vec::new();
     };
-    let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART);
+    let lasts = |path: &&Path| path.since.is_none_or(|since| since >= RESTART_TIME);
     let silent = mesh
         .paths
         .iter()
@@ -603,8 +623,11 @@ fn clock(facts: &Facts) -> Vec<Finding> {
     let Some(median) = ahead.get(ahead.len() / 2).copied() else {
         return Vec::new();
     };
-    let far = ahead.iter().filter(|offset| offset.abs() > CLOCK).count();
-    if far * 2 <= ahead.len() || median.abs() <= CLOCK {
+    let far = ahead
+        .iter()
+        .filter(|offset| offset.abs() > MAX_CLOCK_OFFSET)
+        .count();
+    if far * 2 <= ahead.len() || median.abs() <= MAX_CLOCK_OFFSET {
         return Vec::new();
     }
     let (side, seconds) = (
@@ -619,7 +642,7 @@ fn clock(facts: &Facts) -> Vec<Finding> {
             format!("the clock of this node is {seconds} s {side} that of most peers"),
             "certificates may not be valid yet or any more, and logs of several nodes cannot be put in order",
         )
-        .seen(format!("{far} of {} peers differ by more than {} s", ahead.len(), CLOCK / 1000), "probes")
+        .seen(format!("{far} of {} peers differ by more than {} s", ahead.len(), MAX_CLOCK_OFFSET / 1000), "probes")
         .run("timedatectl set-ntp true")
         .run("timedatectl timesync-status || chronyc tracking"),
     ]

@@ -59,8 +59,8 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Routes that came with an address (RTPROT_KERNEL): the address is looked at.
-const KERNELS: u8 = 2;
+/// The protocol of routes that the kernel adds for an address (RTPROT_KERNEL): the address is checked instead.
+const RTPROT_KERNEL: u8 = 2;
 
 fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
@@ -79,7 +79,6 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    let mut findings = Vec::new();
     let leased: Vec<(IpNet, &str)> = facts
         .leases
         .peers
@@ -88,85 +87,103 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
         .flatten()
         .flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name)))
         .collect();
+    let mut findings = links_inside(facts, network, &leased);
+    findings.extend(routes_inside(facts, network, &leased));
+    findings.extend(services_inside(facts, network, &leased));
+    findings.extend(name_servers_inside(facts, network));
+    findings
+}
+
+/// Networks of interfaces inside the network of pods.
+fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
+    // Flannel's own devices are meant to be, and a bridge of pods has a check of its own.
+    let foreign = interfaces(facts).iter().filter(|interface| {
+        !interface.loopback && !interface.name.starts_with("flannel") && interface.name != "cni0"
+    });
+    let nets = foreign.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
+    nets.filter_map(|(interface, net)| link_inside(facts, network, leased, &interface.name, net))
+        .collect()
+}
+
+fn link_inside(
+    facts: &Facts,
+    network: &Network,
+    leased: &[(IpNet, &str)],
+    name: &str,
+    net: IpNet,
+) -> Option<Finding> {
+    let whole = net.trunc();
+    let within = network
+        .networks
+        .nets()
+        .any(|networks| overlap(&networks, &whole));
+    let in_own = network.own.nets().any(|own| own.contains(&net));
+    // A host address does not reveal a network.
+    if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
+        return None;
+    }
     let underlay = facts
         .daemon
         .choice
         .known()
         .map(|choice| choice.interface.as_str());
-    for interface in interfaces(facts) {
-        // Flannel's own devices, and a bridge of pods, which has a check of its own.
-        if interface.loopback || interface.name.starts_with("flannel") || interface.name == "cni0" {
-            continue;
-        }
-        for net in &interface.nets().collect::<Vec<_>>() {
-            let whole = net.trunc();
-            let within = network
-                .networks
-                .nets()
-                .any(|networks| overlap(&networks, &whole));
-            let in_own = network.own.nets().any(|own| own.contains(net));
-            // A host address says nothing of a network.
-            if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 }
-            {
-                continue;
-            }
-            let name = &interface.name;
-            let used = leased.iter().find(|(subnet, _)| overlap(subnet, &whole));
-            let (severity, why) = match used {
-                Some((subnet, node)) => (
-                    Severity::Broken,
-                    format!(
-                        "{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"
-                    ),
-                ),
-                // The nodes may be inside of Network, as long as no subnet overlaps them.
-                None if underlay == Some(name.as_str()) => continue,
-                None => (
-                    Severity::Risk,
-                    format!(
-                        "as soon as a node is given a subnet there, packets to its pods stay on {name}"
-                    ),
-                ),
-            };
-            findings.push(
-                Finding::new(
-                    "network-overlap",
-                    severity,
-                    format!("{name} {whole}"),
-                    format!(
-                        "{whole} on {name} is inside the network of pods, {}",
-                        network.networks
-                    ),
-                    why,
-                )
-                .seen(format!("{net} on {name}"), "ip address")
-                .seen(
-                    format!("the network of pods is {}", network.networks),
-                    "the network configuration",
-                )
-                .on("whoever configures the network, or that interface"),
-            );
-        }
-    }
-    findings.extend(routes_inside(facts, network, &leased));
-    findings.extend(services_inside(facts, network, &leased));
-    for server in facts.host.name_servers.known().into_iter().flatten() {
-        let inside = network.networks.nets().any(|net| net.contains(server))
-            && !network.own.nets().any(|own| own.contains(server));
-        if inside && facts.host.owner(*server).is_none() {
-            findings.push(
-                Finding::new(
-                    "network-overlap",
-                    Severity::Risk,
-                    format!("name server {server}"),
-                    format!("the name server {server} is inside the network of pods, {}", network.networks),
-                    "this node cannot reach it once another node has a subnet there, and then resolves no names",
-                )
-                .seen(format!("nameserver {server}"), "cat /etc/resolv.conf"),
-            );
-        }
-    }
-    findings
+    let used = leased.iter().find(|(subnet, _)| overlap(subnet, &whole));
+    let (severity, why) = match used {
+        Some((subnet, node)) => (
+            Severity::Broken,
+            format!(
+                "{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"
+            ),
+        ),
+        // The nodes may be inside of Network, as long as no subnet overlaps them.
+        None if underlay == Some(name) => return None,
+        None => (
+            Severity::Risk,
+            format!(
+                "as soon as a node is given a subnet there, packets to its pods stay on {name}"
+            ),
+        ),
+    };
+    Some(
+        Finding::new(
+            "network-overlap",
+            severity,
+            format!("{name} {whole}"),
+            format!(
+                "{whole} on {name} is inside the network of pods, {}",
+                network.networks
+            ),
+            why,
+        )
+        .seen(format!("{net} on {name}"), "ip address")
+        .seen(
+            format!("the network of pods is {}", network.networks),
+            "the network configuration",
+        )
+        .on("whoever configures the network, or that interface"),
+    )
+}
+
+/// Name servers inside the network of pods that are not of this node.
+fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
+    let servers = facts.host.name_servers.known().into_iter().flatten();
+    let inside = servers.filter(|server| {
+        network.networks.nets().any(|net| net.contains(*server))
+            && !network.own.nets().any(|own| own.contains(*server))
+            && facts.host.owner(**server).is_none()
+    });
+    inside
+        .map(|server| {
+            Finding::new(
+                "network-overlap",
+                Severity::Risk,
+                format!("name server {server}"),
+                format!("the name server {server} is inside the network of pods, {}", network.networks),
+                "this node cannot reach it once another node has a subnet there, and then resolves no names",
+            )
+            .seen(format!("nameserver {server}"), "cat /etc/resolv.conf")
+        })
+        .collect()
 }
 
 /// Routes that others made to a part of the network, such as a VPN's. One to the subnet of a peer has a check of its own, and one that is wider than
@@ -184,7 +201,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
         .known()
         .map(|choice| choice.interface.as_str());
     let foreign = routes.iter().filter(|route| {
-        !matches!(route.protocol, FLANNELD | KERNELS) && network.contains(&route.to)
+        !matches!(route.protocol, FLANNELD | RTPROT_KERNEL) && network.contains(&route.to)
     });
     let mut findings = Vec::new();
     for route in foreign {
@@ -417,14 +434,12 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         .mtu
         .map(|mtu| format!(", and pods send up to {mtu}"))
         .unwrap_or_default();
+    let nodes = format!("{}{more}", nodes.join(", "));
     let mut finding = Finding::new(
         "mtu",
         Severity::Broken,
         "",
-        format!(
-            "the way to {}{more} carries packets of {least} bytes{wanted}",
-            nodes.join(", ")
-        ),
+        format!("the way to {nodes} carries packets of {least} bytes{wanted}"),
         "small packets pass and large ones are lost: connections begin and then stall",
     );
     for path in small.iter().take(8) {
@@ -435,7 +450,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
             );
         }
     }
-    // Those that answer nothing say nothing of sizes.
+    // Peers that do not answer prove nothing about sizes.
     let whole: BTreeSet<&str> = mesh
         .paths
         .iter()
@@ -445,14 +460,13 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     let whole = whole.difference(&names).count();
     if whole > 0 {
         let text = format!(
-            "{whole} other peers get whole packets from here: the link of {}{more} carries less, or the way there",
-            nodes.join(", ")
+            "{whole} other peers get whole packets from here: the link of {nodes} carries less, or the way there"
         );
         return vec![
             finding
                 .seen(text, "probes")
                 .run("flannelctl doctor")
-                .on(format!("{}{more}", nodes.join(", "))),
+                .on(nodes),
         ];
     }
     let family = if small.iter().any(|path| path.address.is_ipv6()) {
@@ -462,32 +476,55 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     };
     if let (Some(overhead), Some(choice)) = (network.overhead(family), facts.daemon.choice.known())
     {
-        let outer = least + overhead;
-        let interface = word(&choice.interface);
-        finding = finding
-            .seen(
-                format!("with the {overhead} bytes that flannel adds, the underlay carries {outer}: as Backend.MTU, give {outer}"),
-                "the network configuration",
-            )
-            .seen(
-                format!(
-                    "where only this node finds it, the link of this node is too small: mend that link. `ip link set {interface} mtu {outer}` would limit \
-                     everything else on {interface} as well, may interrupt it, and is gone after a reboot"
-                ),
-                "ip link",
-            );
-        // The other backends have no such key.
-        if network.backend.is_some_and(|backend| backend.keys.has_mtu) {
-            // Only the others can tell whether the whole network is so small.
-            finding = finding.run("flannelctl doctor").on("the other nodes");
-            if let Some(command) = configure_mtu(facts, outer) {
-                finding = finding.note(&format!(
-                    "only if they find it of each other as well, then restart flanneld and the pods on every node; on one node: {command}"
-                ));
-            }
-        }
+        let sizes = Sizes {
+            overhead,
+            outer: least + overhead,
+        };
+        finding = adapt_mtu(finding, facts, network, &choice.interface, sizes);
     }
     vec![finding]
+}
+
+/// What flannel adds to a packet, and how large a packet the underlay carries.
+#[derive(Clone, Copy)]
+struct Sizes {
+    overhead: u32,
+    outer: u32,
+}
+
+/// Adds how to find and end the cause, where it may be the whole network or this node's link.
+fn adapt_mtu(
+    finding: Finding,
+    facts: &Facts,
+    network: &Network,
+    interface: &str,
+    Sizes { overhead, outer }: Sizes,
+) -> Finding {
+    let interface = word(interface);
+    let finding = finding
+        .seen(
+            format!("with the {overhead} bytes that flannel adds, the underlay carries {outer}: as Backend.MTU, give {outer}"),
+            "the network configuration",
+        )
+        .seen(
+            format!(
+                "where only this node finds it, the link of this node is too small: mend that link. `ip link set {interface} mtu {outer}` would limit \
+                 everything else on {interface} as well, may interrupt it, and is gone after a reboot"
+            ),
+            "ip link",
+        );
+    // The other backends have no such key.
+    if !network.backend.is_some_and(|backend| backend.keys.has_mtu) {
+        return finding;
+    }
+    // Only the other nodes can show whether the whole network is so small.
+    let finding = finding.run("flannelctl doctor").on("the other nodes");
+    match configure_mtu(facts, outer) {
+        Some(command) => finding.note(&format!(
+            "only if they find it of each other as well, then restart flanneld and the pods on every node; on one node: {command}"
+        )),
+        None => finding,
+    }
 }
 
 /// The command that puts the MTU into the network's configuration and keeps the rest. What cannot be read is not written.

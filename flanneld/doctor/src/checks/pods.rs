@@ -1,4 +1,4 @@
-//! What pods need beside the network: subnet.env, the CNI configuration, free addresses.
+//! What pods need in addition to the network: subnet.env, the CNI configuration, free addresses.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -95,11 +95,11 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
                 .run(format!("df -h {0} && ls -la {0}", word(&folder))),
         ];
     }
-    // A daemon that works puts it right by itself, at once.
+    // A running daemon corrects it at once.
     let (Some(network), true) = (facts.network.known(), started) else {
         return Vec::new();
     };
-    let restart = || super::way_out::restart(facts);
+    let restart = || super::interface_remedy::restart(facts);
     match env {
         None => vec![finding(format!("{file} is missing"), "there is no such file").run(restart())],
         Some(env) if env.subnets.is_some_and(|subnets| subnets != network.own) => {
@@ -130,10 +130,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
     };
     let folder = cni.folder.display().to_string();
     if let Some(reason) = reason {
-        let finding = Finding::new(
-            "cni-config",
-            Severity::Broken,
-            "",
+        let finding = cni_finding(
             format!("the CNI configuration cannot be written to {folder}"),
             "the container runtime has no network for pods: the file system is read-only or full, or SELinux refuses",
         );
@@ -153,24 +150,18 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
     } else {
         list.join(", ")
     };
+    let seen_by = format!("ls {}", word(&folder));
     if !cni.files.iter().any(|file| file.flannel) {
         let file = format!("{folder}/10-flannel.conflist");
-        let finding = Finding::new(
-            "cni-config",
-            Severity::Broken,
-            "",
+        let finding = cni_finding(
             format!("there is no configuration of flannel in {folder}"),
             "the container runtime does not know that flannel is this node's network",
         );
-        return vec![
-            finding
-                .seen(seen, format!("ls {}", word(&folder)))
-                .run(format!(
-                    "printf '%s\\n' {} > {}",
-                    word(CONFLIST),
-                    word(&file)
-                )),
-        ];
+        return vec![finding.seen(seen, seen_by).run(format!(
+            "printf '%s\\n' {} > {}",
+            word(CONFLIST),
+            word(&file)
+        ))];
     }
     let before: Vec<&str> = cni
         .files
@@ -178,10 +169,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         .take_while(|file| !file.flannel)
         .map(|file| file.name.as_str())
         .collect();
-    let finding = Finding::new(
-        "cni-config",
-        Severity::Broken,
-        "",
+    let finding = cni_finding(
         format!(
             "{} sorts before flannel's configuration in {folder}",
             before.join(", ")
@@ -192,11 +180,11 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         let path = format!("{folder}/{name}");
         format!("mv {} {}", word(&path), word(&format!("{path}.aside")))
     });
-    vec![
-        finding
-            .seen(seen, format!("ls {}", word(&folder)))
-            .run_all(aside),
-    ]
+    vec![finding.seen(seen, seen_by).run_all(aside)]
+}
+
+fn cni_finding(what: String, why: &str) -> Finding {
+    Finding::new("cni-config", Severity::Broken, "", what, why)
 }
 
 fn foreign_cni(facts: &Facts) -> Vec<Finding> {
@@ -250,7 +238,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 .iter()
                 .filter(|kept| own.contains(&kept.address))
                 .collect();
-            // The network's own, the gateway's and the broadcast address belong to nobody.
+            // No pod gets the addresses of the network, the gateway and broadcast.
             let size = 1_u64
                 .checked_shl(u32::from(own.max_prefix_len() - own.prefix_len()))
                 .unwrap_or(u64::MAX)
@@ -300,8 +288,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The command that frees the addresses of containers that are gone. It looks again itself, because pods come and go; a pod that is just being
-/// started has no container yet. Where one of the runtimes' folders is missing, nobody knows which containers run.
+/// The command that frees the addresses of containers that are gone. It checks again itself, because pods come and go; a pod that is just being
+/// started has no container yet. Where a folder of a runtime is missing, the running containers are not known.
 fn free(folder: &str, running: &[String]) -> String {
     let each = |test: &str, name: &str| {
         running

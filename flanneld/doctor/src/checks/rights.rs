@@ -1,11 +1,11 @@
-//! What the API server allows flanneld, what it said it does not, and the command that grants it.
+//! The rights that flanneld needs at the API server, those that were refused, and the command that grants them.
 
 use crate::command::Command;
 use crate::shell::word;
 use serde_json::{Value, json};
 
-/// What `conf/kube-flannel.yml` grants for all namespaces, and pods, which a daemon reads that is not told its Node's name. Nothing in the
-/// namespace `default`, which can be done without.
+/// Returns the rules that `conf/kube-flannel.yml` grants for all namespaces. A daemon without NODE_NAME also reads pods. The rules for the
+/// namespace `default` are not needed.
 fn rules() -> Value {
     let rule = |resource: &str, verbs: &[&str]| json!({ "apiGroups": [""], "resources": [resource], "verbs": verbs });
     json!([
@@ -15,11 +15,11 @@ fn rules() -> Value {
     ])
 }
 
-/// What stands for whoever has no credentials.
+/// The user name of requests without credentials.
 pub(super) const ANONYMOUS: &str = "system:anonymous";
 
-/// The command that grants a user what flanneld needs. It adds to the ClusterRole and to its binding, and takes nothing away. None for users
-/// that are everybody: who is not known, and the account of all pods that name none.
+/// Returns the command that grants a user what flanneld needs. It adds to the ClusterRole and its binding, and removes nothing. None for users
+/// that stand for many: requests without credentials, and the account `default` of all pods that name none.
 pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn account_that_is_one_daemons_gets_the_rights() {
+    fn account_of_one_daemon_gets_the_rights() {
         assert!(
             grant("system:serviceaccount:kube-flannel:flannel")
                 .unwrap()
@@ -86,7 +86,7 @@ mod tests {
 
     /// What the command grants is what the manifest grants.
     #[test]
-    fn the_rules_are_the_manifests() {
+    fn rules_equal_those_of_the_manifest() {
         let manifest = std::fs::read_to_string(concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../conf/kube-flannel.yml"

@@ -1,6 +1,6 @@
 //! The store, and the network's configuration in it.
 
-use super::way_out::restart;
+use super::interface_remedy::restart;
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::finding::{Finding, HERE, Severity};
@@ -36,7 +36,6 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let place = &facts.store.place;
-    let host = facts.store.addresses.first();
     let serves = facts.leases.own.known().is_some();
     let (severity, why) = match serves {
         true => (
@@ -48,33 +47,74 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
             "this node has no lease yet, and gets none until the store answers",
         ),
     };
-    let route = host.map(|host| format!("ip route get {host}"));
-    let (etcdctl, config) = etcdctl(facts);
     let cause = cause(trouble);
-    let (what, commands) = match cause {
+    let (what, commands) = meaning(facts, cause);
+    let mut finding = Finding::new(
+        "store-unreachable",
+        severity,
+        "",
+        format!("the store cannot be used ({place}): {what}"),
+        why,
+    )
+    .seen(trouble.to_string(), "flanneld");
+    let lookups = facts
+        .host
+        .lookups
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|lookup| facts.store.addresses.contains(&lookup.to));
+    for lookup in lookups {
+        finding = match &lookup.by {
+            Ok(answer) => match facts.host.interface(answer.index) {
+                Some(interface) => finding.seen(
+                    format!("{} would be reached by {}", lookup.to, interface.name),
+                    format!("ip route get {}", lookup.to),
+                ),
+                None => finding,
+            },
+            Err(why) => finding.seen(
+                format!("{}: {why}", lookup.to),
+                format!("ip route get {}", lookup.to),
+            ),
+        };
+    }
+    vec![finding.run_all(commands).on(where_to_mend(cause))]
+}
+
+/// Returns what a cause means, and the commands that end it or show more.
+fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
+    let host = facts.store.addresses.first();
+    let route = || -> Vec<String> {
+        host.map(|host| format!("ip route get {host}"))
+            .into_iter()
+            .collect()
+    };
+    let (etcdctl, config) = etcdctl(facts);
+    match cause {
         StoreCause::Refused => {
             let start = matches!(facts.store.access, Access::Etcd(_)).then(|| "systemctl start etcd".to_owned());
-            ("nobody listens at its address: it is down, or the port is wrong".to_owned(), start.into_iter().collect())
+            ("nobody listens at its address: it is down, or the port is wrong", start.into_iter().collect())
         }
-        StoreCause::NoRoute => ("there is no route to it".to_owned(), route.into_iter().collect()),
-        StoreCause::Silent => ("it does not answer: it hangs, or a firewall drops the packets".to_owned(), route.into_iter().collect()),
-        StoreCause::Name => ("its name cannot be resolved".to_owned(), vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
+        StoreCause::NoRoute => ("there is no route to it", route()),
+        StoreCause::Silent => ("it does not answer: it hangs, or a firewall drops the packets", route()),
+        StoreCause::Name => ("its name cannot be resolved", vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
         StoreCause::CertificateNotYetValid => {
-            ("the certificates do not fit: one is not valid yet, or this node's clock is behind".to_owned(), vec!["timedatectl".to_owned()])
+            ("the certificates do not fit: one is not valid yet, or this node's clock is behind", vec!["timedatectl".to_owned()])
         }
         StoreCause::CertificateExpired => {
-            ("the certificates do not fit: one has expired, or this node's clock is ahead".to_owned(), vec!["timedatectl".to_owned()])
+            ("the certificates do not fit: one has expired, or this node's clock is ahead", vec!["timedatectl".to_owned()])
         }
         StoreCause::CertificateAuthority => {
-            ("the certificates do not fit: one is signed by an authority that the other side does not trust".to_owned(), Vec::new())
+            ("the certificates do not fit: one is signed by an authority that the other side does not trust", Vec::new())
         }
-        StoreCause::CertificateName => ("the certificates do not fit: etcd's is issued for another name or address".to_owned(), Vec::new()),
-        StoreCause::Tls => ("the certificates do not fit".to_owned(), Vec::new()),
-        StoreCause::User => ("it refuses this node's user or password".to_owned(), Vec::new()),
-        StoreCause::Role => ("this node's user may not do what flanneld does".to_owned(), Vec::new()),
+        StoreCause::CertificateName => ("the certificates do not fit: etcd's is issued for another name or address", Vec::new()),
+        StoreCause::Tls => ("the certificates do not fit", Vec::new()),
+        StoreCause::User => ("it refuses this node's user or password", Vec::new()),
+        StoreCause::Role => ("this node's user may not do what flanneld does", Vec::new()),
         // The history is what fills it: without compaction there is nothing to free.
         StoreCause::NoSpace => (
-            "etcd's disk quota is used up".to_owned(),
+            "etcd's disk quota is used up",
             password(facts)
                 .into_iter()
                 .chain([
@@ -85,40 +125,14 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
                 ])
                 .collect(),
         ),
-        StoreCause::NoQuorum => ("most of its members are down: it has no quorum".to_owned(), vec![format!("{etcdctl} endpoint status -w table")]),
-        StoreCause::Other => ("it does not serve".to_owned(), Vec::new()),
-    };
-    let mut finding = Finding::new(
-        "store-unreachable",
-        severity,
-        "",
-        format!("the store cannot be used ({place}): {what}"),
-        why,
-    )
-    .seen(trouble.to_string(), "flanneld");
-    let ways = facts
-        .host
-        .ways
-        .known()
-        .into_iter()
-        .flatten()
-        .filter(|way| facts.store.addresses.contains(&way.to));
-    for way in ways {
-        finding = match &way.by {
-            Ok(answer) => match facts.host.interface(answer.index) {
-                Some(interface) => finding.seen(
-                    format!("{} would be reached by {}", way.to, interface.name),
-                    format!("ip route get {}", way.to),
-                ),
-                None => finding,
-            },
-            Err(why) => finding.seen(
-                format!("{}: {why}", way.to),
-                format!("ip route get {}", way.to),
-            ),
-        };
+        StoreCause::NoQuorum => ("most of its members are down: it has no quorum", vec![format!("{etcdctl} endpoint status -w table")]),
+        StoreCause::Other => ("it does not serve", Vec::new()),
     }
-    let place = match cause {
+}
+
+/// Returns the machine on which the cause is ended.
+fn where_to_mend(cause: StoreCause) -> &'static str {
+    match cause {
         StoreCause::NoRoute
         | StoreCause::Silent
         | StoreCause::Name
@@ -131,8 +145,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
             "a machine with etcdctl and these files, such as this node"
         }
         _ => "the store's machine",
-    };
-    vec![finding.run_all(commands).on(place)]
+    }
 }
 
 /// The command that asks for the password of etcd's user: etcdctl would ask within the pipelines, unseen.
@@ -172,7 +185,7 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     )
 }
 
-/// Why the store cannot be used. Where its endpoints fail in several ways, the one that an operator can end comes first.
+/// Returns why the store cannot be used. Where its endpoints fail differently, the cause that an operator can end takes precedence.
 fn cause(trouble: &Problem) -> StoreCause {
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
@@ -201,7 +214,7 @@ fn config(facts: &Facts) -> Vec<Finding> {
     let finding = finding
         .seen(problem.to_string(), &facts.store.place)
         .run_all(put(facts, problem));
-    // A daemon that ended over it does not come back by itself.
+    // A daemon that ended because of it does not restart by itself.
     vec![match start {
         Some(start) => finding
             .run(start)
@@ -223,7 +236,7 @@ fn put(facts: &Facts, problem: &Problem) -> Option<String> {
                 word(key),
                 word(example)
             )),
-            // It is the ConfigMap's to change.
+            // It has to be changed in the ConfigMap.
             ConfigPlace::Mounted(_) => None,
             ConfigPlace::File(file) => Some(format!(
                 "printf '%s\\n' {} > {}",

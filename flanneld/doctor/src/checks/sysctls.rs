@@ -189,7 +189,7 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
         findings.push(
             Finding::new(
                 "rp-filter",
-                // What hardened hosts ask for (rp_filter = 1 for all); pods do not notice it.
+                // The setting of hardened hosts (rp_filter = 1 for all), which does not affect pods.
                 Severity::Risk,
                 device,
                 format!("rp_filter is strict on {device}"),
@@ -201,7 +201,7 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
     }
     if let Some(first) = sysctls.astray.first() {
         let underlay = &sysctls.underlay;
-        // Only a peer of which nothing arrives shows that packets are dropped: on routed hosts the routes alone say nothing.
+        // Only a peer from which nothing arrives shows that packets are dropped: on routed hosts the routes alone prove nothing.
         let lost = super::mesh::paths(facts)
             .iter()
             .any(|path| sysctls.astray.contains(&path.address) && path.is_lost());

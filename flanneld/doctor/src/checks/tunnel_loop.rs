@@ -8,7 +8,7 @@ use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
-/// How many peers are told one by one.
+/// How many peers are named as evidence.
 const MAX_LISTED: usize = 8;
 
 /// The checks of this group.
@@ -35,15 +35,15 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    let ways = facts
+    let lookups = facts
         .host
-        .ways
+        .lookups
         .known()
         .into_iter()
         .flatten()
-        .filter(|way| way.kind == LookupPurpose::Peer);
-    let looped: Vec<(&RouteLookup, &str)> = ways
-        .filter_map(|way| Some((way, tunnel(facts, way)?)))
+        .filter(|lookup| lookup.kind == LookupPurpose::Peer);
+    let looped: Vec<(&RouteLookup, &str)> = lookups
+        .filter_map(|lookup| Some((lookup, tunnel(facts, lookup)?)))
         .collect();
     let Some((first, device)) = looped.first() else {
         return Vec::new();
@@ -65,16 +65,16 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
             "what {device} sends to it would enter {device} again, and is dropped; choose a Network without the nodes, or give each a route of its own"
         ),
     );
-    for (way, device) in looped.iter().take(MAX_LISTED) {
+    for (lookup, device) in looped.iter().take(MAX_LISTED) {
         finding = finding.seen(
-            format!("{} at {} leaves by {device}", way.whose, way.to),
-            format!("ip route get {}", way.to),
+            format!("{} at {} leaves by {device}", lookup.whose, lookup.to),
+            format!("ip route get {}", lookup.to),
         );
     }
     let commands: Vec<String> = looped
         .iter()
         .take(MAX_LISTED)
-        .filter_map(|(way, _)| route(facts, way.to))
+        .filter_map(|(lookup, _)| route(facts, lookup.to))
         .collect();
     if commands.is_empty() {
         return vec![finding];
@@ -83,13 +83,13 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).note(note).on(HERE)]
 }
 
-/// The device of ours by which a way to an address inside the network leaves. The underlay may be another network's device.
-fn tunnel<'a>(facts: &'a Facts, way: &RouteLookup) -> Option<&'a str> {
+/// Returns our device through which packets to an address inside the network leave. The underlay may be another network's device.
+fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     let network = facts
         .network
         .known()
-        .filter(|network| network.networks.nets().any(|net| net.contains(&way.to)))?;
-    let interface = facts.host.interface(way.by.as_ref().ok()?.index)?;
+        .filter(|network| network.networks.nets().any(|net| net.contains(&lookup.to)))?;
+    let interface = facts.host.interface(lookup.by.as_ref().ok()?.index)?;
     let is_underlay = facts
         .daemon
         .choice
@@ -97,7 +97,7 @@ fn tunnel<'a>(facts: &'a Facts, way: &RouteLookup) -> Option<&'a str> {
         .is_some_and(|choice| choice.interface == interface.name);
     let is_ours = interface.name.starts_with("flannel")
         && !is_underlay
-        && !network.own.nets().any(|own| own.contains(&way.to));
+        && !network.own.nets().any(|own| own.contains(&lookup.to));
     is_ours.then_some(interface.name.as_str())
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel's WireGuard tells of the peers.
+//! Peers of WireGuard that complete no handshake.
 
 use super::leases::gone;
 use crate::check::Check;
@@ -10,7 +10,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 
-/// How many peers are told one by one.
+/// How many peers have a finding each.
 const MAX_LISTED: usize = 16;
 /// The subject of the finding about all others.
 const MORE: &str = "more";
@@ -47,7 +47,7 @@ fn subnets(finding: &Finding) -> Vec<IpNet> {
 }
 
 /// The silent peers whose machines are not gone.
-fn told<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
+fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     let gone: Vec<_> = gone(facts).map(|peer| peer.subnets).collect();
     known
         .silent
@@ -64,18 +64,18 @@ fn silent(facts: &Facts) -> Vec<Finding> {
     let Some(known) = facts.wireguard.known() else {
         return Vec::new();
     };
-    let told = told(facts, known);
-    let mut findings: Vec<Finding> = told
+    let listed = present(facts, known);
+    let mut findings: Vec<Finding> = listed
         .iter()
         .take(MAX_LISTED)
         .map(|peer| one(facts, known, peer))
         .collect();
-    if let Some(rest @ 1..) = told.len().checked_sub(MAX_LISTED) {
+    if let Some(rest @ 1..) = listed.len().checked_sub(MAX_LISTED) {
         let what = format!("the same is so for {rest} more peers");
         let why = "where many are silent at once, this node's own key, preshared key, port or clock is likelier than theirs";
         let seen = format!(
             "{} of {} peers complete no handshake",
-            told.len(),
+            listed.len(),
             known.peers
         );
         findings.push(

@@ -1,23 +1,22 @@
-//! What stands on the daemon's command line, as it stands there: who edits it has to find it.
+//! Arguments of the daemon's command line exactly as they are written there: a command that edits one has to find it.
 
-/// Former names of flags with the present ones.
-const RENAMED: &[(&str, &str)] = &[("page-ip", "status-ip"), ("page-port", "status-port")];
+use types::renamed;
 
 /// A flag with a value on the daemon's command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// The flag's name: `iface`.
     pub flag: String,
-    /// Its value.
+    /// The value as it is written.
     pub value: String,
-    /// Whether both stand in one word, `--iface=eth0`; otherwise the value is a word of its own.
+    /// Whether flag and value are one word, `--iface=eth0`; otherwise the value is the next word.
     pub joined: bool,
     /// The dashes before the name: one or two.
     pub dashes: String,
 }
 
 impl Argument {
-    /// The flags of a command line that are of interest, in their order.
+    /// Returns the wanted flags of a command line that have a value, in their order.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,
@@ -50,12 +49,12 @@ impl Argument {
         found
     }
 
-    /// Whether it gives this flag, by its present or its former name.
+    /// Returns whether it gives this flag, by its present or its former name.
     pub fn is(&self, flag: &str) -> bool {
-        self.flag == flag || RENAMED.contains(&(self.flag.as_str(), flag))
+        self.flag == flag || renamed::present(&self.flag) == Some(flag)
     }
 
-    /// The word with the value.
+    /// Returns the word that holds the value.
     pub fn word(&self) -> String {
         if self.joined {
             format!("{}{}={}", self.dashes, self.flag, self.value)
@@ -64,7 +63,7 @@ impl Argument {
         }
     }
 
-    /// The word in its place that says something else. The name of a flag in a word of its own is replaced beside it.
+    /// Returns the word that replaces [`Argument::word`] so that `flag` has this value. Where the name is a word of its own, it is replaced separately.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined {
             format!("--{flag}={value}")
@@ -74,12 +73,12 @@ impl Argument {
     }
 }
 
-/// Whether remedies change a flag.
+/// Returns whether remedies change a flag.
 pub(crate) fn is_edited(flag: &str) -> bool {
     flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
 }
 
-/// Whether a flag says where the leases are, without a secret: `flannelctl` takes it too.
+/// Returns whether a flag names the store without a secret, so that `flannelctl` can also be given it.
 pub(crate) fn names_store(flag: &str) -> bool {
     matches!(
         flag,
@@ -92,10 +91,10 @@ pub(crate) fn names_store(flag: &str) -> bool {
     )
 }
 
-/// What of a command line remedies need.
+/// Returns the arguments of a command line that remedies need.
 pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
     let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
-    // A password may stand in a URL; and what systemd puts in place of a variable stands in no unit.
+    // A URL may hold a password, and a unit does not hold what systemd substitutes for a variable.
     found.retain(|argument| !names_store(&argument.flag) || !argument.value.contains(['@', '$']));
     found
 }
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_to_write_a_flag_is_found() {
+    fn flag_is_found_in_each_spelling() {
         let words = [
             "--ip-masq",
             "--iface=eth0",

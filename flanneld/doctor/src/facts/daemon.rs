@@ -1,4 +1,4 @@
-//! The daemon: whether it runs, what it said last, what it was told and what it chose.
+//! The daemon: whether it runs, its exit report, its options, and its choice of the interface.
 
 use super::argument::Argument;
 use crate::fact::Fact;
@@ -11,16 +11,16 @@ use types::Problem;
 /// The namespace that the manifests have.
 pub const NAMESPACE: &str = "kube-flannel";
 
-/// The daemon.
+/// Facts about the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
-    /// Whether one runs.
+    /// Whether a daemon runs.
     pub running: Fact<bool>,
-    /// Whether it started less than ten seconds ago: what needs waiting is not told yet.
+    /// Whether it started less than ten seconds ago: checks that have to wait report nothing yet.
     pub young: bool,
-    /// What the last one said at its end; absent while one runs.
+    /// The exit report of the last daemon; absent while one runs.
     pub exit_report: Fact<ExitReport>,
-    /// Tasks that send no heartbeat.
+    /// Tasks that have stopped sending heartbeats.
     pub silent: Fact<Vec<String>>,
     /// Why it is not ready, by condition.
     pub reasons: Fact<BTreeMap<String, Problem>>,
@@ -42,42 +42,42 @@ pub struct Daemon {
     pub pods: Fact<Vec<DaemonPod>>,
 }
 
-/// A pod of flannel.
+/// A pod of flannel on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonPod {
-    /// Its name.
+    /// The name of the pod.
     pub name: String,
     /// What creates and replaces it, as `DaemonSet/kube-flannel-ds`; `None` if nothing does.
     pub owner: Option<String>,
-    /// Its labels.
+    /// The labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Whether our chart made it.
+    /// Whether our Helm chart created it.
     pub charted: bool,
 }
 
 /// How the daemon is started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Launch {
-    /// By systemd, with options in this file.
+    /// By systemd, with options in /etc/default/flanneld.
     #[default]
     Systemd,
     /// By the DaemonSet of a cluster.
     Kubernetes {
-        /// Its namespace.
+        /// The namespace of the DaemonSet.
         namespace: String,
-        /// Whether that is only the usual one: nothing on this node tells it.
+        /// Whether that is only assumed, because nothing on this node reveals it.
         assumed: bool,
     },
 }
 
-/// What a daemon said at its end.
+/// Why and when a daemon ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitReport {
-    /// When.
+    /// When it ended, if that is known.
     pub at: Option<Timestamp>,
-    /// Its exit code.
+    /// The exit code of the process.
     pub code: i32,
-    /// Why it ended.
+    /// The problem that ended it.
     pub problem: Problem,
     /// The interface that it had chosen.
     pub choice: Option<Choice>,
@@ -88,9 +88,9 @@ pub struct ExitReport {
 pub struct Drift {
     /// The object: `route to 10.244.2.0/24`.
     pub object: String,
-    /// What it is.
+    /// The kind of the object.
     pub kind: Drifting,
-    /// How often it was put back in the last ten minutes.
+    /// How often it was restored in the last ten minutes.
     pub times: u32,
     /// The programs of this host that may be to blame.
     pub by: Vec<String>,
@@ -99,21 +99,22 @@ pub struct Drift {
 /// What kind of object keeps changing: what keeps a program from it depends on that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drifting {
-    /// A device.
+    /// A network device.
     Link,
-    /// A route.
+    /// A route of the main table.
     Route,
-    /// Something on a device.
+    /// An address, a neighbour or another object on a device.
     Other,
 }
 
 impl Daemon {
-    /// The argument with this flag. It beats the variable of the same name.
+    /// Returns the argument with this flag. It takes precedence over the variable of the same name.
     pub fn argument(&self, flag: &str) -> Option<&Argument> {
         self.arguments.iter().find(|argument| argument.is(flag))
     }
 
-    /// The argument that has to go so that another interface is chosen: the first one that fits wins, and every argument beats its variable.
+    /// Returns the argument that has to be removed so that another interface is chosen. The first selector that fits applies, and every argument takes
+    /// precedence over its variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self.choice.known().and_then(|choice| {
             choice

@@ -11,40 +11,40 @@ use std::path::PathBuf;
 use types::Family;
 use types::problem::PortPurpose;
 
-/// The host.
+/// Facts about the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// Its interfaces, by index.
+    /// Its network interfaces, by index.
     pub interfaces: Fact<Vec<Interface>>,
     /// The routes of the main table that forward packets.
     pub routes: Fact<Vec<Route>>,
     /// Where packets to some addresses leave: those of the store, the peers and the API server.
-    pub ways: Fact<Vec<RouteLookup>>,
-    /// The sysctls.
+    pub lookups: Fact<Vec<RouteLookup>>,
+    /// The sysctls that pods depend on.
     pub sysctls: Fact<Sysctls>,
-    /// The firewalls.
+    /// The firewalls that filter packets.
     pub firewalls: Fact<Firewalls>,
-    /// Ports that are taken.
+    /// Ports of flannel that other programs use.
     pub ports: Fact<Vec<Port>>,
     /// The name servers of /etc/resolv.conf.
     pub(crate) name_servers: Fact<Vec<IpAddr>>,
     /// The table of connections; absent where the kernel tracks none.
     pub conntrack: Fact<Fill>,
-    /// The tables of neighbours.
+    /// The limits of the tables of neighbours.
     pub neighbours: Fact<Neighbours>,
     /// Kernel modules that cannot be loaded though they are needed.
     pub modules: Fact<Vec<Module>>,
-    /// Checksum errors.
+    /// Checksum errors of the last minutes.
     pub checksums: Fact<Checksums>,
-    /// What other networks left or run here.
+    /// Objects of other pod networks on this host.
     pub foreign: Fact<Vec<Foreign>>,
     /// How many daemons of flannel serve networks in this network namespace.
     pub daemons: Fact<usize>,
 }
 
-/// The first address of an interface, of a family, that other machines can use.
+/// Returns the first address of an interface in a family that other machines can use.
 pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     let usable = |net: &IpNet| {
         Family::from(net) == family && !is_link_local(net.addr()) && !net.addr().is_loopback()
@@ -52,7 +52,7 @@ pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     interface.nets().find(usable)
 }
 
-/// Whether an interface may join this host to others: not pods', not a tunnel's, not a container engine's.
+/// Returns whether an interface may join this host to others: it is not of pods, a tunnel or a container engine.
 pub fn joins_hosts(interface: &Interface) -> bool {
     const OTHERS: [&str; 11] = [
         "flannel", "cni", "docker", "br-", "virbr", "cali", "cilium", "lxc", "kube-", "weave",
@@ -72,40 +72,40 @@ pub fn joins_hosts(interface: &Interface) -> bool {
             .any(|prefix| interface.name.starts_with(prefix))
 }
 
-/// Where packets to an address leave.
+/// The kernel's route lookup for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteLookup {
-    /// The address.
+    /// The destination address.
     pub to: IpAddr,
-    /// Whose it is: `the store`, `node-2`.
+    /// The owner of the address: `the store`, `node-2`.
     pub whose: String,
-    /// What it is.
+    /// Why it is looked up.
     pub kind: LookupPurpose,
     /// The interface and the source address, or why there is no route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
-/// Whose address a way leads to.
+/// The owner of an address that is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupPurpose {
-    /// The store's.
+    /// The store of the leases.
     Store,
-    /// The API server's.
+    /// The API server of Kubernetes.
     ApiServer,
-    /// A peer's, as its lease publishes it.
+    /// A peer, at the address that its lease publishes.
     Peer,
-    /// A peer's, as its Node names it.
+    /// A peer, at the address that its Node has.
     Node,
 }
 
 /// The sysctls that pods' packets depend on. `None`: there is no such file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sysctls {
-    /// The underlay's name.
+    /// The name of the underlay interface.
     pub underlay: String,
-    /// net.ipv4.ip_forward
+    /// net.ipv4.ip_forward; `None` if it cannot be read.
     pub ip_forward: Option<i64>,
-    /// net.ipv6.conf.all.forwarding
+    /// net.ipv6.conf.all.forwarding; `None` if it cannot be read.
     pub v6_forwarding: Option<i64>,
     /// Devices that would lose what routers announce as soon as this node forwards IPv6, sorted: their accept_ra is 1.
     pub announced: Vec<String>,
@@ -113,9 +113,9 @@ pub struct Sysctls {
     pub br_netfilter: bool,
     /// Why it could not be loaded.
     pub module: Option<String>,
-    /// net.bridge.bridge-nf-call-iptables
+    /// net.bridge.bridge-nf-call-iptables; `None` if it cannot be read.
     pub call_iptables: Option<i64>,
-    /// net.bridge.bridge-nf-call-ip6tables
+    /// net.bridge.bridge-nf-call-ip6tables; `None` if it cannot be read.
     pub call_ip6tables: Option<i64>,
     /// Tunnel devices on which rp_filter is strict.
     pub strict_tunnels: Vec<String>,
@@ -129,18 +129,18 @@ pub const FLANNELD: u8 = 241;
 /// A port that is taken, or that was wanted and is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number.
+    /// The number of the port.
     pub number: u16,
-    /// Whether it is UDP.
+    /// Whether it is UDP; otherwise TCP.
     pub udp: bool,
-    /// What flannel wants it for.
+    /// What flannel needs it for.
     pub purpose: PortPurpose,
-    /// Who has it, as far as it can be told.
+    /// The process that uses it, as far as that can be determined.
     pub owner: Option<String>,
 }
 
 impl Port {
-    /// What flannel wants it for, for people.
+    /// Returns what flannel needs it for, as text.
     pub(crate) fn wanted_for(&self) -> &'static str {
         match self.purpose {
             PortPurpose::Health => "health endpoints",
@@ -150,7 +150,7 @@ impl Port {
         }
     }
 
-    /// The flag that names another one. The tunnel's port is in the network configuration.
+    /// Returns the flag that sets another port; `None` for the tunnel's, which is in the network configuration.
     pub fn flag(&self) -> Option<&'static str> {
         match self.purpose {
             PortPurpose::Health => Some("healthz-port"),
@@ -164,20 +164,20 @@ impl Port {
 /// How full a table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// Entries.
+    /// The number of entries.
     pub used: u64,
-    /// The limit.
+    /// The limit on entries.
     pub limit: u64,
 }
 
 /// The kernel's limits on neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// net.ipv4.neigh.default.gc_thresh3
+    /// net.ipv4.neigh.default.gc_thresh3: the limit for IPv4.
     pub v4: Option<u64>,
-    /// net.ipv6.neigh.default.gc_thresh3
+    /// net.ipv6.neigh.default.gc_thresh3: the limit for IPv6.
     pub v6: Option<u64>,
-    /// Whether this kernel counts permanent entries: before 5.0 it does.
+    /// Whether this kernel applies the limits to permanent entries, as kernels before 5.0 do.
     pub(crate) counts_permanent: bool,
 }
 
@@ -193,18 +193,18 @@ pub struct Module {
 /// Packets that came in with wrong checksums in the last two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
-    /// UDP's InCsumErrors.
+    /// New InCsumErrors of UDP.
     pub udp: u64,
-    /// TCP's.
+    /// New InCsumErrors of TCP.
     pub tcp: u64,
 }
 
-/// Something of another network.
+/// An object of another pod network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// The program: `Calico`.
     pub program: String,
-    /// Its object.
+    /// The object that was found.
     pub object: ForeignObject,
 }
 
@@ -227,7 +227,7 @@ impl fmt::Display for ForeignObject {
 }
 
 impl Host {
-    /// The interface with an index.
+    /// Returns the interface with an index.
     pub fn interface(&self, index: u32) -> Option<&Interface> {
         self.interfaces
             .known()?
@@ -235,7 +235,7 @@ impl Host {
             .find(|interface| interface.index == index)
     }
 
-    /// The interface with a name.
+    /// Returns the interface with a name.
     pub fn named(&self, name: &str) -> Option<&Interface> {
         self.interfaces
             .known()?
@@ -243,7 +243,7 @@ impl Host {
             .find(|interface| interface.name == name)
     }
 
-    /// The interface with an address.
+    /// Returns the interface that has an address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
         self.interfaces
             .known()?

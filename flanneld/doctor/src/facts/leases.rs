@@ -6,14 +6,14 @@ use std::sync::Arc;
 use types::Subnets;
 use types::{Addresses, Problem};
 
-/// The leases.
+/// Facts about the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// This node's; absent while it has none.
+    /// This node's lease; absent while it has none.
     pub own: Fact<Own>,
     /// The hardware address that it publishes for the node's device, with that device's name; absent with backends that have none.
     pub vtep: Fact<(String, String)>,
-    /// The other nodes'.
+    /// The leases of the other nodes.
     pub peers: Fact<Vec<Peer>>,
     /// Leases in the store that are not used.
     pub refused: Fact<Vec<Refused>>,
@@ -30,12 +30,12 @@ pub struct Own {
     pub within_margin: bool,
 }
 
-/// A peer.
+/// Another node, by its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its node's name, as its lease says; the subnet if it says none.
+    /// The node's name in its lease; the subnet if the lease has none.
     pub name: Arc<str>,
-    /// Its subnets.
+    /// Its subnets, one a family.
     pub subnets: Subnets,
     /// The addresses that it publishes.
     pub public: Option<Addresses>,
@@ -46,7 +46,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The addresses that it publishes, IPv4 first.
+    /// Returns the addresses that it publishes, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.public.into_iter().flat_map(|public| public.ips())
     }
@@ -55,10 +55,10 @@ impl Peer {
 /// A lease that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its subnets, or its key.
+    /// Its subnets, or its key where it names none.
     pub lease: String,
     /// The reason, as in the metrics.
     pub reason: String,
-    /// The reason in words.
+    /// The reason as text.
     pub text: String,
 }

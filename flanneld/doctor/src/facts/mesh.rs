@@ -15,14 +15,14 @@ pub struct Mesh {
     pub port: u16,
 }
 
-/// The way to a peer in one family.
+/// The path to a peer in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The peer's name; foreign text.
     pub node: Arc<str>,
-    /// Whether it runs this program, as its lease says; Go flannel answers ping alone.
+    /// Whether it runs this program, according to its lease; Go flannel answers only ping.
     pub ours: bool,
-    /// Its subnet.
+    /// Its subnet of this family.
     pub subnet: IpNet,
     /// Its address on the underlay.
     pub address: IpAddr,
@@ -32,11 +32,11 @@ pub struct Path {
     pub answered_by: Option<String>,
     /// Whether its host refuses the probes.
     pub refuses: bool,
-    /// Whether anything was ever heard of it since the daemon started.
+    /// Whether any packet from it has arrived since the daemon started.
     pub ever: bool,
     /// Whether its underlay address answers anything.
     pub underlay: bool,
-    /// What the way carries, in bytes of a packet inside the overlay.
+    /// The MTU of the path in bytes of a packet inside the overlay; `None` where it is not known.
     pub carries: Option<u32>,
     /// Median round trip in microseconds.
     pub rtt: Option<u32>,
@@ -46,17 +46,17 @@ pub struct Path {
     pub clock_ahead: Option<i64>,
     /// Other nodes that were asked and reach it, and those that do not.
     pub others: Option<(u16, u16)>,
-    /// Seconds since this state began; of a peer that answers ping alone, at most since it answered anything else.
+    /// Seconds since this state began; for a peer that answers only ping, at most since it answered anything else.
     pub since: Option<u64>,
 }
 
 impl Path {
-    /// Whether the probes judged it, and nothing from the peer arrives here through the overlay.
+    /// Returns whether probes judged it, and nothing from the peer arrives over the overlay.
     pub fn is_lost(&self) -> bool {
         self.verdict.state.impact() == Impact::All
     }
 
-    /// Whether anything at all came back from the peer.
+    /// Returns whether any answer from the peer arrives.
     pub fn is_heard(&self) -> bool {
         self.underlay || self.verdict.ping_only || self.verdict.state.passes()
     }

@@ -1,4 +1,4 @@
-//! What pods depend on beside the network: subnet.env, the CNI configuration, the addresses of host-local.
+//! What pods depend on in addition to the network: subnet.env, the CNI configuration, the addresses of host-local.
 
 use crate::fact::Fact;
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use types::Subnets;
 
-/// What pods depend on.
+/// What pods depend on in addition to the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods {
     /// subnet.env; absent if there is no such file.
@@ -19,14 +19,14 @@ pub struct Pods {
     pub docker: Fact<IpNet>,
 }
 
-/// What subnet.env says.
+/// The contents of subnet.env.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Env {
-    /// The networks.
+    /// The cluster's networks.
     pub networks: Option<Subnets>,
-    /// The subnets.
+    /// This node's subnets.
     pub subnets: Option<Subnets>,
-    /// The MTU.
+    /// The MTU of pods in bytes.
     pub mtu: Option<u32>,
     /// Why no daemon can replace it: it is a directory.
     pub obstacle: Option<String>,
@@ -41,14 +41,14 @@ pub struct Cni {
     pub folder: PathBuf,
     /// The configurations, in the order in which runtimes sort them: the first one is used.
     pub files: Vec<CniFile>,
-    /// Whether pods get their network here by flannel's plugin: a daemon was told to put a configuration there, or kubelet runs here.
+    /// Whether pods get their network here from flannel's plugin: an option of the daemon installs a configuration, or kubelet runs here.
     pub expected: bool,
 }
 
-/// One configuration.
+/// One file with a CNI configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniFile {
-    /// The file's name.
+    /// The name of the file.
     pub name: String,
     /// Whether flannel's plugin is in it.
     pub flannel: bool,
@@ -70,12 +70,12 @@ pub struct Ipam {
 /// An address that host-local keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The address.
+    /// The address that is kept.
     pub address: IpAddr,
-    /// Its file.
+    /// The file of host-local that keeps it.
     pub file: PathBuf,
     /// The container that it is kept for.
     pub container: String,
-    /// Whether that container is gone; `None` where it cannot be told.
+    /// Whether that container is gone; `None` where that is not known.
     pub gone: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! The peers of WireGuard, as the kernel's sessions tell.
+//! The peers of WireGuard, by their sessions.
 
 use std::net::{IpAddr, SocketAddr};
 use types::Subnets;
@@ -6,7 +6,7 @@ use types::Subnets;
 /// WireGuard on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wireguard {
-    /// Number of peers.
+    /// The number of its peers.
     pub peers: usize,
     /// Those that are sent to, and complete no handshake.
     pub silent: Vec<Silent>,
@@ -21,7 +21,7 @@ pub struct Wireguard {
 pub struct Silent {
     /// Its public key, in base64.
     pub key: String,
-    /// The device.
+    /// The name of the device.
     pub device: String,
     /// The UDP port on which that device listens.
     pub port: Option<u16>,
@@ -40,9 +40,9 @@ pub struct Silent {
 /// The node that a key belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name, as its lease says; foreign text.
+    /// Its name in its lease; foreign text.
     pub name: String,
-    /// Its subnets.
+    /// Its subnets, one a family.
     pub subnets: Subnets,
     /// The addresses that it publishes.
     pub public: Vec<IpAddr>,

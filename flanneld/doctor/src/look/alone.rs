@@ -1,121 +1,71 @@
-//! What can be known of a node on which no daemon answers.
+//! Facts about a node on which no daemon answers.
 
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::Target;
 use super::{Look, Options, Places, missing_modules, taken_ports};
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, ExitReport, Launch};
-use crate::facts::host::{Interface, LookupPurpose};
+use crate::facts::host::{Host, Interface, LookupPurpose};
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::surroundings::Surroundings;
 use run_dir::status_file::{self, StatusFile};
+use std::net::IpAddr;
 use std::path::Path;
 use types::profile::Device;
 use types::{Detail, Encapsulation, Problem, Profile};
 
-/// Gathers facts without a daemon, which may be of any of these backends.
+/// Why most facts about the daemon are unavailable.
+const NO_DAEMON: &str = "no flanneld answers on this node";
+
+/// Gathers facts without the help of a daemon. The network may have any of these backends.
 pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static Profile>) -> Facts {
     let exit_report = exit_report(subnet_file);
+    let ended = exit_report.known().cloned();
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
-    let targets: Vec<Target> = addresses
-        .iter()
-        .map(|ip| Target {
-            to: *ip,
-            whose: "the store".to_owned(),
-            kind: LookupPurpose::Store,
-        })
-        .collect();
+    let targets: Vec<Target> = addresses.iter().map(|ip| of_store(*ip)).collect();
     let mut host = look.host(None, None, &targets).await;
-    let said = Fact::from_result(
+    let status = Fact::from_result(
         status_file::read(subnet_file)
             .map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())),
     );
-    let running = match &said {
-        Fact::Known(said) => Fact::Known(said.as_ref().is_some_and(|said| said.alive)),
-        Fact::Absent => Fact::Known(false),
-        Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
-    };
-    let ended = exit_report.known().cloned();
-    let mut daemon = Daemon {
-        running,
+    // What it published last is what peers use.
+    let vtep = status
+        .known()
+        .and_then(|file| file.as_ref()?.status.vtep.clone());
+    let choice = choice(
+        &options,
+        ended.as_ref().and_then(|ended| ended.choice.as_ref()),
+        &host,
+    );
+    let daemon = Daemon {
         exit_report,
         subnet_file: subnet_file.to_owned(),
         launch: launch(&look.places),
         arguments: options.arguments.clone(),
         id_given: options.get("node-id").is_some(),
+        choice: Fact::of(choice),
         pods: Fact::Absent,
-        ..Daemon::default()
+        ..by_status_file(status)
     };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
     let network = env
         .known()
         .and_then(|env| network(env, &interfaces, &backends));
-    let no_daemon = "no flanneld answers on this node";
-    let alive = daemon.running.known() == Some(&true);
-    daemon.silent = match alive {
-        true => Fact::Known(vec!["it runs, and its socket does not answer".to_owned()]),
-        false => Fact::Known(Vec::new()),
-    };
-    let vtep = said
-        .known()
-        .and_then(|said| said.as_ref()?.status.vtep.clone());
-    daemon.reasons = match said {
-        // What a dead daemon said last is no more so.
-        Fact::Known(Some(StatusFile {
-            alive: true,
-            status,
-        })) => Fact::Known(
-            status
-                .reasons
-                .into_iter()
-                .map(|reason| (reason.condition.clone(), reason.why()))
-                .collect(),
-        ),
-        _ => Fact::unavailable(no_daemon),
-    };
-    daemon.choice = Fact::of(choice(
-        &options,
-        ended.as_ref().and_then(|ended| ended.choice.as_ref()),
-        &host,
-    ));
-    (daemon.drift, daemon.kernel_trouble) =
-        (Fact::unavailable(no_daemon), Fact::unavailable(no_daemon));
-    if let Some(network) = &network {
-        let underlay = daemon
-            .choice
-            .known()
-            .map(|choice| choice.interface.clone())
-            .unwrap_or_default();
-        host.sysctls = Fact::Known(super::sysctls(&underlay));
-        let near = host
-            .named(&underlay)
-            .into_iter()
-            .flat_map(Interface::nets)
-            .map(|net| net.trunc())
-            .collect();
-        let around = Surroundings {
-            underlay: Some(underlay).filter(|name| !name.is_empty()),
-            peers: Vec::new(),
-            near,
-        };
-        host.firewalls = look.programs.firewalls(network, &around).await;
-    } else {
-        host.firewalls =
-            Fact::unavailable("the network of this node is not known: there is no subnet.env");
-    }
-    let problem = ended.as_ref().map(|ended| &ended.problem);
-    host.modules = Fact::Known(problem.map(missing_modules).unwrap_or_default());
-    host.ports = Fact::Known(problem.map(taken_ports).unwrap_or_default());
+    look_at_network(look, &mut host, network.as_ref(), &daemon).await;
+    let problem = ended.map(|ended| ended.problem);
+    host.modules = Fact::Known(problem.as_ref().map(missing_modules).unwrap_or_default());
+    host.ports = Fact::Known(problem.as_ref().map(taken_ports).unwrap_or_default());
     let pods = look.pods(&daemon, network.as_ref(), &host);
     let wireguard = match network.as_ref().and_then(|network| network.backend) {
         Some(backend) if !backend.encrypts => Fact::Absent,
         // It may be wireguard that left no device.
-        _ => Fact::unavailable(no_daemon),
+        _ => Fact::unavailable(NO_DAEMON),
     };
+    let alive = daemon.running.known() == Some(&true);
     let mut facts = Facts {
         backends,
         network: match network {
@@ -127,34 +77,110 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         store: Store {
             place,
             addresses,
+            trouble: Fact::unavailable(NO_DAEMON),
+            config: config(problem.filter(|_| !alive)),
             ..Store::default()
         },
-        mesh: Fact::unavailable(no_daemon),
+        mesh: Fact::unavailable(NO_DAEMON),
         wireguard,
         pods,
         kubernetes: Fact::Absent,
         ..Facts::default()
     };
-    facts.store.trouble = Fact::unavailable(no_daemon);
-    // What it cannot work with ends a daemon, and it says so.
-    let of_config = |problem: &Problem| {
+    facts.leases.own = Fact::unavailable(NO_DAEMON);
+    facts.leases.vtep = vtep.map_or_else(|| Fact::unavailable(NO_DAEMON), Fact::Known);
+    facts.leases.peers = Fact::unavailable(NO_DAEMON);
+    facts.leases.refused = Fact::unavailable(NO_DAEMON);
+    facts
+}
+
+/// An address of the store, whose route is looked up.
+fn of_store(address: IpAddr) -> Target {
+    Target {
+        to: address,
+        whose: "the store".to_owned(),
+        kind: LookupPurpose::Store,
+    }
+}
+
+/// Returns what the status file reports of a daemon.
+fn by_status_file(status: Fact<Option<StatusFile>>) -> Daemon {
+    let running = match &status {
+        Fact::Known(file) => Fact::Known(file.as_ref().is_some_and(|file| file.alive)),
+        Fact::Absent => Fact::Known(false),
+        Fact::Unavailable(why) => Fact::Unavailable(why.clone()),
+    };
+    let silent = match running.known() {
+        Some(true) => vec!["it runs, and its socket does not answer".to_owned()],
+        _ => Vec::new(),
+    };
+    let reasons = match status {
+        // The reasons of a dead daemon are out of date.
+        Fact::Known(Some(StatusFile {
+            alive: true,
+            status,
+        })) => Fact::Known(
+            status
+                .reasons
+                .into_iter()
+                .map(|reason| (reason.condition.clone(), reason.why()))
+                .collect(),
+        ),
+        _ => Fact::unavailable(NO_DAEMON),
+    };
+    Daemon {
+        running,
+        silent: Fact::Known(silent),
+        reasons,
+        drift: Fact::unavailable(NO_DAEMON),
+        kernel_trouble: Fact::unavailable(NO_DAEMON),
+        ..Daemon::default()
+    }
+}
+
+/// Reads the sysctls and firewalls that the network of this node depends on.
+async fn look_at_network(
+    look: &mut Look,
+    host: &mut Host,
+    network: Option<&Network>,
+    daemon: &Daemon,
+) {
+    let Some(network) = network else {
+        host.firewalls =
+            Fact::unavailable("the network of this node is not known: there is no subnet.env");
+        return;
+    };
+    let underlay = daemon
+        .choice
+        .known()
+        .map(|choice| choice.interface.clone())
+        .unwrap_or_default();
+    host.sysctls = Fact::Known(super::sysctls(&underlay));
+    let near = host
+        .named(&underlay)
+        .into_iter()
+        .flat_map(Interface::nets)
+        .map(|net| net.trunc())
+        .collect();
+    let around = Surroundings {
+        underlay: Some(underlay).filter(|name| !name.is_empty()),
+        peers: Vec::new(),
+        near,
+    };
+    host.firewalls = look.programs.firewalls(network, &around).await;
+}
+
+/// What a daemon that ended reported of the network configuration: one that it cannot use ends it.
+fn config(ended: Option<Problem>) -> Fact<Problem> {
+    let is_of_config = |problem: &Problem| {
         problem
             .details()
             .any(|detail| matches!(detail, Detail::ConfigInvalid { .. }))
     };
-    facts.store.config = match ended
-        .map(|ended| ended.problem)
-        .filter(|problem| !alive && of_config(problem))
-    {
+    match ended.filter(is_of_config) {
         Some(problem) => Fact::Known(problem),
-        None => Fact::unavailable(no_daemon),
-    };
-    facts.leases.own = Fact::unavailable(no_daemon);
-    // What it published last is what peers use.
-    facts.leases.vtep = vtep.map_or_else(|| Fact::unavailable(no_daemon), Fact::Known);
-    facts.leases.peers = Fact::unavailable(no_daemon);
-    facts.leases.refused = Fact::unavailable(no_daemon);
-    facts
+        None => Fact::unavailable(NO_DAEMON),
+    }
 }
 
 /// How a daemon would be started here: by its unit; by the DaemonSet in a pod, and on a node of Kubernetes.
@@ -177,7 +203,7 @@ fn launch(places: &Places) -> Launch {
     }
 }
 
-/// What the last daemon said at its end.
+/// Reads the exit report of the last daemon.
 fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     match run_dir::exit_report::read(subnet_file) {
         Ok(words) => Fact::of(words.map(|words| ExitReport {
@@ -193,7 +219,7 @@ fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     }
 }
 
-/// The network, as subnet.env and flannel's devices tell it.
+/// Derives the network from subnet.env and flannel's devices.
 fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
     let of = |backend: &&'static Profile| {
         let backend = *backend;
@@ -211,7 +237,7 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
         .find(|(_, device, interface)| is_real(device, interface));
     // Another device in its place has its name.
     let found = real.or(seen.first());
-    // The kernel tells the port of its own vxlan devices.
+    // The kernel reports the port of its own vxlan devices.
     let vxlan = real.and_then(|(.., interface)| interface.vxlan);
     let assumed = real.and_then(|(backend, ..)| backend.seen_as);
     Some(Network {
@@ -223,18 +249,14 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
             .map(|(vni, _)| vni)
             .or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
         mtu: env.mtu,
-        // Which programs hold the rules is the daemon's business; both are looked at.
+        // It is not known which program holds the rules; both are checked.
         nftables: false,
         forward: true,
     })
 }
 
 /// The interface that the daemon chose, or would choose.
-fn choice(
-    options: &Options,
-    chosen: Option<&Choice>,
-    host: &crate::facts::host::Host,
-) -> Option<Choice> {
+fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Choice> {
     let named = options
         .get("iface")
         .filter(|name| host.named(name).is_some());
@@ -333,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn device_of_another_kind_is_taken_for_a_backends_only_without_a_real_one() {
+    fn device_of_another_kind_matters_only_without_a_real_one() {
         assert_eq!(
             seen(&[("flannel.7", "dummy", None)]),
             (Some("vxlan"), None, Some(7))

@@ -12,9 +12,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// More of a configuration is not read.
-const LIMIT: u64 = 256 * 1024;
-/// More addresses than this are not looked at: no subnet of a node has them.
-const ADDRESSES: usize = 5000;
+const MAX_FILE: u64 = 256 * 1024;
+/// The most addresses that are read: no subnet of a node has more.
+const MAX_ADDRESSES: usize = 5000;
 
 /// The names of a folder, sorted as runtimes do; `None` if there is no such folder.
 fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
@@ -26,7 +26,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     let mut names: Vec<String> = entries
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
-        .take(ADDRESSES)
+        .take(MAX_ADDRESSES)
         .collect();
     names.sort();
     Ok(Some(names))
@@ -34,7 +34,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
 
 /// The types of the plugins in a configuration.
 fn plugins(path: &Path) -> Option<Vec<String>> {
-    let bytes = run_dir::regular::read(path, LIMIT).ok()?;
+    let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let list = document
@@ -44,7 +44,7 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
-/// Canal is flannel with Calico's policies, and its configuration names Calico's plugin alone.
+/// Canal is flannel with Calico's policies, and its configuration names only Calico's plugin.
 fn is_canals(name: &str) -> bool {
     name.contains("canal")
 }
@@ -57,7 +57,7 @@ fn is_configuration(name: &str) -> bool {
     })
 }
 
-/// The configurations of CNI.
+/// Reads the CNI configurations.
 pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let folder = &places.cni;
     let names = match names(folder) {
@@ -66,7 +66,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
         Err(why) => return Fact::unavailable(why),
     };
     let read = |name: String| {
-        // Multus calls the network that is configured beside it. What is not JSON is nobody's.
+        // Multus calls the network of another configuration. A file that is not JSON has no owner.
         let kinds = plugins(&folder.join(&name)).unwrap_or_default();
         CniFile {
             flannel: is_canals(&name)
@@ -109,12 +109,12 @@ pub(super) fn kept(
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::unavailable(why),
     };
-    // A runtime that is in use may be beside what another one left.
-    let is_told = !places.other_runtimes.iter().any(|socket| socket.exists());
+    // A runtime that is in use may exist next to the leftovers of another one.
+    let is_certain = !places.other_runtimes.iter().any(|socket| socket.exists());
     let running: Vec<_> = places
         .containers
         .iter()
-        .filter(|folder| is_told && folder.is_dir())
+        .filter(|folder| is_certain && folder.is_dir())
         .cloned()
         .collect();
     let mut found = Vec::new();
@@ -165,7 +165,7 @@ pub(super) fn kept(
 
 /// The address that mk-docker-opts.sh gave to Docker's bridge.
 pub(super) fn docker(places: &Places) -> Fact<IpNet> {
-    let Ok(bytes) = run_dir::regular::read(&places.docker, LIMIT) else {
+    let Ok(bytes) = run_dir::regular::read(&places.docker, MAX_FILE) else {
         return Fact::Absent;
     };
     let text = String::from_utf8_lossy(&bytes);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_configuration_is_the_one_that_counts() {
+    fn first_cni_configuration_is_used() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
         assert_eq!(configurations(&places), Fact::Absent);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_was_given_an_address_or_not() {
+    fn docker_bridge_address_is_read_from_its_options() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
         assert_eq!(docker(&places), Fact::Absent);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_kept_for_a_container_that_runs_or_is_gone() {
+    fn kept_address_tells_whether_its_container_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
         assert_eq!(
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(gone(), [None, None, None], "nobody knows what runs");
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
         assert_eq!(gone(), [Some(false), Some(true), None]);
-        // The containerd of k3s beside one that is not used, and a runtime that keeps nothing there.
+        // The containerd of k3s next to an unused one, and a runtime that keeps nothing there.
         std::fs::create_dir_all(root.path().join("k3s/dead")).unwrap();
         assert_eq!(gone(), [Some(false), Some(false), None]);
         std::fs::write(root.path().join("crio.sock"), "").unwrap();

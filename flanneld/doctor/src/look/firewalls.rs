@@ -21,7 +21,7 @@ const PARTS: usize = 64;
 /// The programs that list firewalls.
 #[derive(Debug, Default)]
 pub struct Programs {
-    /// Looked for once; `None` before.
+    /// The variants of iptables that are installed; `None` before the first use.
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
@@ -38,9 +38,9 @@ impl Programs {
             None => {
                 let mut found = Vec::new();
                 for net in network.networks.nets() {
-                    let installed = Iptables::installed(net.into())
-                        .await
-                        .inspect_err(|why| tracing::debug!("{why}"));
+                    let installed = Iptables::installed(net.into()).await.inspect_err(
+                        |error| tracing::debug!(error = %error, "cannot look for iptables"),
+                    );
                     found.extend(
                         installed
                             .unwrap_or_default()
@@ -65,11 +65,11 @@ impl Programs {
                         &programs.command(),
                     ));
                 }
-                Err(why) => {
-                    tracing::debug!("{why}");
+                Err(error) => {
+                    tracing::debug!(error = %error, "cannot list the rules of iptables");
                     // The other variant's modules may not be there; then it holds no rules either.
-                    if blinds(&why) && programs.variant == Variant::Nft {
-                        blind = Some(why.to_string());
+                    if blinds(&error) && programs.variant == Variant::Nft {
+                        blind = Some(error.to_string());
                     }
                 }
             }
@@ -82,7 +82,9 @@ impl Programs {
         self.iptables = Some(iptables);
         let listing = nft_table("inet", FIREWALLD)
             .await
-            .inspect_err(|why| tracing::debug!("{why}"))
+            .inspect_err(
+                |error| tracing::debug!(error = %error, "cannot list the table of firewalld"),
+            )
             .ok()
             .flatten();
         let firewalld = listing.map(|listing| {
@@ -115,10 +117,10 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
     let text = run(Path::new("nft"), &args, None)
         .await
-        .inspect_err(|why| tracing::debug!("{why}"))
+        .inspect_err(|error| tracing::debug!(error = %error, "cannot list the rules of nftables"))
         .ok()?;
     let listing = serde_json::from_str(&text)
-        .inspect_err(|why| tracing::debug!("the output of nft -j is not JSON: {why}"))
+        .inspect_err(|error| tracing::debug!(error = %error, "the output of nft -j is not JSON"))
         .ok()?;
     Some(reader::nft::read(&listing, extent))
 }
@@ -164,7 +166,7 @@ async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family])
         .collect()
 }
 
-/// What of these chains, and of what they lead to, is on the way of packets and was not asked for yet.
+/// Returns which of these chains, and of those that they lead to, packets traverse and have not been listed yet.
 fn missing(
     rules: &Rules,
     gates: &[Gate],

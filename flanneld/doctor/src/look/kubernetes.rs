@@ -1,4 +1,4 @@
-//! Where flannel's DaemonSet is: its pods are told, and a node has the names of their logs.
+//! The namespace of flannel's DaemonSet: its pods have it in their environment, and a node has it in the names of their logs.
 
 use super::places::Places;
 use crate::facts::daemon::{Launch, NAMESPACE};
@@ -13,18 +13,18 @@ const CONTAINER: &str = "kube-flannel";
 /// The namespace of the pod that this process runs in; none outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
     let file = run_dir::regular::read(&places.service_account.join("namespace"), 256).ok();
-    let told = file
+    let mounted = file
         .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
         .filter(|name| is_name(name));
     // Without a mounted account, the DaemonSet's variables: it sets both.
-    told.or_else(|| {
+    mounted.or_else(|| {
         std::env::var("POD_NAMESPACE")
             .ok()
             .filter(|name| is_name(name) && std::env::var_os("POD_NAME").is_some())
     })
 }
 
-/// The DaemonSet, as far as a node with kubelet tells.
+/// Returns the DaemonSet, as far as a node with kubelet reveals it.
 pub(super) fn daemon_set(places: &Places) -> Launch {
     let names = std::fs::read_dir(&places.pod_logs)
         .into_iter()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_namespace_is_found_or_assumed() {
+    fn namespace_is_found_or_assumed() {
         let root = tempfile::tempdir().unwrap();
         let of = |name: &str| root.path().join(name);
         let places = Places {

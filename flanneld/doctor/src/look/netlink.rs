@@ -1,4 +1,4 @@
-//! Interfaces, routes and ways, as the kernel tells them.
+//! Interfaces, routes and route lookups from the kernel.
 
 use super::unread::Unread;
 use crate::fact::Fact;
@@ -6,18 +6,18 @@ use crate::facts::host::{Interface, LookupPurpose, NoRoute, Route, RouteLookup};
 use netstate::netlink::host::HostReader;
 use std::net::IpAddr;
 
-/// An address whose way is asked for.
+/// An address whose route is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address.
+    /// The destination address.
     pub to: IpAddr,
-    /// Whose it is.
+    /// The owner of the address, as text.
     pub whose: String,
-    /// What it is.
+    /// The owner of the address, as a kind.
     pub kind: LookupPurpose,
 }
 
-/// Reads all of it. What the kernel does not tell is unavailable, each for itself.
+/// Reads all three. Each is unavailable for itself if the kernel does not answer.
 pub(super) async fn read(
     targets: &[Target],
 ) -> (
@@ -40,7 +40,7 @@ pub(super) async fn read(
     let routes = Fact::from_result(reader.routes(Route::carries).await.map_err(Unread::Routes));
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
     let answers = reader.look_up(&addresses).await;
-    let way = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup {
+    let lookup = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup {
         to: target.to,
         whose: target.whose.clone(),
         kind: target.kind,
@@ -49,7 +49,7 @@ pub(super) async fn read(
     (
         interfaces,
         routes,
-        Fact::Known(targets.iter().zip(answers).map(way).collect()),
+        Fact::Known(targets.iter().zip(answers).map(lookup).collect()),
     )
 }
 
@@ -59,13 +59,13 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[tokio::test]
-    async fn this_host_has_a_loopback_interface_and_a_way_to_itself() {
+    async fn host_has_a_loopback_interface_and_a_route_to_itself() {
         let target = Target {
             to: IpAddr::V4(Ipv4Addr::LOCALHOST),
             whose: "this host".to_owned(),
             kind: LookupPurpose::Peer,
         };
-        let (interfaces, routes, ways) = read(std::slice::from_ref(&target)).await;
+        let (interfaces, routes, lookups) = read(std::slice::from_ref(&target)).await;
         let lo = interfaces
             .known()
             .unwrap()
@@ -82,7 +82,7 @@ mod tests {
             "{lo:?}"
         );
         assert_eq!(
-            ways.known().unwrap()[0].by.as_ref().unwrap().index,
+            lookups.known().unwrap()[0].by.as_ref().unwrap().index,
             lo.index
         );
         assert!(routes.known().is_some());

@@ -1,4 +1,4 @@
-//! How the daemon is told what to do, read without it: the file of its options, and its unit.
+//! The options of the daemon, read without it: from the file of its options, and from its unit.
 
 use super::places::Places;
 use crate::facts::argument::{Argument, on_command_line};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Longer files are not ours.
-const LIMIT: u64 = 256 * 1024;
+const MAX_FILE: u64 = 256 * 1024;
 
 /// The options that can be found, by flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads them. Secrets are read and never kept.
+    /// Reads the options. Secrets are not kept.
     pub fn read(places: &Places) -> Self {
         let text = |path: &std::path::Path| {
-            let bytes = run_dir::regular::read(path, LIMIT).ok()?;
+            let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
         let mut unit = places
@@ -62,7 +62,7 @@ impl Options {
                 );
             }
         }
-        // A flag wins over a variable.
+        // A flag takes precedence over a variable.
         let command = unit.replace("\\\n", " ");
         let mut lines: Vec<&str> = command
             .lines()
@@ -102,7 +102,7 @@ impl Options {
         Self { values, arguments }
     }
 
-    /// The value of a flag.
+    /// Returns the value of a flag.
     pub fn get(&self, flag: &str) -> Option<&str> {
         self.values
             .get(flag)
@@ -110,7 +110,7 @@ impl Options {
             .filter(|value| !value.is_empty())
     }
 
-    /// The store, and those of its addresses that need no name server.
+    /// Returns the store as text, and those of its addresses that need no name server.
     pub fn store(&self) -> (String, Vec<IpAddr>) {
         if let Some(folder) = self.get("subnet-dir") {
             return (format!("the directory {folder}"), Vec::new());
@@ -134,7 +134,7 @@ impl Options {
                 .ok()
                 .or_else(|| host.trim_matches(['[', ']']).parse().ok())
         };
-        // Credentials in an address are nobody's business.
+        // Credentials in an address are not shown.
         let shown = |endpoint: &str| {
             endpoint
                 .rsplit_once('@')

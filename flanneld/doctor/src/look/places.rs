@@ -7,11 +7,11 @@ use std::path::PathBuf;
 pub struct Places {
     /// The options of the daemon under systemd.
     pub options: PathBuf,
-    /// The units of the daemon; the first that is there counts.
+    /// The units of the daemon; the first that exists applies.
     pub units: Vec<PathBuf>,
     /// What administrators add to the unit.
     pub drop_ins: PathBuf,
-    /// The CNI configurations.
+    /// The folder of the CNI configurations.
     pub cni: PathBuf,
     /// The addresses that host-local keeps.
     pub ipam: PathBuf,
@@ -21,11 +21,11 @@ pub struct Places {
     pub other_runtimes: Vec<PathBuf>,
     /// The options that mk-docker-opts.sh makes for Docker.
     pub docker: PathBuf,
-    /// kubelet's folder.
+    /// The folder of kubelet, which exists on nodes of Kubernetes.
     pub kubelet: PathBuf,
-    /// The name servers.
+    /// The file with the name servers.
     pub resolv: PathBuf,
-    /// What a pod is told of its account, in a pod.
+    /// The folder with a pod's service account, in a pod.
     pub service_account: PathBuf,
     /// The logs of a node's pods.
     pub pod_logs: PathBuf,

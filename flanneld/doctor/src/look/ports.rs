@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// The process that has a port of this network namespace, by name and pid; `None` if it cannot be told (another user's, another namespace's).
+/// Returns the process that uses a port of this network namespace, by name and pid; `None` if it cannot be determined (another user's, another
+/// namespace's).
 pub fn owner(port: u16, udp: bool) -> Option<String> {
     let tables = if udp {
         ["udp", "udp6"]
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_found_by_its_port() {
+    fn process_is_found_by_its_port() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let listener = std::net::TcpListener::bind("[::1]:0").unwrap();
         let us = format!("(pid {})", std::process::id());

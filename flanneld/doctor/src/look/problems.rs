@@ -1,9 +1,9 @@
-//! What the daemon's problems tell of the host: the ports that others have, and the kernel modules that are missing.
+//! Facts about the host from the daemon's problems: ports that other programs use, and missing kernel modules.
 
 use crate::facts::host::{Module, Port};
 use types::{Detail, Problem};
 
-/// The kernel modules that a problem says are missing, each once.
+/// Returns the kernel modules that are missing according to a problem, each once.
 pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     for part in problem.all() {
@@ -19,7 +19,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     found
 }
 
-/// The ports that a problem says are taken, each once, with the process that has it now.
+/// Returns the ports that are taken according to a problem, each once, with the process that uses it now.
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {

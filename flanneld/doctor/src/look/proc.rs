@@ -1,4 +1,4 @@
-//! What /proc and /etc tell.
+//! Facts from /proc and /etc.
 
 use super::unread::Unread;
 use crate::fact::Fact;
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The value of rp_filter that drops packets that come in by another way than answers would go.
-const STRICT: i64 = 1;
+/// The value of rp_filter that drops packets that arrive on another interface than answers would leave by.
+const RP_FILTER_STRICT: i64 = 1;
 
-/// A value below /proc/sys.
+/// Reads a number below /proc/sys.
 fn sysctl(path: &str) -> Option<i64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(path))
         .ok()?
@@ -29,7 +29,7 @@ pub fn is_strict(device: &str) -> bool {
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
         .unwrap_or(0)
         .max(all)
-        == STRICT
+        == RP_FILTER_STRICT
 }
 
 /// Whether the module br_netfilter is loaded.
@@ -90,7 +90,7 @@ fn learned(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(device).collect()
 }
 
-/// The programs that manage networks on this host, as their runtime folders tell: what changes others' objects most often.
+/// Returns the programs that manage networks on this host, by their runtime folders. They change objects of others most often.
 pub fn network_managers() -> Vec<String> {
     let known = [
         ("/run/NetworkManager", "NetworkManager"),
@@ -103,14 +103,14 @@ pub fn network_managers() -> Vec<String> {
         .collect()
 }
 
-/// This host's name.
+/// Returns the hostname.
 pub(super) fn hostname() -> String {
     nix::unistd::gethostname()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
 }
 
-/// The name servers.
+/// Reads the name servers of a resolv.conf.
 pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     match std::fs::read_to_string(file) {
         Ok(text) => Fact::Known(
@@ -123,14 +123,14 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     }
 }
 
-/// The table of connections.
+/// Reads the fill of the table of connections.
 pub(super) fn conntrack() -> Fact<Fill> {
     let pair =
         number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
 }
 
-/// The limits on neighbours.
+/// Reads the limits on neighbours.
 pub(super) fn neighbours() -> Fact<Neighbours> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let major: Option<u32> = release
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_of_routers_are_told_by_their_flags() {
+    fn routes_of_routers_are_recognised_by_their_flags() {
         let none = "00000000000000000000000000000000";
         let line = |flags: &str, device: &str| {
             format!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sysctls_are_those_of_this_namespace() {
+    fn sysctls_are_of_this_network_namespace() {
         assert!(
             sysctls("lo").ip_forward.is_some()
                 && matches!(conntrack(), Fact::Known(_) | Fact::Absent)

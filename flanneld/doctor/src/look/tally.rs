@@ -1,26 +1,26 @@
-//! What a counter of the kernel gained lately, however often somebody looks.
+//! The recent gain of a counter of the kernel, however often it is read.
 
 use crate::facts::host::Checksums;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long what was counted is remembered: longer than the pause between two questions to a peer that answers ping alone, so that a fault
-/// that lasts is seen at every look, and one burst is not told for ever.
-const MEMORY: Duration = Duration::from_secs(120);
-/// Looks that follow each other faster are not remembered one by one.
-const STEP: Duration = Duration::from_secs(1);
+/// How long samples are kept: longer than the pause between two questions to a peer that answers only ping, so that a fault
+/// that lasts is seen at every read, and one burst is not reported for ever.
+const SAMPLE_LIFETIME: Duration = Duration::from_secs(120);
+/// The shortest time between two samples that are kept.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Checksum errors, as they were counted at earlier looks.
+/// Samples of the counters of checksum errors.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The first one is what is counted from.
+    /// The first sample is the base of the gain.
     looks: VecDeque<(Duration, Checksums)>,
 }
 
 impl Tally {
-    /// What was counted in the last minutes; nothing at the first look. `at` is on any clock that does not go back.
+    /// Returns the gain of the last minutes; none at the first read. `at` is on any monotonic clock.
     pub(super) fn gained(&mut self, at: Duration, now: Checksums) -> Checksums {
-        // The counters of another network namespace, or of a kernel that began anew.
+        // The counters of another network namespace, or of a kernel that was reset.
         if self
             .looks
             .back()
@@ -31,14 +31,14 @@ impl Tally {
         while self
             .looks
             .get(1)
-            .is_some_and(|(second, _)| at.saturating_sub(*second) >= MEMORY)
+            .is_some_and(|(second, _)| at.saturating_sub(*second) >= SAMPLE_LIFETIME)
         {
             self.looks.pop_front();
         }
         if self
             .looks
             .back()
-            .is_none_or(|(last, _)| at.saturating_sub(*last) >= STEP)
+            .is_none_or(|(last, _)| at.saturating_sub(*last) >= SAMPLE_INTERVAL)
         {
             self.looks.push_back((at, now));
         }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_seen_for_two_minutes_whoever_looks() {
+    fn burst_is_seen_by_every_reader_for_two_minutes() {
         let mut tally = Tally::default();
         let mut look = |milliseconds: u64, udp| {
             tally
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn it_remembers_a_look_a_second_at_most() {
+    fn tally_keeps_at_most_one_sample_a_second() {
         let mut tally = Tally::default();
         for number in 0..100_000 {
             tally.gained(

@@ -10,15 +10,15 @@ use types::problem::{Coded, text};
 /// Why something of this host could not be read.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// A file.
+    /// A file cannot be read.
     File(PathBuf, io::Error),
-    /// A folder.
+    /// A folder cannot be read.
     Folder(PathBuf, io::Error),
     /// The kernel provides no netlink socket.
     Netlink(KernelError),
-    /// The interfaces.
+    /// The interfaces cannot be listed.
     Interfaces(KernelError),
-    /// The routes.
+    /// The routes cannot be listed.
     Routes(KernelError),
 }
 

@@ -92,7 +92,7 @@ pub(super) fn named_by(flag: &str) -> Choice {
     }
 }
 
-/// What a daemon says at its end.
+/// The exit report of a daemon.
 pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
     Fact::Known(ExitReport {
         at: None,
@@ -111,13 +111,13 @@ fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
     facts.daemon.exit_report = exit_report(detail, text);
 }
 
-/// VirtualBox's NAT on the interface that was chosen, and a host-only one beside it.
+/// VirtualBox's NAT on the interface that was chosen, and a host-only network on another one.
 pub(super) fn behind_nat(facts: &mut Facts) {
     named(facts, "eth0").addresses = vec![address("10.0.2.15/24")];
     inside(&mut facts.kubernetes).internal.clear();
     let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
     routes[0].via = Some("10.0.2.2".parse().unwrap());
-    inside(&mut facts.host.ways)[0].by = Ok(RouteAnswer {
+    inside(&mut facts.host.lookups)[0].by = Ok(RouteAnswer {
         index: 5,
         source: Some("198.51.100.1".parse().unwrap()),
     });
@@ -489,7 +489,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("tunnel-loop", |facts| {
         let (to, whose) = ("10.244.200.2".parse().unwrap(), "node-2".to_owned());
-        inside(&mut facts.host.ways).push(RouteLookup {
+        inside(&mut facts.host.lookups).push(RouteLookup {
             to,
             whose,
             kind: LookupPurpose::Peer,
@@ -643,7 +643,7 @@ pub(super) fn withhold(facts: &mut Facts, need: Need) {
         Need::Network => facts.network = Fact::unavailable(WHY),
         Need::Interfaces => host.interfaces = Fact::unavailable(WHY),
         Need::Routes => host.routes = Fact::unavailable(WHY),
-        Need::RouteLookups => host.ways = Fact::unavailable(WHY),
+        Need::RouteLookups => host.lookups = Fact::unavailable(WHY),
         Need::Sysctls => host.sysctls = Fact::unavailable(WHY),
         Need::Firewalls => host.firewalls = Fact::unavailable(WHY),
         Need::Ports => host.ports = Fact::unavailable(WHY),

@@ -22,7 +22,7 @@ fn ended() -> Facts {
 }
 
 #[test]
-fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
+fn cause_of_an_exit_ends_with_the_restart_command() {
     let spoils: [(&str, Spoil); 4] = [
         ("config", |facts| {
             facts.store.config = Fact::Known(problem(
@@ -79,7 +79,7 @@ fn what_ended_the_daemon_is_named_with_what_starts_it_again() {
 }
 
 #[test]
-fn a_missing_configuration_has_a_command_that_puts_one_there() {
+fn missing_configuration_has_a_command_that_creates_it() {
     let command = |detail| {
         let mut facts = healthy();
         facts.store.config = Fact::Known(problem(detail, "put it there with `reboot`"));
@@ -119,7 +119,7 @@ fn a_missing_configuration_has_a_command_that_puts_one_there() {
 }
 
 #[test]
-fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_known() {
+fn commands_take_the_options_of_the_unit() {
     let mut facts = healthy();
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
         reasons.insert(
@@ -135,7 +135,7 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
             "systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld flannelctl leases --long"
         ]
     );
-    // A unit of Go flannel's names the store on its command line. A password in it is told nowhere.
+    // A unit of Go flannel names the store on its command line. A password in it is not shown.
     let words = [
         "-etcd-endpoints=https://192.0.2.1:2379",
         "--etcd-prefix",
@@ -153,6 +153,10 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
         on_command_line(["--etcd-endpoints=https://root:secret@192.0.2.1:2379".to_owned()])
             .is_empty()
     );
+}
+
+#[test]
+fn ipam_command_frees_nothing_without_a_known_runtime() {
     let mut facts = healthy();
     CASES
         .iter()
@@ -170,7 +174,7 @@ fn commands_read_the_options_as_systemd_does_and_free_nothing_where_nothing_is_k
 }
 
 #[test]
-fn a_clone_gets_an_identity_where_it_has_it_from() {
+fn clone_gets_its_identity_from_a_variable() {
     let mut facts = ended();
     facts.daemon.exit_report = exit_report(
         Detail::IdentityInUse {
@@ -191,7 +195,7 @@ fn a_clone_gets_an_identity_where_it_has_it_from() {
 }
 
 #[test]
-fn an_interface_that_is_gone_explains_what_it_cuts_off() {
+fn missing_interface_explains_silent_peers_and_store() {
     let mut facts = healthy();
     facts.store.trouble = Fact::Known(of_store(StoreCause::NoRoute, "no route to host"));
     if let Fact::Known(mesh) = &mut facts.mesh {
@@ -211,7 +215,7 @@ fn an_interface_that_is_gone_explains_what_it_cuts_off() {
 
 /// A look at all routes for each of them would take minutes.
 #[test]
-fn ten_thousand_routes_are_looked_through_once() {
+fn ten_thousand_routes_are_scanned_once() {
     let net = |number: u32| {
         format!("10.{}.{}.0/24", 64 + number / 256, number % 256)
             .parse::<ipnet::Ipv4Net>()
@@ -249,7 +253,7 @@ fn ten_thousand_routes_are_looked_through_once() {
 }
 
 #[test]
-fn a_taken_port_explains_what_needs_it() {
+fn taken_port_explains_the_failure_of_its_user() {
     let taken = |number, purpose| {
         let mut facts = healthy();
         facts.host.ports = Fact::Known(vec![Port {
@@ -274,7 +278,7 @@ fn a_taken_port_explains_what_needs_it() {
 }
 
 #[test]
-fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
+fn taken_tunnel_port_names_the_key_of_its_backend() {
     let mut facts = healthy();
     facts.host.ports = Fact::Known(vec![Port {
         number: 51820,
@@ -310,7 +314,7 @@ fn a_taken_tunnel_port_is_looked_for_where_its_backend_has_it() {
 }
 
 #[test]
-fn programs_are_kept_from_what_they_change_and_from_no_more() {
+fn drift_remedy_restricts_only_the_program_that_interferes() {
     let commands = |program: &str, kind| {
         let mut facts = healthy();
         let object = "x".to_owned();
@@ -346,7 +350,7 @@ fn programs_are_kept_from_what_they_change_and_from_no_more() {
 }
 
 #[test]
-fn a_store_that_refuses_is_told_with_what_helps() {
+fn store_failure_names_its_cause_and_remedy() {
     let of = |causes: &[StoreCause]| {
         let mut facts = healthy();
         let parts = causes

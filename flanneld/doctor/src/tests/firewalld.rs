@@ -10,7 +10,7 @@ use crate::firewalls::{Firewalld, Firewalls};
 use crate::surroundings::Surroundings;
 use traffic_rules::reader::nft::{self, Extent};
 
-/// A table like firewalld's: what sends packets to a zone on their way in and through, and what the zone `public` lets in and through.
+/// A table like firewalld's: rules that send packets of INPUT and FORWARD to a zone, and the rules of the zone `public` for both.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
     let steps = |name: &str| {
         format!(
@@ -103,7 +103,7 @@ const SOURCES: [&str; 2] = [
 const USUAL: &str = "tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept;";
 
 #[test]
-fn what_is_refused_is_named_with_the_commands() {
+fn firewalld_refusals_are_reported_with_commands() {
     let found = found_in(&table("", "", USUAL, ""), &around(&[]));
     assert_eq!(
         found[0].remedy.commands,
@@ -138,7 +138,7 @@ fn what_is_refused_is_named_with_the_commands() {
 }
 
 #[test]
-fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
+fn port_is_open_by_range_zone_or_source() {
     for open in [
         "udp dport 8000-9000 accept",
         "udp dport { 53, 8472 } accept",
@@ -179,7 +179,7 @@ fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
         ),
         ["port"]
     );
-    // Some of the nodes: who may be a node's neighbour and who not is not flannel's to say.
+    // Only some of the nodes: flannel does not decide which hosts may be neighbours of a node.
     assert_eq!(
         refused(
             "ip saddr 192.0.2.2 goto filter_IN_trusted",
@@ -192,7 +192,7 @@ fn a_port_may_be_let_in_by_a_range_a_zone_or_a_source() {
 }
 
 #[test]
-fn pods_may_be_forwarded_by_devices_or_wider_networks() {
+fn pods_are_forwarded_by_devices_or_wider_networks() {
     let port = "udp dport 8472 accept";
     let devices = "iifname { \"cni0\", \"flannel.1\", \"flannel-v6.1\" } goto filter_FWD_trusted";
     assert_eq!(refused("", devices, port, ""), [""; 0]);
@@ -241,7 +241,7 @@ fn pods_may_be_forwarded_by_devices_or_wider_networks() {
 }
 
 #[test]
-fn no_listing_panics() {
+fn firewalld_listing_never_panics() {
     let network = network();
     for text in [
         "null",

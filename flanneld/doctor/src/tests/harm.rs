@@ -1,4 +1,4 @@
-//! What is typed does no harm, and what is gone after a reboot says so.
+//! Commands do no harm, and a note says which changes do not survive a reboot.
 
 use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
 use super::healthy::{address, healthy, path};
@@ -75,7 +75,7 @@ fn is_fleeting(command: &str) -> bool {
         || command.starts_with("ethtool -K")
 }
 
-/// Whether a line makes a change outlive a reboot, or says that it does not.
+/// Returns whether a line makes a change survive a reboot, or notes that it does not.
 fn is_lasting(line: &str) -> bool {
     line.starts_with("# ")
         || [
@@ -89,7 +89,7 @@ fn is_lasting(line: &str) -> bool {
 }
 
 #[test]
-fn each_change_that_a_reboot_undoes_is_followed_by_what_lasts() {
+fn volatile_command_is_followed_by_a_lasting_one() {
     for finding in everything() {
         let commands = &finding.remedy.commands;
         for (number, command) in commands
@@ -141,7 +141,7 @@ fn no_command_is_known_to_harm() {
 
 /// Notes are comments for a shell, and come last: a log joins all lines by semicolons.
 #[test]
-fn a_note_is_a_comment_after_the_commands_that_it_is_about() {
+fn note_is_a_comment_after_its_commands() {
     let mut notes = 0;
     for finding in everything() {
         let first = finding
@@ -168,14 +168,14 @@ fn a_note_is_a_comment_after_the_commands_that_it_is_about() {
     assert!(notes > 4, "{notes}");
 }
 
-/// Peers that are silent on the way of the chosen interface, while the store is reached by another one.
+/// Peers that are silent on the chosen interface, while the store is reached through another one.
 fn silent_beside_the_store() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    let Fact::Known(ways) = &mut facts.host.ways else {
-        panic!("ways")
+    let Fact::Known(lookups) = &mut facts.host.lookups else {
+        panic!("lookups")
     };
-    ways[0].by = Ok(RouteAnswer {
+    lookups[0].by = Ok(RouteAnswer {
         index: 5,
         source: Some("198.51.100.1".parse().unwrap()),
     });
@@ -189,7 +189,7 @@ fn silent_beside_the_store() -> Facts {
 }
 
 #[test]
-fn an_interface_is_not_left_on_the_word_of_silence_alone() {
+fn silence_alone_does_not_change_the_interface() {
     let mut facts = silent_beside_the_store();
     for named in [false, true] {
         facts.daemon.choice = Fact::Known(Choice {
@@ -215,7 +215,7 @@ fn an_interface_is_not_left_on_the_word_of_silence_alone() {
         // A risk explains nothing: the peers may be off.
         assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
     }
-    // One that is behind NAT by its marks is left, whoever named it.
+    // An interface with the marks of NAT is replaced, whatever named it.
     facts.kubernetes = healthy().kubernetes;
     behind_nat(&mut facts);
     let finding = only(&facts, "wrong-interface");
@@ -226,7 +226,7 @@ fn an_interface_is_not_left_on_the_word_of_silence_alone() {
 }
 
 #[test]
-fn an_address_that_another_node_publishes_moves_no_interface_without_nat() {
+fn published_address_changes_the_interface_only_behind_nat() {
     let mut facts = silent_beside_the_store();
     let text = "10.244.9.0/24 publishes 192.0.2.1".to_owned();
     facts.leases.refused = Fact::Known(vec![Refused {
@@ -268,7 +268,7 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
 }
 
 #[test]
-fn one_peer_with_a_small_mtu_is_mended_there() {
+fn small_mtu_of_one_peer_is_fixed_there() {
     let finding = only(&with_mtu(&[Some(1350), None, None, None]), "mtu");
     assert_eq!(
         (
@@ -287,7 +287,7 @@ fn one_peer_with_a_small_mtu_is_mended_there() {
 }
 
 #[test]
-fn a_network_that_is_small_to_all_peers_is_configured_so() {
+fn small_mtu_of_all_peers_is_configured() {
     let mut facts = with_mtu(&[Some(1350), Some(1360)]);
     let finding = only(&facts, "mtu");
     let text = finding.remedy.commands.join("\n");
@@ -304,7 +304,7 @@ fn a_network_that_is_small_to_all_peers_is_configured_so() {
             && seen.text.contains(&said("mtu", "reboot"))),
         "{finding:?}"
     );
-    // A peer that does not answer at all says nothing of MTUs.
+    // A peer that does not answer proves nothing about MTUs.
     let Fact::Known(mesh) = &mut facts.mesh else {
         panic!("mesh")
     };
@@ -330,7 +330,7 @@ fn a_network_that_is_small_to_all_peers_is_configured_so() {
 
 /// The command keeps what else stands in the configuration, and writes nothing where it read nothing.
 #[test]
-fn the_mtu_is_put_into_the_configuration_and_nothing_else() {
+fn mtu_command_changes_only_the_mtu() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = with_mtu(&[Some(1350)]);
     facts.store.access = Access::Directory(folder.path().to_owned());
@@ -366,7 +366,7 @@ fn the_mtu_is_put_into_the_configuration_and_nothing_else() {
 }
 
 #[test]
-fn a_clone_keeps_its_machine_id_and_is_told_of_it() {
+fn clone_keeps_its_machine_id_with_a_note() {
     let mut facts = healthy();
     facts.daemon.running = Fact::Known(false);
     facts.daemon.exit_report = exit_report(
@@ -388,7 +388,7 @@ fn a_clone_keeps_its_machine_id_and_is_told_of_it() {
 }
 
 #[test]
-fn addresses_are_not_freed_while_pods_on_the_bridge_may_have_them() {
+fn addresses_stay_while_bridge_pods_may_use_them() {
     let mut facts = healthy();
     CASES
         .iter()
@@ -426,7 +426,7 @@ fn addresses_are_not_freed_while_pods_on_the_bridge_may_have_them() {
 
 /// Each folder of a runtime is asked, and nothing is freed where one of them is gone meanwhile.
 #[test]
-fn an_address_is_freed_if_no_runtime_has_its_container() {
+fn address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();
     let (kept, first, second) = (
         root.path().join("kept"),
@@ -478,7 +478,7 @@ fn an_address_is_freed_if_no_runtime_has_its_container() {
 }
 
 #[test]
-fn docker_is_restarted_for_an_address_that_flannel_gave_it_and_for_no_other() {
+fn docker_is_restarted_only_for_an_address_of_flannel() {
     let mut facts = healthy();
     let Fact::Known(interfaces) = &mut facts.host.interfaces else {
         panic!("interfaces")
@@ -499,7 +499,7 @@ fn docker_is_restarted_for_an_address_that_flannel_gave_it_and_for_no_other() {
 }
 
 #[test]
-fn a_route_of_several_ways_is_shown_and_not_rewritten() {
+fn multipath_route_is_shown_and_not_rewritten() {
     let mut facts = healthy();
     let Fact::Known(routes) = &mut facts.host.routes else {
         panic!("routes")
@@ -531,7 +531,7 @@ fn a_route_of_several_ways_is_shown_and_not_rewritten() {
 }
 
 #[test]
-fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
+fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     let mut facts = healthy();
     facts.store.access = Access::Etcd(Etcd {
         endpoints: vec![
@@ -569,7 +569,7 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
             finding.remedy.on,
             "a machine with etcdctl and these files, such as this node"
         );
-        // Within a pipeline nobody sees that etcdctl asks for the password.
+        // Within a pipeline the prompt of etcdctl for the password is not visible.
         let is_asked =
             finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
         assert_eq!(
@@ -593,7 +593,7 @@ fn etcdctl_is_told_what_the_daemon_knows_and_no_password() {
 
 /// The unit of a package stays as it is; what is written applies over it and over earlier additions.
 #[test]
-fn an_argument_of_the_unit_is_replaced_in_a_drop_in() {
+fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name);
     let unit = "[Unit]\nDescription=x\n[Service]\nExecStart=/bin/flanneld --ip-masq \\\n  --iface=eth0 \\\n  --v=1\nRestart=always\n[Install]\nWantedBy=x\n";
@@ -678,7 +678,7 @@ fn a_pod_that_cannot_write_sysctls_is_not_told_to() {
 }
 
 #[test]
-fn kubelet_is_given_one_address() {
+fn kubelet_gets_one_address() {
     let mut facts = healthy();
     CASES
         .iter()
@@ -746,7 +746,7 @@ fn a_silent_peer_is_not_declared_off_and_nothing_of_it_is_deleted_unasked() {
 }
 
 #[test]
-fn a_module_is_loaded_at_the_next_boot_as_well() {
+fn module_is_also_loaded_at_the_next_boot() {
     let mut facts = healthy();
     facts.host.modules = Fact::Known(vec![Module {
         name: "vxlan".to_owned(),
@@ -762,7 +762,7 @@ fn a_module_is_loaded_at_the_next_boot_as_well() {
 }
 
 #[test]
-fn the_configuration_of_a_network_that_has_devices_here_is_not_set_aside() {
+fn configuration_of_a_network_with_devices_stays() {
     let mut facts = healthy();
     let object = |object: &ForeignObject| Foreign {
         program: "Calico".to_owned(),

@@ -80,6 +80,21 @@ pub(super) fn peer(name: &str, number: u8) -> Peer {
 }
 
 pub(super) fn healthy() -> Facts {
+    Facts {
+        backends: backends::profiles(),
+        network: Fact::Known(network()),
+        host: host(),
+        daemon: daemon(),
+        store: store(),
+        leases: leases(),
+        mesh: Fact::Known(mesh()),
+        wireguard: Fact::Absent,
+        pods: pods(),
+        kubernetes: Fact::Known(kubernetes()),
+    }
+}
+
+fn interfaces() -> Vec<Interface> {
     let lo = Interface {
         loopback: true,
         ..interface(1, "lo", &["127.0.0.1/8", "::1/128"])
@@ -111,21 +126,25 @@ pub(super) fn healthy() -> Facts {
         kind: "bridge".to_owned(),
         ..interface(7, "docker0", &["172.17.0.1/16"])
     };
+    vec![lo, eth0, flannel, cni0, eth1, veth, docker]
+}
+
+fn host() -> Host {
     let route = |to: &str, via: Option<&str>, index, protocol| Route {
         via: via.map(|via| via.parse().unwrap()),
         index: Some(index),
         protocol,
         ..Route::new(to.parse().unwrap())
     };
-    let host = Host {
+    Host {
         name: "node-1".to_owned(),
-        interfaces: Fact::Known(vec![lo, eth0, flannel, cni0, eth1, veth, docker]),
+        interfaces: Fact::Known(interfaces()),
         routes: Fact::Known(vec![
             route("0.0.0.0/0", Some("192.0.2.254"), 2, 16),
             route("10.244.2.0/24", Some("10.244.2.0"), 3, 241),
             route("10.244.3.0/24", Some("10.244.3.0"), 3, 3),
         ]),
-        ways: Fact::Known(vec![RouteLookup {
+        lookups: Fact::Known(vec![RouteLookup {
             to: "192.0.2.250".parse().unwrap(),
             whose: "the store".to_owned(),
             kind: LookupPurpose::Store,
@@ -160,7 +179,90 @@ pub(super) fn healthy() -> Facts {
         checksums: Fact::Known(Checksums::default()),
         foreign: Fact::Known(Vec::new()),
         daemons: Fact::Known(1),
-    };
+    }
+}
+
+fn network() -> Network {
+    Network {
+        networks: subnets("10.244.0.0/16", "fd10:244::/48"),
+        own: own(),
+        backend: backends::profile("vxlan"),
+        encapsulation: Some(Encapsulation::udp(8472)),
+        vni: Some(1),
+        mtu: Some(1450),
+        nftables: false,
+        forward: true,
+    }
+}
+
+fn daemon() -> Daemon {
+    Daemon {
+        running: Fact::Known(true),
+        young: false,
+        exit_report: Fact::Absent,
+        silent: Fact::Known(Vec::new()),
+        reasons: Fact::Known(std::collections::BTreeMap::new()),
+        choice: Fact::Known(Choice {
+            interface: "eth0".to_owned(),
+            addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+            why: "the default route's".to_owned(),
+            flag: None,
+            named: false,
+        }),
+        launch: Launch::Systemd,
+        arguments: Vec::new(),
+        id_given: false,
+        subnet_file: "/run/flannel/subnet.env".into(),
+        drift: Fact::Known(Vec::new()),
+        kernel_trouble: Fact::Absent,
+        pods: Fact::Known(vec![DaemonPod {
+            name: "kube-flannel-ds-1".to_owned(),
+            owner: Some("DaemonSet/kube-flannel-ds".to_owned()),
+            labels: [("app", "flannel"), ("k8s-app", "flannel")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            charted: false,
+        }]),
+    }
+}
+
+fn store() -> Store {
+    Store {
+        place: "etcd at http://192.0.2.250:2379".to_owned(),
+        addresses: vec!["192.0.2.250".parse().unwrap()],
+        access: Access::Etcd(Etcd {
+            endpoints: vec!["http://192.0.2.250:2379".to_owned()],
+            prefix: "/coreos.com/network".to_owned(),
+            ..Etcd::default()
+        }),
+        trouble: Fact::Absent,
+        config: Fact::Absent,
+    }
+}
+
+fn leases() -> Leases {
+    Leases {
+        own: Fact::Known(Own {
+            ends_in: Some(80_000),
+            ..Own::default()
+        }),
+        vtep: Fact::Known(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())),
+        peers: Fact::Known(vec![peer("node-2", 2), peer("node-3", 3)]),
+        refused: Fact::Known(Vec::new()),
+    }
+}
+
+fn mesh() -> Mesh {
+    Mesh {
+        paths: vec![
+            path("node-2", "10.244.2.0/24", "192.0.2.2"),
+            path("node-3", "10.244.3.0/24", "192.0.2.3"),
+        ],
+        port: 8473,
+    }
+}
+
+fn pods() -> Pods {
     let file = |name: &str, flannel| CniFile {
         name: name.to_owned(),
         flannel,
@@ -171,107 +273,40 @@ pub(super) fn healthy() -> Facts {
         container: "c1".to_owned(),
         gone: Some(false),
     };
-    Facts {
-        backends: backends::profiles(),
-        network: Fact::Known(Network {
-            networks: subnets("10.244.0.0/16", "fd10:244::/48"),
-            own: own(),
-            backend: backends::profile("vxlan"),
-            encapsulation: Some(Encapsulation::udp(8472)),
-            vni: Some(1),
+    Pods {
+        env: Fact::Known(Env {
+            networks: Some(subnets("10.244.0.0/16", "fd10:244::/48")),
+            subnets: Some(own()),
             mtu: Some(1450),
-            nftables: false,
-            forward: true,
+            ..Env::default()
         }),
-        host,
-        daemon: Daemon {
-            running: Fact::Known(true),
-            young: false,
-            exit_report: Fact::Absent,
-            silent: Fact::Known(Vec::new()),
-            reasons: Fact::Known(std::collections::BTreeMap::new()),
-            choice: Fact::Known(Choice {
-                interface: "eth0".to_owned(),
-                addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
-                why: "the default route's".to_owned(),
-                flag: None,
-                named: false,
-            }),
-            launch: Launch::Systemd,
-            arguments: Vec::new(),
-            id_given: false,
-            subnet_file: "/run/flannel/subnet.env".into(),
-            drift: Fact::Known(Vec::new()),
-            kernel_trouble: Fact::Absent,
-            pods: Fact::Known(vec![DaemonPod {
-                name: "kube-flannel-ds-1".to_owned(),
-                owner: Some("DaemonSet/kube-flannel-ds".to_owned()),
-                labels: [("app", "flannel"), ("k8s-app", "flannel")]
-                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                    .into(),
-                charted: false,
-            }]),
-        },
-        store: Store {
-            place: "etcd at http://192.0.2.250:2379".to_owned(),
-            addresses: vec!["192.0.2.250".parse().unwrap()],
-            access: Access::Etcd(Etcd {
-                endpoints: vec!["http://192.0.2.250:2379".to_owned()],
-                prefix: "/coreos.com/network".to_owned(),
-                ..Etcd::default()
-            }),
-            trouble: Fact::Absent,
-            config: Fact::Absent,
-        },
-        leases: Leases {
-            own: Fact::Known(Own {
-                ends_in: Some(80_000),
-                ..Own::default()
-            }),
-            vtep: Fact::Known(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())),
-            peers: Fact::Known(vec![peer("node-2", 2), peer("node-3", 3)]),
-            refused: Fact::Known(Vec::new()),
-        },
-        mesh: Fact::Known(Mesh {
-            paths: vec![
-                path("node-2", "10.244.2.0/24", "192.0.2.2"),
-                path("node-3", "10.244.3.0/24", "192.0.2.3"),
+        cni: Fact::Known(Cni {
+            folder: "/etc/cni/net.d".into(),
+            files: vec![
+                file("10-flannel.conflist", true),
+                file("87-podman.conflist", false),
             ],
-            port: 8473,
+            expected: true,
         }),
-        wireguard: Fact::Absent,
-        pods: Pods {
-            env: Fact::Known(Env {
-                networks: Some(subnets("10.244.0.0/16", "fd10:244::/48")),
-                subnets: Some(own()),
-                mtu: Some(1450),
-                ..Env::default()
-            }),
-            cni: Fact::Known(Cni {
-                folder: "/etc/cni/net.d".into(),
-                files: vec![
-                    file("10-flannel.conflist", true),
-                    file("87-podman.conflist", false),
-                ],
-                expected: true,
-            }),
-            ipam: Fact::Known(vec![Ipam {
-                folder: "/var/lib/cni/networks/cbr0".into(),
-                kept: vec![kept],
-                running: vec!["/run/containers".into()],
-                ports: Some(1),
-            }]),
-            docker: Fact::Absent,
-        },
-        kubernetes: Fact::Known(Kubernetes {
-            node: "node-1".into(),
-            pod_cidrs: Some(vec!["10.244.1.0/24".to_owned()]),
-            cluster_cidr: None,
-            internal: vec!["192.0.2.1".parse().unwrap()],
-            refusal: None,
-            server: Some("192.0.2.250".parse().unwrap()),
-            service: Some("10.96.0.1".parse().unwrap()),
-            by_service_unanswered: false,
-        }),
+        ipam: Fact::Known(vec![Ipam {
+            folder: "/var/lib/cni/networks/cbr0".into(),
+            kept: vec![kept],
+            running: vec!["/run/containers".into()],
+            ports: Some(1),
+        }]),
+        docker: Fact::Absent,
+    }
+}
+
+fn kubernetes() -> Kubernetes {
+    Kubernetes {
+        node: "node-1".into(),
+        pod_cidrs: Some(vec!["10.244.1.0/24".to_owned()]),
+        cluster_cidr: None,
+        internal: vec!["192.0.2.1".parse().unwrap()],
+        refusal: None,
+        server: Some("192.0.2.250".parse().unwrap()),
+        service: Some("10.96.0.1".parse().unwrap()),
+        by_service_unanswered: false,
     }
 }

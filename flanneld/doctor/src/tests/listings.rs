@@ -140,15 +140,20 @@ fn seen(network: &Network, saved: &str) -> Vec<String> {
     plain
 }
 
-#[test]
-fn sysctls_are_named_for_the_families_in_use() {
-    let bad = Sysctls {
+/// All off that this network needs.
+fn all_off() -> Sysctls {
+    Sysctls {
         ip_forward: Some(0),
         v6_forwarding: Some(0),
         call_iptables: Some(0),
         call_ip6tables: Some(0),
         ..sysctls()
-    };
+    }
+}
+
+#[test]
+fn sysctls_are_named_for_the_families_in_use() {
+    let bad = all_off();
     assert_eq!(
         checks(&network(), &bad),
         [
@@ -191,6 +196,12 @@ fn sysctls_are_named_for_the_families_in_use() {
         "ip-forward: net.ipv4.ip_forward is 0: this node forwards no IPv4 packets between pods and other nodes; flanneld sets it if it is started with \
          --set-sysctls; remedy: sysctl -w net.ipv4.ip_forward=1; echo 'net.ipv4.ip_forward = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
     );
+}
+
+#[test]
+fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
+    let bad = all_off();
+    let facts = with(&network(), &bad, Firewalls::default());
     // First, or the default route that a router announced is lost.
     assert_eq!(
         only(&facts, "ipv6-forwarding").remedy.commands,
@@ -204,7 +215,7 @@ fn sysctls_are_named_for_the_families_in_use() {
     // So is that of another interface than the underlay.
     let nat = Sysctls {
         announced: vec!["enp0s3".to_owned(), "eth0".to_owned()],
-        ..bad.clone()
+        ..bad
     };
     assert_eq!(
         only(
@@ -220,7 +231,10 @@ fn sysctls_are_named_for_the_families_in_use() {
             })
             .concat()
     );
-    // A file that is not there is no finding.
+}
+
+#[test]
+fn missing_sysctls_are_no_finding() {
     let none = Sysctls {
         br_netfilter: true,
         ..Sysctls::default()
@@ -246,13 +260,7 @@ fn sysctls_are_named_for_the_families_in_use() {
 
 #[test]
 fn corrections_keep_router_advertisements() {
-    let bad = Sysctls {
-        ip_forward: Some(0),
-        v6_forwarding: Some(0),
-        call_iptables: Some(0),
-        call_ip6tables: Some(0),
-        ..sysctls()
-    };
+    let bad = all_off();
     let list = |sysctls: &Sysctls| -> Vec<String> {
         corrections(&network(), sysctls)
             .iter()
@@ -289,7 +297,7 @@ fn corrections_keep_router_advertisements() {
 }
 
 #[test]
-fn dockers_policy_matters_only_without_our_rules() {
+fn docker_policy_matters_only_without_our_rules() {
     let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n";
     let (nft, off) = (
         Network {
@@ -356,7 +364,7 @@ fn dockers_policy_matters_only_without_our_rules() {
 }
 
 #[test]
-fn a_reject_rule_counts_if_it_comes_first() {
+fn reject_rule_is_reported_if_it_comes_first() {
     let listing = |rules: &[&str]| {
         format!(
             "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n-A FLANNEL-FWD -s {NET} -j ACCEPT\n{}\nCOMMIT\n*nat\n-A FORWARD -j REJECT\nCOMMIT\n",
@@ -417,13 +425,22 @@ fn a_reject_rule_counts_if_it_comes_first() {
     );
 }
 
+/// What ufw puts into iptables with this policy of INPUT, and more rules.
+fn ufw(policy: &str, more: &str) -> String {
+    format!(
+        "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
+    )
+}
+
+fn ipip() -> Network {
+    Network {
+        encapsulation: Some(Encapsulation::Ipip),
+        ..network()
+    }
+}
+
 #[test]
-fn ufw_counts_while_it_blocks_the_tunnel() {
-    let ufw = |policy: &str, more: &str| {
-        format!(
-            "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
-        )
-    };
+fn ufw_is_reported_where_it_refuses_by_default() {
     assert_eq!(seen(&network(), &ufw("DROP", "")), ["ufw"]);
     assert_eq!(
         seen(
@@ -436,6 +453,39 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
         ["ufw"]
     );
     assert_eq!(seen(&network(), &ufw("ACCEPT", "")), [""; 0]);
+    assert_eq!(
+        seen(
+            &network(),
+            &ufw(
+                "DROP",
+                "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP"
+            )
+        ),
+        ["ufw"]
+    );
+    assert_eq!(
+        seen(
+            &Network {
+                encapsulation: None,
+                ..network()
+            },
+            &ufw("DROP", "")
+        ),
+        [""; 0],
+        "no port is needed"
+    );
+    // When ufw is disabled, its chains may remain without jumps.
+    assert_eq!(
+        seen(
+            &network(),
+            "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"
+        ),
+        [""; 0]
+    );
+}
+
+#[test]
+fn ufw_is_no_finding_once_a_rule_accepts_the_tunnel() {
     let ranges = [
         "-p udp -m udp --dport 8000:9000",
         "-p udp -m multiport --dports 53,8400:8500",
@@ -466,6 +516,10 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
         ),
         [""; 0]
     );
+}
+
+#[test]
+fn ufw_is_reported_where_rules_accept_other_packets() {
     for shut in [
         "-p udp -m udp --dport 8473:9000",
         "-p udp -m multiport --dports 53,8000:8471",
@@ -489,27 +543,10 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
             "{shut}"
         );
     }
-    assert_eq!(
-        seen(
-            &network(),
-            &ufw(
-                "DROP",
-                "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP"
-            )
-        ),
-        ["ufw"]
-    );
-    assert_eq!(
-        seen(
-            &Network {
-                encapsulation: None,
-                ..network()
-            },
-            &ufw("DROP", "")
-        ),
-        [""; 0],
-        "no port is needed"
-    );
+}
+
+#[test]
+fn ufw_matters_only_in_the_outer_family_of_the_tunnel() {
     // Tunnels of all families travel in one: the other family's firewall has nothing to let in.
     let of = |family| {
         let outer = Encapsulation::Udp {
@@ -528,10 +565,23 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
         (of(Family::V4), of(Family::V6)),
         (vec!["ufw".to_owned()], Vec::new())
     );
-    let ipip = Network {
-        encapsulation: Some(Encapsulation::Ipip),
-        ..network()
-    };
+    let ipip = ipip();
+    let v6 = table(
+        &ufw("DROP", ""),
+        &"fd10:244::/48".parse().unwrap(),
+        ipip.tunnel(),
+        &around(),
+        "ip6tables",
+    );
+    assert!(
+        report(&by_tables(&ipip, &[v6])).findings.is_empty(),
+        "it travels over IPv4"
+    );
+}
+
+#[test]
+fn ufw_has_to_accept_the_protocol_of_ipip() {
+    let ipip = ipip();
     for (rule, is) in [
         ("-p 4", true),
         ("-p ipencap", true),
@@ -569,17 +619,10 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
                 .is_some_and(|last| last == "ufw reload"),
         "{found:?}"
     );
-    let v6 = table(
-        &ufw("DROP", ""),
-        &"fd10:244::/48".parse().unwrap(),
-        ipip.tunnel(),
-        &around(),
-        "ip6tables",
-    );
-    assert!(
-        report(&by_tables(&ipip, &[v6])).findings.is_empty(),
-        "it travels over IPv4"
-    );
+}
+
+#[test]
+fn ufw_has_to_accept_both_ports_of_two_tunnels() {
     let two = Network {
         encapsulation: Some(Encapsulation::Udp {
             ports: Dual::Both(51820, 51821),
@@ -596,14 +639,6 @@ fn ufw_counts_while_it_blocks_the_tunnel() {
                 "DROP",
                 &format!("{one_open}\n{}", one_open.replace("51820", "51821"))
             )
-        ),
-        [""; 0]
-    );
-    // When ufw is disabled, its chains may remain without jumps.
-    assert_eq!(
-        seen(
-            &network(),
-            "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n"
         ),
         [""; 0]
     );
@@ -652,14 +687,59 @@ fn barred(script: &str) -> Vec<(String, String)> {
         .collect()
 }
 
+/// A table of nftables with a chain at forward of this policy, and more rules.
+fn wall(family: &str, policy: &str, more: &str) -> String {
+    format!(
+        "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {NET} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
+    )
+}
+
+/// Rules in a chain of both families whose policy drops, and the number of families that it still drops.
+const RULES_OF_WALL: &[(&str, usize)] = &[
+    ("ct state established,related accept", 2),
+    ("ip saddr 10.9.0.0/16 accept", 2),
+    ("tcp dport 22 accept", 2),
+    ("iifname \"eth0\" accept", 2),
+    ("ip saddr 10.244.0.0/16 tcp dport 22 accept", 2),
+    (
+        "ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept",
+        1,
+    ),
+    ("ip saddr 10.0.0.0/8 counter accept", 1),
+    ("ip daddr { 192.0.2.0/24, 10.244.0.0/16 } accept", 1),
+    ("ip saddr @pods accept", 1),
+    ("ip saddr 10.244.0.0-10.244.255.255 accept", 1),
+    ("jump inner", 1),
+    ("meta nfproto ipv4 jump inner", 1),
+    ("tcp dport 80 jump inner", 2),
+    ("meta nfproto ipv6 accept", 1),
+    (
+        "iifname \"flannel*\" accept; oifname \"flannel*\" accept",
+        0,
+    ),
+    ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
+    ("iifname != \"eth0\" accept", 0),
+    // IPv6 has another device.
+    ("iifname != \"flannel.1\" accept", 1),
+    ("iifname != { \"flannel.1\", \"flannel-v6.1\" } accept", 2),
+    ("ct state != new accept", 2),
+    (
+        "iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }",
+        0,
+    ),
+    ("iifname vmap { \"lo\" : accept, \"cni0\" : jump inner }", 1),
+    (
+        "ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }",
+        1,
+    ),
+    ("ct state vmap { established : accept, invalid : drop }", 2),
+    ("tcp dport 22 iifname vmap { \"cni0\" : accept }", 2),
+    ("accept", 0),
+];
+
 #[test]
-fn nftables_chains_that_drop_are_reported_until_they_accept() {
+fn nftables_chain_that_drops_is_reported_for_its_families() {
     let (v4, v6) = (NET, "fd10:244::/48");
-    let chain = |family: &str, policy: &str, more: &str| {
-        format!(
-            "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {v4} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
-        )
-    };
     let name = |family: &str, net: &str| {
         (
             "forward-policy".to_owned(),
@@ -667,64 +747,31 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
         )
     };
     assert_eq!(
-        barred(&chain("inet", "drop", "")),
+        barred(&wall("inet", "drop", "")),
         [name("inet", v4), name("inet", v6)]
     );
-    assert_eq!(barred(&chain("ip", "drop", "")), [name("ip", v4)]);
+    assert_eq!(barred(&wall("ip", "drop", "")), [name("ip", v4)]);
     assert_eq!(
         barred(
             "table ip6 wall { chain gate { type filter hook forward priority 0; policy drop; }; }"
         ),
         [name("ip6", v6)]
     );
-    assert_eq!(barred(&chain("inet", "accept", "")), []);
+    assert_eq!(barred(&wall("inet", "accept", "")), []);
+}
+
+#[test]
+fn nftables_chain_that_drops_is_no_finding_once_it_accepts_pods() {
     // A rule that does not match pods does not help them; one that does helps its family.
-    for (more, left) in [
-        ("ct state established,related accept", 2),
-        ("ip saddr 10.9.0.0/16 accept", 2),
-        ("tcp dport 22 accept", 2),
-        ("iifname \"eth0\" accept", 2),
-        ("ip saddr 10.244.0.0/16 tcp dport 22 accept", 2),
-        (
-            "ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept",
-            1,
-        ),
-        ("ip saddr 10.0.0.0/8 counter accept", 1),
-        ("ip daddr { 192.0.2.0/24, 10.244.0.0/16 } accept", 1),
-        ("ip saddr @pods accept", 1),
-        ("ip saddr 10.244.0.0-10.244.255.255 accept", 1),
-        ("jump inner", 1),
-        ("meta nfproto ipv4 jump inner", 1),
-        ("tcp dport 80 jump inner", 2),
-        ("meta nfproto ipv6 accept", 1),
-        (
-            "iifname \"flannel*\" accept; oifname \"flannel*\" accept",
-            0,
-        ),
-        ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
-        ("iifname != \"eth0\" accept", 0),
-        // IPv6 has another device.
-        ("iifname != \"flannel.1\" accept", 1),
-        ("iifname != { \"flannel.1\", \"flannel-v6.1\" } accept", 2),
-        ("ct state != new accept", 2),
-        (
-            "iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }",
-            0,
-        ),
-        ("iifname vmap { \"lo\" : accept, \"cni0\" : jump inner }", 1),
-        (
-            "ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }",
-            1,
-        ),
-        ("ct state vmap { established : accept, invalid : drop }", 2),
-        ("tcp dport 22 iifname vmap { \"cni0\" : accept }", 2),
-        ("accept", 0),
-    ] {
-        assert_eq!(barred(&chain("inet", "drop", more)).len(), left, "{more}");
+    for (more, left) in RULES_OF_WALL {
+        assert_eq!(barred(&wall("inet", "drop", more)).len(), *left, "{more}");
     }
-    // A rule without conditions acts like a policy.
+}
+
+#[test]
+fn nftables_rule_without_conditions_acts_like_a_policy() {
     let rejects = |more: &str| {
-        barred(&chain("inet", "accept", more))
+        barred(&wall("inet", "accept", more))
             .iter()
             .filter(|(check, _)| check == "forward-reject")
             .count()
@@ -744,7 +791,11 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
         ),
         (0, 0)
     );
-    // Chains covered by other checks: iptables was listed by its own program, ip6tables was not.
+}
+
+#[test]
+fn nftables_chains_of_other_checks_are_skipped() {
+    // iptables was listed by its own program, ip6tables was not.
     let theirs = |table: &str, chain: &str| {
         format!(
             "table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n"
@@ -763,13 +814,13 @@ fn nftables_chains_that_drop_are_reported_until_they_accept() {
 
 proptest! {
     #[test]
-    fn no_listing_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
+    fn iptables_listing_never_panics(text in "(\\*filter\n)?(-A |:)?(FORWARD|INPUT|DOCKER-USER|ufw-user-input)?( -j| -s|-m comment --comment|\"|DROP|REJECT|--dport| |\n|[a-z0-9./]){0,20}") {
         let _ = table(&text, &NET.parse().unwrap(), Some(Encapsulation::udp(8472)), &around(), "iptables");
     }
 }
 
 #[test]
-fn wrong_checksums_from_elsewhere_are_nobodys_fault() {
+fn wrong_checksums_from_elsewhere_are_no_finding() {
     let of = |udp, tcp, refuses| {
         let mut facts = healthy();
         facts.host.checksums = Fact::Known(Checksums { udp, tcp });
@@ -780,7 +831,7 @@ fn wrong_checksums_from_elsewhere_are_nobodys_fault() {
         causes(&facts)
     };
     assert_eq!(of(3, 0, false), ["checksum"]);
-    // A segment from the Internet, and a peer whose daemon starts anew.
+    // A segment from the Internet, and a peer whose daemon restarts.
     for (udp, tcp, refuses) in [(2, 0, false), (0, 50, false), (50, 50, true)] {
         assert_eq!(
             of(udp, tcp, refuses),
@@ -840,7 +891,7 @@ fn routes_inside_the_network_matter_where_they_win() {
 }
 
 #[test]
-fn dockers_own_network_is_an_overlap_and_no_stale_bridge() {
+fn docker_network_is_an_overlap_and_no_stale_bridge() {
     let mut facts = healthy();
     let own = types::Subnets::V4("172.20.1.0/24".parse().unwrap());
     facts.network = Fact::Known(Network {

@@ -164,59 +164,63 @@ fn by_nft(script: &str) -> Vec<Finding> {
     .findings
 }
 
-/// Rules of healthy hosts, each before a rule that rejects all. `None`: nothing is found.
+/// Rules of hosts in iptables, each before a rule that rejects all, with the severity of the finding.
+const IPTABLES: &[(&str, Option<Severity>)] = &[
+    (
+        "-A FORWARD -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT",
+        None,
+    ),
+    (
+        "-A FORWARD -i cni0 -o flannel.1 -j ACCEPT\n-A FORWARD -i flannel.1 -o cni0 -j ACCEPT",
+        None,
+    ),
+    ("-A FORWARD -i cni0 -o flannel.1 -j ACCEPT", None),
+    (
+        "-A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate NEW -j ACCEPT",
+        None,
+    ),
+    (
+        "-N own\n-A own -s 10.244.0.0/16 -j ACCEPT\n-A FORWARD -j own",
+        None,
+    ),
+    (
+        "-N own\n-A own -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -g own",
+        None,
+    ),
+    (
+        "-A FORWARD -s 10.244.0.0/17 -j ACCEPT\n-A FORWARD -s 10.244.128.0/17 -j ACCEPT",
+        None,
+    ),
+    (
+        "-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT",
+        Some(Severity::Risk),
+    ),
+    (
+        "-N own\n-A own -m mark --mark 7 -j ACCEPT\n-A FORWARD -j own",
+        Some(Severity::Risk),
+    ),
+    // None of these lets pods' packets pass.
+    (
+        "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        Some(Severity::Broken),
+    ),
+    (
+        "-A FORWARD -i docker0 -j ACCEPT\n-A FORWARD -o docker0 -j ACCEPT",
+        Some(Severity::Broken),
+    ),
+    (
+        "-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
+        Some(Severity::Broken),
+    ),
+    (
+        "-A FORWARD -s 10.96.0.0/12 -p tcp --dport 443 -j ACCEPT",
+        Some(Severity::Broken),
+    ),
+];
+
 #[test]
-fn rules_that_let_pods_pass_are_never_broken() {
-    let risk = Some(Severity::Risk);
-    for (rules, wanted) in [
-        (
-            "-A FORWARD -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT",
-            None,
-        ),
-        (
-            "-A FORWARD -i cni0 -o flannel.1 -j ACCEPT\n-A FORWARD -i flannel.1 -o cni0 -j ACCEPT",
-            None,
-        ),
-        ("-A FORWARD -i cni0 -o flannel.1 -j ACCEPT", None),
-        (
-            "-A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate NEW -j ACCEPT",
-            None,
-        ),
-        (
-            "-N own\n-A own -s 10.244.0.0/16 -j ACCEPT\n-A FORWARD -j own",
-            None,
-        ),
-        (
-            "-N own\n-A own -j ACCEPT\n-A FORWARD -s 10.244.0.0/16 -g own",
-            None,
-        ),
-        (
-            "-A FORWARD -s 10.244.0.0/17 -j ACCEPT\n-A FORWARD -s 10.244.128.0/17 -j ACCEPT",
-            None,
-        ),
-        ("-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT", risk),
-        (
-            "-N own\n-A own -m mark --mark 7 -j ACCEPT\n-A FORWARD -j own",
-            risk,
-        ),
-        // None of these lets pods' packets pass.
-        (
-            "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-            Some(Severity::Broken),
-        ),
-        (
-            "-A FORWARD -i docker0 -j ACCEPT\n-A FORWARD -o docker0 -j ACCEPT",
-            Some(Severity::Broken),
-        ),
-        (
-            "-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
-            Some(Severity::Broken),
-        ),
-        (
-            "-A FORWARD -s 10.96.0.0/12 -p tcp --dport 443 -j ACCEPT",
-            Some(Severity::Broken),
-        ),
-    ] {
+fn iptables_rules_that_let_pods_pass_are_never_broken() {
+    for (rules, wanted) in IPTABLES {
         for (check, last) in [
             ("forward-reject", "-A FORWARD -j REJECT"),
             ("forward-policy", "-P FORWARD DROP"),
@@ -229,44 +233,47 @@ fn rules_that_let_pods_pass_are_never_broken() {
                 .collect();
             assert_eq!(
                 severities,
-                wanted.into_iter().collect::<Vec<_>>(),
+                wanted.iter().copied().collect::<Vec<_>>(),
                 "{rules}\n{last}"
             );
         }
     }
+}
+
+/// The same in nftables; `{pods}` stands for the network of pods.
+const NFTABLES: &[(&str, Option<Severity>)] = &[
+    ("ip saddr {pods} ct state new accept", None),
+    ("ip saddr {pods} ip daddr {pods} accept", None),
+    ("ct state new jump own", None),
+    (
+        "ct state vmap { established : accept, new : jump own }",
+        None,
+    ),
+    ("ip saddr . ip daddr { {pods} . {pods} } accept", None),
+    (
+        "ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept",
+        None,
+    ),
+    (
+        "iifname . oifname { \"cni0\" . \"flannel.1\", \"flannel.1\" . \"cni0\" } accept",
+        None,
+    ),
+    (
+        "iifname . oifname vmap { \"cni0\" . \"flannel.1\" : accept }",
+        None,
+    ),
+    ("meta mark 7 accept", Some(Severity::Risk)),
+    (
+        "ct state established,related accept; tcp dport 22 accept; iifname \"docker0\" accept",
+        Some(Severity::Broken),
+    ),
+];
+
+#[test]
+fn nftables_rules_that_let_pods_pass_are_never_broken() {
     let pods = "10.244.0.0/16";
-    for (rules, wanted) in [
-        (format!("ip saddr {pods} ct state new accept"), None),
-        (format!("ip saddr {pods} ip daddr {pods} accept"), None),
-        ("ct state new jump own".to_owned(), None),
-        (
-            "ct state vmap { established : accept, new : jump own }".to_owned(),
-            None,
-        ),
-        (
-            format!("ip saddr . ip daddr {{ {pods} . {pods} }} accept"),
-            None,
-        ),
-        (
-            "ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept".to_owned(),
-            None,
-        ),
-        (
-            "iifname . oifname { \"cni0\" . \"flannel.1\", \"flannel.1\" . \"cni0\" } accept"
-                .to_owned(),
-            None,
-        ),
-        (
-            "iifname . oifname vmap { \"cni0\" . \"flannel.1\" : accept }".to_owned(),
-            None,
-        ),
-        ("meta mark 7 accept".to_owned(), risk),
-        (
-            "ct state established,related accept; tcp dport 22 accept; iifname \"docker0\" accept"
-                .to_owned(),
-            Some(Severity::Broken),
-        ),
-    ] {
+    for (rules, wanted) in NFTABLES {
+        let rules = rules.replace("{pods}", pods);
         for (policy, last) in [("drop", ""), ("accept", "reject")] {
             let script = format!(
                 "table inet wall {{ chain own {{ ip saddr {pods} accept; }}\n chain gate {{ type filter hook forward priority 0; policy {policy}; {rules}; {last}\n }}\n }}"
@@ -277,7 +284,7 @@ fn rules_that_let_pods_pass_are_never_broken() {
                 .collect();
             assert_eq!(
                 severities,
-                wanted.into_iter().collect::<Vec<_>>(),
+                wanted.iter().copied().collect::<Vec<_>>(),
                 "{script}"
             );
         }
@@ -504,7 +511,7 @@ fn firewall_that_probes_refute_is_a_risk_and_explains_nothing() {
             ..
         }) = &mut facts.host.firewalls
         {
-            // Pods' packets pass: of those the probes say nothing.
+            // Packets of pods pass, about which probes prove nothing.
             firewalld.networks = network().networks.nets().collect();
         }
         assert_eq!(
@@ -581,7 +588,7 @@ fn tunnel_is_opened_only_where_this_host_is_seen_to_refuse_it() {
         rule("2 ")
     );
     assert_eq!(of("-P INPUT DROP", State::OneWay).commands[0], rule(""));
-    // Another interface's, another protocol's, none at all: somebody else drops them.
+    // A rule for another interface, for another protocol, or no rule: another host drops the packets.
     for lines in [
         "-A INPUT -i eth9 -j DROP",
         "-A INPUT -p tcp --dport 8472 -j DROP",
@@ -637,7 +644,7 @@ fn peers_outside_the_underlays_network_are_named_one_by_one() {
 }
 
 #[test]
-fn probes_are_let_in_beside_the_overlay_and_through_it() {
+fn probes_are_accepted_over_underlay_and_overlay() {
     let mut facts = healthy();
     CASES
         .iter()

@@ -40,7 +40,7 @@ fn trap(state: &State, underlay: bool) -> Facts {
 }
 
 #[test]
-fn it_is_named_with_the_way_out() {
+fn nat_trap_is_reported_with_its_remedy() {
     let facts = trap(&State::CutOff, false);
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
@@ -76,13 +76,13 @@ fn it_is_named_with_the_way_out() {
 }
 
 #[test]
-fn without_a_store_elsewhere_the_marks_are_enough() {
+fn nat_marks_suffice_without_a_remote_store() {
     // Leases in a directory.
     let mut facts = trap(&State::CutOff, false);
-    facts.host.ways = Fact::Known(Vec::new());
+    facts.host.lookups = Fact::Known(Vec::new());
     assert_eq!(causes(&facts), ["wrong-interface"]);
     assert_eq!(only(&facts, "wrong-interface").remedy.commands.len(), 2);
-    // Two candidates: nobody can say which.
+    // With two candidates the doctor cannot decide.
     if let Fact::Known(interfaces) = &mut facts.host.interfaces {
         interfaces.push(super::healthy::interface(9, "eth2", &["203.0.113.1/24"]));
     }
@@ -97,7 +97,7 @@ fn without_a_store_elsewhere_the_marks_are_enough() {
 }
 
 #[test]
-fn it_is_no_trap_once_a_peer_answers() {
+fn nat_interface_is_no_trap_once_a_peer_answers() {
     for (state, underlay) in [
         (State::Well, true),
         (State::OverlayCut, true),
@@ -111,12 +111,12 @@ fn it_is_no_trap_once_a_peer_answers() {
             "{state:?}"
         );
     }
-    // Nobody was asked yet: not before somebody was.
+    // Before any peer was asked, the interface is only a risk.
     assert_eq!(causes(&trap(&State::Unknown, false)), ["nat-interface"]);
 }
 
 #[test]
-fn a_peer_that_was_moved_does_not_hide_it() {
+fn nat_trap_is_reported_although_a_peer_moved() {
     let mut facts = trap(&State::CutOff, false);
     let first = |facts: &mut Facts, state: State| {
         if let Fact::Known(mesh) = &mut facts.mesh {
@@ -152,7 +152,7 @@ fn a_peer_that_was_moved_does_not_hide_it() {
 }
 
 #[test]
-fn a_nat_network_joins_its_machines() {
+fn nat_network_with_another_gateway_is_no_trap() {
     let mut facts = trap(&State::Unknown, false);
     if let Fact::Known(routes) = &mut facts.host.routes {
         routes[0].via = Some("10.0.2.1".parse().unwrap());
@@ -161,7 +161,7 @@ fn a_nat_network_joins_its_machines() {
 }
 
 #[test]
-fn the_refused_node_is_told_without_a_daemon() {
+fn nat_trap_is_reported_without_a_running_daemon() {
     let mut facts = trap(&State::Unknown, false);
     let no = "flanneld does not run";
     (facts.mesh, facts.leases.peers, facts.leases.own) = (
@@ -186,12 +186,12 @@ fn the_refused_node_is_told_without_a_daemon() {
     );
     // Where nothing marks the interface, the address is what is known.
     facts.host.interfaces = healthy().host.interfaces;
-    facts.host.ways = Fact::Known(Vec::new());
+    facts.host.lookups = Fact::Known(Vec::new());
     assert_eq!(causes(&facts), ["duplicate-address"]);
 }
 
 #[test]
-fn before_there_is_a_peer_it_is_a_risk() {
+fn nat_interface_is_a_risk_before_the_first_peer() {
     let mut facts = trap(&State::CutOff, false);
     if let (Fact::Known(mesh), Fact::Known(peers)) = (&mut facts.mesh, &mut facts.leases.peers) {
         mesh.paths.clear();
@@ -215,18 +215,18 @@ fn before_there_is_a_peer_it_is_a_risk() {
 }
 
 #[test]
-fn another_interface_that_leads_to_the_store_is_named_where_all_are_silent() {
+fn interface_of_the_store_is_suggested_where_all_are_silent() {
     let mut facts = trap(&State::CutOff, false);
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.routes = healthy().host.routes;
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
     // On the same interface as the store, silent peers are just that.
-    facts.host.ways = healthy().host.ways;
+    facts.host.lookups = healthy().host.lookups;
     assert_eq!(causes(&facts), ["peer-cut", "peer-cut"]);
 }
 
 #[test]
-fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
+fn interface_that_received_from_a_peer_stays() {
     let mut facts = trap(&State::CutOff, false);
     assert!(
         causes(&facts)
@@ -245,7 +245,7 @@ fn an_interface_by_which_a_peer_was_heard_is_right_though_all_are_off_now() {
 }
 
 #[test]
-fn in_a_cluster_the_daemonset_is_told() {
+fn nat_trap_in_a_cluster_changes_the_daemon_set() {
     let mut facts = trap(&State::CutOff, false);
     facts.daemon.launch = Launch::Kubernetes {
         namespace: "flannel-system".to_owned(),
@@ -267,7 +267,7 @@ fn in_a_cluster_the_daemonset_is_told() {
             .all(|seen| !seen.text.contains("namespace")),
         "{finding:?}"
     );
-    // A variable that named it is set anew.
+    // A variable that named it gets another value.
     let chosen = |flag: &str| Fact::Known(named_by(flag));
     facts.daemon.choice = chosen("--iface=eth0");
     assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
@@ -300,7 +300,7 @@ fn in_a_cluster_the_daemonset_is_told() {
         );
         assert_eq!(only(&facts, "wrong-interface").remedy.commands, [want]);
     }
-    // Who guesses the namespace says so.
+    // A guessed namespace has a note.
     facts.daemon.launch = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),
         assumed: true,
@@ -315,7 +315,7 @@ fn in_a_cluster_the_daemonset_is_told() {
 }
 
 #[test]
-fn an_argument_in_the_unit_beats_the_options_file() {
+fn argument_of_the_unit_takes_precedence_over_the_options_file() {
     let mut facts = trap(&State::CutOff, false);
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     // What the command does, a test of its own types.
@@ -384,7 +384,7 @@ fn an_argument_in_the_unit_beats_the_options_file() {
 }
 
 #[test]
-fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
+fn health_port_of_the_daemon_set_moves_with_its_probes() {
     let mut facts = healthy();
     facts.daemon.launch = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),
@@ -424,7 +424,7 @@ fn the_health_port_of_a_daemonset_moves_with_the_kubelets_questions() {
 }
 
 #[test]
-fn what_kubernetes_refuses_is_granted_or_named() {
+fn refused_right_is_granted_or_named() {
     let mut facts = healthy();
     let refused = |facts: &mut Facts, detail| {
         if let Fact::Known(kubernetes) = &mut facts.kubernetes {

@@ -11,7 +11,7 @@ use crate::finding::{Finding, said};
 use crate::firewalls::Table;
 use crate::ledger::Ledger;
 
-/// A node with these silent peers; the ways to both peers are in these states.
+/// A node with these silent peers; the paths to both peers are in these states.
 fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
     let mut facts = healthy();
     tunnels(&mut facts, peers);
@@ -41,7 +41,7 @@ fn change(facts: &mut Facts, change: impl Fn(&mut Wireguard)) {
 }
 
 #[test]
-fn a_silent_peer_is_told_with_what_shows_it() {
+fn silent_peer_is_reported_with_its_evidence() {
     let finding = only(
         &node(vec![silent("node-2", 2)], [State::OverlayCut, State::Well]),
         "wireguard-silent",
@@ -130,7 +130,7 @@ fn likely_causes_follow_from_what_is_known() {
 }
 
 #[test]
-fn it_explains_its_own_peer_alone() {
+fn silent_peer_explains_only_its_own_findings() {
     let facts = node(
         vec![silent("node-2", 2)],
         [State::OverlayCut, State::OneWay],
@@ -159,7 +159,7 @@ fn it_explains_its_own_peer_alone() {
 }
 
 #[test]
-fn a_firewall_of_this_host_explains_it() {
+fn silent_peer_is_explained_by_a_firewall_here() {
     let mut facts = node(
         vec![silent("node-2", 2), silent("node-3", 3)],
         [State::OverlayCut, State::OverlayCut],
@@ -177,7 +177,7 @@ fn a_firewall_of_this_host_explains_it() {
         ..table("iptables")
     });
     assert_eq!(causes(&facts), ["encap-blocked"]);
-    // Once the port is open it is told, though it is not new.
+    // Once the port is open, the finding is reported although it is not new.
     let mut ledger = Ledger::default();
     assert!(
         ledger
@@ -202,7 +202,7 @@ fn a_firewall_of_this_host_explains_it() {
 }
 
 #[test]
-fn a_machine_that_is_gone_has_a_finding_of_its_own() {
+fn gone_machine_has_a_finding_of_its_own() {
     let mut facts = node(vec![silent("node-2", 2)], [State::CutOff, State::Well]);
     let Fact::Known(peers) = &mut facts.leases.peers else {
         panic!("no peers")
@@ -216,7 +216,7 @@ fn a_machine_that_is_gone_has_a_finding_of_its_own() {
 }
 
 #[test]
-fn sixteen_are_told_and_the_rest_is_counted() {
+fn silent_peers_beyond_sixteen_are_counted() {
     let peers = (10..30)
         .map(|number| silent(&format!("node-{number}"), number))
         .collect();
@@ -247,7 +247,7 @@ fn sixteen_are_told_and_the_rest_is_counted() {
 }
 
 #[test]
-fn another_backend_has_no_such_peers() {
+fn other_backends_have_no_silent_peers() {
     assert_eq!(healthy().wireguard, Fact::Absent);
     assert_eq!(causes(&healthy()), Vec::<String>::new());
 }

@@ -1,15 +1,15 @@
-//! Answers to the questions of others: never longer than the question, to addresses of leases in force only, and not too many.
+//! Answers to the questions of others: never longer than the question, only to addresses of leases in force, and rate-limited.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
+use super::peer::PathTimes;
 use crate::rows;
-use crate::target::Path;
 use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_answer};
 use std::time::Duration;
 use types::Family;
 
 /// For how long a row is sent again as it was written: writing one takes a look at every peer.
-const FRESH: Duration = Duration::from_secs(1);
+const ROW_MAX_AGE: Duration = Duration::from_secs(1);
 
 impl Node {
     pub(super) fn answer_echo(
@@ -32,9 +32,7 @@ impl Node {
         // A flood in the name of a peer leaves answers for the peer itself.
         let sure = is_peer && peer.tokens.take(body);
         let spare = !sure;
-        if !self.answers.1.take(datagram.from, now.at, spare)
-            || !self.answers.0.take_one(now.at, spare)
-        {
+        if !self.limits.take_echo(datagram.from, now.at, spare) {
             self.traffic.limited += 1;
             return None;
         }
@@ -43,14 +41,16 @@ impl Node {
         self.traffic.questions += 1;
         // A pod with raw sockets can write a peer's address, and can compute its number. Peers of older versions have no tokens.
         let counts = !is_peer || sure || !peer.tokens.is_sure();
-        let mut heard = if is_peer { peer.heard_at } else { (None, None) };
-        match datagram.way {
-            _ if !counts => {}
-            Path::Overlay => heard.0 = Some(datagram.at.into()),
-            Path::Underlay => heard.1 = Some(datagram.at.into()),
+        let mut received = if is_peer {
+            peer.times.received
+        } else {
+            PathTimes::default()
+        };
+        if counts {
+            received.note(datagram.path, datagram.at);
         }
         if is_peer && counts {
-            peer.heard_at = heard;
+            peer.times.received = received;
             if peer.answers_at.is_none() {
                 peer.answers_at = body
                     .answers_at
@@ -59,7 +59,7 @@ impl Node {
         }
         if is_peer {
             // It learns the token by what is asked.
-            self.look_into(now, key);
+            self.reconsider(now, key);
         }
         let age = |at: Option<Duration>| {
             at.map(|at| {
@@ -67,8 +67,8 @@ impl Node {
             })
         };
         let answer = Echo {
-            heard_overlay_ms: age(heard.0.map(Duration::from)),
-            heard_underlay_ms: age(heard.1.map(Duration::from)),
+            heard_overlay_ms: age(received.overlay.map(Duration::from)),
+            heard_underlay_ms: age(received.underlay.map(Duration::from)),
             held_us: u32::try_from(now.at.saturating_sub(datagram.at).as_micros())
                 .unwrap_or(u32::MAX),
             wall_ms: now.wall_ms,
@@ -98,7 +98,7 @@ impl Node {
             self.traffic.strangers += 1;
             return None;
         };
-        if !self.rows_to.take(datagram.from, now.at, false) || !self.rows_in_all.take(now.at, 1) {
+        if !self.limits.take_row(datagram.from, now.at) {
             self.traffic.limited += 1;
             return None;
         }
@@ -113,7 +113,7 @@ impl Node {
         if self
             .row
             .as_ref()
-            .is_none_or(|(at, _)| now.at.saturating_sub(*at) >= FRESH)
+            .is_none_or(|(at, _)| now.at.saturating_sub(*at) >= ROW_MAX_AGE)
         {
             self.row = Some((now.at, rows::write(&self.body(now))));
         }

@@ -1,7 +1,7 @@
 //! Writing questions.
 
 use super::machine::Node;
-use super::message::{LATE, Now, Send, WAIT, Waiting, What};
+use super::message::{Now, Send, Waiting, What};
 use crate::target::Path;
 use crate::wire::{ECHO, Echo, Header, MessageKind, ROW, echo, row_question};
 use ipnet::IpNet;
@@ -12,12 +12,12 @@ use types::Family;
 const HEADERS: (u16, u16) = (28, 48);
 
 impl Node {
-    /// The address from which it asks through the overlay network.
+    /// Returns the address from which it asks over the overlay, if it has one now.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.local.overlay(family)
     }
 
-    /// Whether a peer can be asked through the overlay network, and where.
+    /// Returns where a peer can be asked over the overlay, if it can.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
         self.local.overlay(key.into())?;
         let peer = self.peers.get(key)?;
@@ -28,107 +28,88 @@ impl Node {
         }
     }
 
-    /// Asks; false where that is not possible.
+    /// Asks. Returns false where the peer cannot be asked this.
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
-        let Some((way, to)) = self.way_of(&key, what) else {
+        let Some((path, to)) = self.path_of(&key, what) else {
             return false;
         };
-        let family = Family::from(key);
-        if !(self.can)(way, to.into(), what.is_ping()) {
+        if !(self.can)(path, to.into(), what.is_ping()) {
             return false;
         }
+        let family = Family::from(key);
         let (Some(own), Some(peer)) = (self.local.who(family), self.peers.get_mut(&key)) else {
             return false;
         };
         if what != What::Row {
-            peer.asked_at = Some(now.at.into());
+            peer.times.asked = Some(now.at.into());
         }
-        let (meant, mtu, tokens) = (peer.who, self.local.mtu(family), peer.tokens);
+        let (meant, tokens) = (peer.who, peer.tokens);
         let nonce = (self.random)();
-        let headers = family.pick(HEADERS.0, HEADERS.1);
-        let datagram = |length: u16| {
-            let length = length
-                .saturating_sub(headers)
-                .max(u16::try_from(ECHO).unwrap_or(u16::MAX));
-            let header = Header {
-                kind: MessageKind::EchoQuestion,
-                length,
-                nonce,
-                from: own,
-                to: meant,
-            };
-            let up_ms =
-                u32::try_from(now.at.saturating_sub(self.began).as_millis()).unwrap_or(u32::MAX);
-            let (token, repeats) = (Some(tokens.own), tokens.repeated(nonce));
-            let body = Echo {
-                token,
-                repeats,
-                wall_ms: now.wall_ms,
-                answers_at: self.local.overlay(family),
-                up_ms,
-                ..Echo::default()
-            };
-            Send::Datagram {
-                way,
-                to,
-                bytes: echo(&header, &body, length.into()),
-            }
-        };
-        let ping = |length: u16| Send::Ping {
-            way,
-            to,
-            nonce,
+        let length = what.length(self.local.mtu(family));
+        let header = |kind, length| Header {
+            kind,
             length,
+            nonce,
+            from: own,
+            to: meant,
         };
-        let send = match what {
-            What::Full => datagram(mtu),
-            What::Size(length) => datagram(length),
-            What::Small | What::Underlay => datagram(0),
-            What::Session(_, kind) if !kind.is_ping() => {
-                datagram(if kind.is_full() { mtu } else { 0 })
+        let send = if what.is_ping() {
+            Send::Ping {
+                path,
+                to,
+                nonce,
+                length,
             }
-            What::Session(_, kind) => ping(if kind.is_full() { mtu } else { 0 }),
-            What::FullPing => ping(mtu),
-            What::SizePing(length) => ping(length),
-            What::Ping | What::BridgePing | What::UnderlayPing => ping(0),
-            What::Row => {
-                let length = u16::try_from(ROW).unwrap_or(u16::MAX);
-                let header = Header {
-                    kind: MessageKind::RowQuestion,
-                    length,
-                    nonce,
-                    from: own,
-                    to: meant,
-                };
-                Send::Datagram {
-                    way,
-                    to,
-                    bytes: row_question(&header),
-                }
-            }
+        } else if what == What::Row {
+            let length = u16::try_from(ROW).unwrap_or(u16::MAX);
+            let bytes = row_question(&header(MessageKind::RowQuestion, length));
+            Send::Datagram { path, to, bytes }
+        } else {
+            let length = echo_length(length, family);
+            let body = Echo {
+                token: Some(tokens.own),
+                repeats: tokens.repeated(nonce),
+                ..self.echo_of_self(now, family)
+            };
+            let bytes = echo(
+                &header(MessageKind::EchoQuestion, length),
+                &body,
+                length.into(),
+            );
+            Send::Datagram { path, to, bytes }
         };
         match &send {
             Send::Datagram { .. } => self.traffic.sent += 1,
             Send::Ping { .. } => self.traffic.pings += 1,
         }
         self.out.push(send);
-        self.waiting.insert(
+        self.outstanding.insert(
             nonce,
             Waiting {
                 key,
                 what,
-                way,
+                path,
                 to,
                 at: now.at,
                 round,
             },
         );
-        self.forget.push_back((now.at + LATE.max(WAIT), nonce));
         true
     }
 
-    /// By which way a question goes, and where to.
-    fn way_of(&self, key: &IpNet, what: What) -> Option<(Path, IpAddr)> {
+    /// The part of an echo question that is the same for all peers.
+    fn echo_of_self(&self, now: Now, family: Family) -> Echo {
+        let up = now.at.saturating_sub(self.began);
+        Echo {
+            wall_ms: now.wall_ms,
+            answers_at: self.local.overlay(family),
+            up_ms: u32::try_from(up.as_millis()).unwrap_or(u32::MAX),
+            ..Echo::default()
+        }
+    }
+
+    /// Returns the path of a question and its destination.
+    fn path_of(&self, key: &IpNet, what: What) -> Option<(Path, IpAddr)> {
         let underlay = || {
             self.peers
                 .get(key)
@@ -155,9 +136,16 @@ impl Node {
             What::UnderlayPing => underlay(),
             What::Session(_, kind) if kind.is_overlay() => overlay(),
             What::Session(_, kind) => underlay().filter(|_| self.local.clear || kind.is_ping()),
-            // Through the overlay network at every other attempt: one of the ways may be broken.
+            // Over the overlay at every other attempt: one of the paths may be broken.
             What::Row if self.local.clear && self.viewer.goes_over_underlay(key) => underlay(),
             What::Row => overlay(),
         }
     }
+}
+
+/// Returns the UDP payload of an echo question whose packet has this length; it is never shorter than an answer.
+fn echo_length(packet: u16, family: Family) -> u16 {
+    packet
+        .saturating_sub(family.pick(HEADERS.0, HEADERS.1))
+        .max(u16::try_from(ECHO).unwrap_or(u16::MAX))
 }

@@ -1,4 +1,4 @@
-//! What goes into a node and comes out of it, and the questions it keeps in mind.
+//! Input and output of a node, and its kinds of questions.
 
 use crate::target::{Path, Target};
 use ipnet::IpNet;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::State;
 
-/// How long an answer is waited for.
-pub const WAIT: Duration = Duration::from_secs(1);
-/// How long a late answer still shows that nothing was lost.
-pub(super) const LATE: Duration = Duration::from_secs(3);
+/// How long a round waits for answers.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a late answer still proves that nothing was lost.
+pub(super) const LATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Questions of a whole round, pings not counted: small and long through the overlay network, one beside it.
-pub(super) const COST: u32 = 3;
+/// Questions of a whole round without pings: a short and a long one over the overlay, one over the underlay.
+pub(super) const ROUND_COST: u32 = 3;
 
-/// The time: a clock that only goes forward, and the wall's.
+/// The time on two clocks: a monotonic one and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Since any point.
+    /// Monotonic, since any fixed point.
     pub at: Duration,
-    /// Milliseconds since 1970.
+    /// Wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
 }
 
@@ -33,85 +33,85 @@ pub struct LocalNode {
     pub who_v6: Option<u64>,
     /// Its IPv4 address in the overlay network, if it has one now.
     pub overlay_v4: Option<IpAddr>,
-    /// Its IPv6 address there.
+    /// Its IPv6 address in the overlay network, if it has one now.
     pub overlay_v6: Option<IpAddr>,
     /// Whether each node has an overlay device with the first address of its subnet. Without one the pods' bridge is asked, once it is there.
     pub device: bool,
-    /// Whether questions may be sent beside the overlay network, in the clear.
+    /// Whether questions may be sent over the underlay, in the clear.
     pub clear: bool,
-    /// The MTU of the overlay network, for each family.
+    /// The MTU of the overlay network for IPv4, in bytes.
     pub mtu_v4: u16,
-    /// The same for IPv6.
+    /// The MTU of the overlay network for IPv6, in bytes.
     pub mtu_v6: u16,
 }
 
 impl LocalNode {
-    /// Its number in a family.
+    /// Returns its number in a family.
     pub fn who(&self, family: Family) -> Option<u64> {
         family.pick(self.who_v4, self.who_v6)
     }
 
-    /// Its address in the overlay network.
+    /// Returns its address in the overlay network, if it has one now.
     pub fn overlay(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.overlay_v4, self.overlay_v6)
     }
 
-    /// The MTU of a family.
+    /// Returns the MTU of a family in bytes.
     pub fn mtu(&self, family: Family) -> u16 {
         family.pick(self.mtu_v4, self.mtu_v6)
     }
 }
 
-/// Something to send.
+/// A packet to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Send {
     /// A datagram from and to the probe port.
     Datagram {
-        /// The socket.
-        way: Path,
-        /// To whom.
+        /// The path, which selects the socket.
+        path: Path,
+        /// The destination.
         to: IpAddr,
-        /// What.
+        /// The UDP payload.
         bytes: Vec<u8>,
     },
     /// A ping, not to be fragmented.
     Ping {
-        /// The socket.
-        way: Path,
-        /// To whom.
+        /// The path, which selects the socket.
+        path: Path,
+        /// The destination.
         to: IpAddr,
-        /// Stands in the ping, and in its answer.
+        /// A number that the answer repeats.
         nonce: u64,
-        /// The length of the whole packet.
+        /// The length of the whole packet in bytes.
         length: u16,
     },
 }
 
-/// A datagram that came in.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// By which socket.
-    pub way: Path,
-    /// From whom.
+    /// The path of the socket that received it.
+    pub path: Path,
+    /// The source.
     pub from: IpAddr,
-    /// When it came, as the kernel says.
+    /// When it arrived, by the kernel's timestamp.
     pub at: Duration,
-    /// What.
+    /// The UDP payload.
     pub bytes: &'a [u8],
 }
 
 /// A verdict that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// On whom.
+    /// The peer.
     pub target: Target,
-    /// What it was.
+    /// Its former state.
     pub was: State,
-    /// What it is.
+    /// Its present state.
     pub is: State,
 }
 
-/// What a question was.
+/// A question to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Full,
@@ -128,6 +128,22 @@ pub(super) enum What {
 }
 
 impl What {
+    /// The length of its packet where the MTU is `mtu`; 0 stands for the shortest.
+    pub(super) fn length(self, mtu: u16) -> u16 {
+        match self {
+            What::Full | What::FullPing => mtu,
+            What::Session(_, kind) if kind.is_full() => mtu,
+            What::Size(length) | What::SizePing(length) => length,
+            What::Small
+            | What::Ping
+            | What::BridgePing
+            | What::Underlay
+            | What::UnderlayPing
+            | What::Session(..)
+            | What::Row => 0,
+        }
+    }
+
     /// Whether it is asked by ping.
     pub(super) fn is_ping(self) -> bool {
         match self {
@@ -147,14 +163,14 @@ impl What {
 pub(super) struct Waiting {
     pub key: IpNet,
     pub what: What,
-    pub way: Path,
+    pub path: Path,
     pub to: IpAddr,
     pub at: Duration,
     /// The round of which it is part.
     pub round: u64,
 }
 
-/// A kind of question.
+/// A kind of question of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Overlay { full: bool },

@@ -1,14 +1,13 @@
-//! The search for the size that the way to a peer carries.
+//! One search for the MTU of the path to a peer.
 
 use crate::mtu::{Search, least};
 use std::time::Duration;
 use types::Family;
 
-/// A search in progress.
 #[derive(Debug)]
 pub(super) struct MtuSearch {
     pub search: Search,
-    /// By ping, where questions are not answered.
+    /// Whether it uses ping because the peer does not answer questions.
     pub by_ping: bool,
     /// The size that was asked, and until when its answer is awaited.
     pub asked: Option<(u16, Duration)>,

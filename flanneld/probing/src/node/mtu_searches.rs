@@ -1,4 +1,4 @@
-//! The searches for the size that the way to a peer carries, question by question.
+//! MTU searches, question by question.
 
 use super::machine::Node;
 use super::message::{Now, What};
@@ -9,20 +9,14 @@ use std::time::Duration;
 impl Node {
     /// Takes the next step of the searches that are due.
     pub(super) fn step_mtu_searches(&mut self, now: Now) {
-        while let Some((at, key)) = self
-            .mtu_searches
-            .first()
-            .copied()
-            .filter(|(at, _)| *at <= now.at)
-        {
-            self.mtu_searches.remove(&(at, key));
+        while let Some(key) = self.deadlines.mtu_searches.pop_due(now.at) {
             if let Some(next) = self.step(now, key) {
-                self.mtu_searches.insert((next, key));
+                self.deadlines.mtu_searches.insert(next, key);
             }
         }
     }
 
-    /// One step; returns when the next one is due, unless the search is over.
+    /// Takes one step. Returns when the next one is due, unless the search is over.
     fn step(&mut self, now: Now, key: IpNet) -> Option<Duration> {
         let peer = self.peers.get_mut(&key)?;
         let rtt = peer
@@ -43,9 +37,10 @@ impl Node {
             return None;
         }
         let size = mtu_search.search.next()?;
-        if !self.retries.take(now.at, 1) {
+        let retries = &mut self.pace.retries;
+        if !retries.take(now.at, 1) {
             return Some(
-                self.retries
+                retries
                     .ready_at(now.at, 1)
                     .max(now.at + Duration::from_millis(1)),
             );
@@ -57,7 +52,7 @@ impl Node {
         } else {
             What::Size(size)
         };
-        // Where it cannot be asked, that shows when the time is over.
+        // A question that cannot be sent counts as lost when its time is over.
         self.ask(now, key, what, 0);
         Some(until)
     }

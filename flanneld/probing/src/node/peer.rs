@@ -1,17 +1,17 @@
 //! What is remembered of one peer: little, since there may be ten thousand.
 
-use super::message::WAIT;
+use super::message::ANSWER_TIMEOUT;
 use super::moment::Moment;
 use super::mtu_search::MtuSearch;
 use super::tokens::Tokens;
-use crate::target::Target;
+use crate::target::{Path, Target};
 use crate::verdict::{DebouncedVerdict, Evidence};
 use crate::who::short;
 use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// Questions that are waited for together.
+/// Questions whose answers are judged together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub number: u64,
@@ -25,20 +25,20 @@ pub(super) struct Round {
     /// Whether a question was refused.
     pub refused: bool,
     /// Whether ping itself was answered.
-    pub(crate) ponged: bool,
+    pub ponged: bool,
 }
 
-/// What a peer said of us.
+/// What a peer reported of us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerClaim {
     pub at: Moment,
-    pub(crate) overlay_ms: Option<u32>,
-    pub(crate) underlay_ms: Option<u32>,
+    pub overlay_ms: Option<u32>,
+    pub underlay_ms: Option<u32>,
 }
 
-/// One peer.
+/// What is remembered of one peer.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerState {
     pub target: Target,
     /// Its number, for orders: 0 if it cannot be computed.
     pub who: u64,
@@ -48,33 +48,63 @@ pub(super) struct Peer {
     /// The verdict with its grade.
     pub shown: State,
     pub since: Moment,
+    pub turn: Turn,
     pub round: Option<Box<Round>>,
-    /// Rounds since the last turn.
-    pub rounds: u8,
     pub history: History,
     pub carries: Option<u16>,
-    pub(crate) mtu_search: Option<Box<MtuSearch>>,
-    pub(crate) asked_at: Option<Moment>,
-    pub(crate) through_at: Option<Moment>,
-    pub(crate) underlay_at: Option<Moment>,
+    pub mtu_search: Option<Box<MtuSearch>>,
+    pub times: Times,
     pub said: Option<PeerClaim>,
-    /// When its questions came in through the overlay network, and beside it.
-    pub(crate) heard_at: (Option<Moment>, Option<Moment>),
-    pub(crate) looked_at: Option<Moment>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
-    pub turns: u32,
-    pub(crate) full_done: u32,
-    /// Whether its host refuses questions, which says as much as an answer to a ping.
+    /// Whether its host refuses questions, which proves as much as an answer to a ping.
     pub refuses: bool,
-    /// Whether questions beside the overlay network are lost while all is well through it: a firewall that lets the tunnel in alone.
-    pub(crate) tunnel_only: bool,
-    /// Its address in the overlay network, by its own words.
+    /// Whether questions over the underlay are lost while all is well over the overlay: a firewall lets in only the tunnel.
+    pub tunnel_only: bool,
+    /// Its address in the overlay network, as it reports itself.
     pub answers_at: Option<IpAddr>,
     pub tokens: Tokens,
 }
 
-impl Peer {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    pub count: u32,
+    /// The round of long questions in which it had its last one.
+    pub full_done: u32,
+    /// Rounds since the last turn began.
+    pub rounds: u8,
+}
+
+/// When packets were exchanged with a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub asked: Option<Moment>,
+    /// Its last answer of any kind.
+    pub answered: PathTimes,
+    /// Its last question.
+    pub received: PathTimes,
+    /// The last question of its that caused a round.
+    pub reconsidered: Option<Moment>,
+}
+
+/// The last time on each path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PathTimes {
+    pub overlay: Option<Moment>,
+    pub underlay: Option<Moment>,
+}
+
+impl PathTimes {
+    pub(super) fn note(&mut self, path: Path, at: Duration) {
+        let last = match path {
+            Path::Overlay => &mut self.overlay,
+            Path::Underlay => &mut self.underlay,
+        };
+        *last = Some(at.into());
+    }
+}
+
+impl PeerState {
     pub(super) fn new(target: Target, now: Duration, random: u64) -> Self {
         Self {
             who: target.who().unwrap_or(0),
@@ -83,21 +113,15 @@ impl Peer {
             standing: DebouncedVerdict::default(),
             shown: State::Unknown,
             since: now.into(),
+            turn: Turn::default(),
             round: None,
-            rounds: 0,
             history: History::default(),
             carries: None,
             mtu_search: None,
-            asked_at: None,
-            through_at: None,
-            underlay_at: None,
+            times: Times::default(),
             said: None,
-            heard_at: (None, None),
-            looked_at: None,
             clock_offset_ms: None,
             answered_by: None,
-            turns: 0,
-            full_done: 0,
             refuses: false,
             tunnel_only: false,
             answers_at: None,
@@ -111,8 +135,8 @@ impl Peer {
     }
 }
 
-/// So many round trips make a peer slow.
-const SETTLED: u8 = 4;
+/// Round trips that it takes to call a peer slow.
+const MIN_ROUND_TRIPS: u8 = 4;
 
 /// The last questions through the overlay network.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,7 +145,7 @@ pub(super) struct History {
     lost: u16,
     asked: u8,
     last_loss: Option<Moment>,
-    /// Losses of which it is not decided yet whether the way lost them, or the daemon was silent.
+    /// Losses of which it is not decided yet whether the path lost them, or the daemon was silent.
     pending: u8,
     rtts: [u32; 8],
     known: u8,
@@ -133,20 +157,20 @@ impl History {
         self.push(false);
     }
 
-    /// Notes one that was not; it counts once it is decided why.
+    /// Notes a question that was not answered. It counts as a loss once it is decided why.
     pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
     }
 
-    /// The way lost them.
+    /// Counts the pending losses: the path lost them.
     pub(super) fn count_losses(&mut self) {
         for _ in 0..std::mem::take(&mut self.pending) {
             self.push(true);
         }
     }
 
-    /// The way did not lose them.
+    /// Drops the pending losses: the path did not lose them.
     pub(super) fn forgive_losses(&mut self) {
         self.pending = 0;
     }
@@ -156,7 +180,7 @@ impl History {
         self.asked = (self.asked + 1).min(16);
     }
 
-    /// The answer came after all, late.
+    /// Takes back a loss whose answer came late.
     pub(super) fn came_late(&mut self) {
         if self.pending > 0 {
             self.pending -= 1;
@@ -165,18 +189,17 @@ impl History {
         }
     }
 
-    /// The peer listens since then only: what it did not hear before was not lost on the way.
+    /// Drops the losses of before the peer began to listen: the path did not lose them.
     pub(super) fn began(&mut self, began: Duration) {
         if self
             .last_loss
-            .is_some_and(|loss| loss <= Moment::from(began + WAIT))
+            .is_some_and(|loss| loss <= Moment::from(began + ANSWER_TIMEOUT))
         {
             self.lost = 0;
             self.pending = 0;
         }
     }
 
-    /// Notes a round trip.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         let us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         if let Some(place) = self.rtts.get_mut(usize::from(self.known % 8)) {
@@ -202,11 +225,11 @@ impl History {
         known.get(known.len() / 2).copied()
     }
 
-    /// The fastest of the last round trips, once there are enough of them to call a peer slow. On a busy machine any answer may be late, the
-    /// median of few too; what is slow on its way is never fast.
+    /// The fastest of the last round trips, once there are enough of them to call a peer slow. On a busy machine any answer may be late, and
+    /// so may the median of few. A slow path never yields a fast one.
     pub(super) fn fastest_us(&self) -> Option<u32> {
         let known = self.rtts.get(..usize::from(self.known.min(8)))?;
-        if self.known < SETTLED {
+        if self.known < MIN_ROUND_TRIPS {
             None
         } else {
             known.iter().min().copied()
@@ -219,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_of_the_last_sixteen() {
+    fn history_counts_losses_of_the_last_sixteen() {
         let now = Duration::from_secs(100);
         let mut history = History::default();
         for number in 0..20 {
@@ -248,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_peers_are_half_a_megabyte() {
-        assert!(size_of::<Peer>() <= 480, "{}", size_of::<Peer>());
+    fn peer_state_fits_in_480_bytes() {
+        assert!(size_of::<PeerState>() <= 480, "{}", size_of::<PeerState>());
     }
 
     #[test]
-    fn the_median_of_the_last_eight() {
+    fn median_is_of_the_last_eight_round_trips() {
         let mut history = History::default();
         assert_eq!(history.rtt_us(), None);
         for us in [9_000, 1, 2] {

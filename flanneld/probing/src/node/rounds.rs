@@ -1,107 +1,142 @@
-//! Turns, and the rounds that look into what they bring.
+//! Turns, and the rounds that verify what a turn shows.
 
 use super::machine::Node;
-use super::message::{COST, Notice, Now, WAIT, What};
+use super::message::{ANSWER_TIMEOUT, Notice, Now, ROUND_COST, What};
 use super::mtu_search::MtuSearch;
-use super::peer::{History, Peer, Round};
-use crate::schedule::{SHORTEST, ways};
-use crate::verdict::{Evidence, LOSES, ProbeResult, expected, grade, judge};
+use super::peer::{History, PeerState, Round};
+use crate::schedule::{MIN_CYCLE, turn_paths};
+use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, grade, judge};
 use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// Rounds after a turn, at most.
-const ROUNDS: u8 = 5;
-/// Peers that answer ping alone are asked a question every so many turns,
-const ASKED_EVERY: u32 = 10;
-/// and a long ping every so many.
-const LONG_PING_EVERY: u32 = 4;
-/// While the MTU is too small it is searched again every so many turns.
+/// The most rounds after a turn.
+const MAX_ROUNDS: u8 = 5;
+/// Peers that answer only ping are asked a question every so many turns,
+const QUESTION_INTERVAL: u32 = 10;
+/// and get a long ping every so many.
+const LONG_PING_INTERVAL: u32 = 4;
+/// While the MTU is too small, it is searched again every so many turns.
 const MTU_SEARCH_INTERVAL: u32 = 8;
-/// How often the median of all round trips is taken.
-const TYPICAL_EVERY: Duration = Duration::from_secs(5);
+/// How often the median of all round trips is computed.
+const MEDIAN_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Node {
     /// Starts the turns that are due.
     pub(super) fn turns(&mut self, now: Now) {
         loop {
             let peers = &self.peers;
-            let paths = peers.len();
             let Some(key) = self
+                .pace
                 .walk
                 .turn(now.at, || peers.iter().map(|(key, peer)| (*key, peer.who)))
             else {
                 return;
             };
-            let Some(peer) = self.peers.get_mut(&key) else {
-                continue;
-            };
-            peer.turns = peer.turns.wrapping_add(1);
-            peer.rounds = 0;
-            let (present, turn, who) = (peer.standing.present, peer.turns, peer.who);
-            let (mut done, peer_refuses) = (peer.full_done, peer.refuses);
-            let ways = ways(who, turn, paths);
-            let through = self.overlay_of(&key).is_some();
-            let harmed = present.state == State::SmallMtu || present.state.impact() == Impact::All;
-            if harmed && self.retries.take(now.at, COST) {
-                self.begin(now, key);
-                if present.state == State::SmallMtu && turn.is_multiple_of(MTU_SEARCH_INTERVAL) {
-                    self.mtu_search(now, key, present.ping_only);
-                }
-            } else if present.ping_only {
-                let mut whats = vec![if through {
-                    What::Ping
-                } else {
-                    What::UnderlayPing
-                }];
-                if through && turn.is_multiple_of(LONG_PING_EVERY) {
-                    whats.push(What::FullPing);
-                }
-                if peer_refuses || turn.is_multiple_of(ASKED_EVERY) {
-                    whats.push(if through { What::Small } else { What::Underlay });
-                }
-                self.round(now, key, &whats, false);
-            } else {
-                let mut whats = Vec::with_capacity(2);
-                if through && (ways.overlay || present.state == State::Unknown) {
-                    let waits = |round: u32| {
-                        self.peers.iter().any(|(other, peer)| {
-                            *other != key && peer.full_done != round && peer.is_asked_long()
-                        })
-                    };
-                    whats.push(if self.full.turn(now.at, &mut done, waits) {
-                        What::Full
-                    } else {
-                        What::Small
-                    });
-                }
-                if ways.underlay || !through {
-                    whats.push(if self.local.clear {
-                        What::Underlay
-                    } else {
-                        What::UnderlayPing
-                    });
-                }
-                self.round(now, key, &whats, false);
-            }
-            if let Some(peer) = self.peers.get_mut(&key) {
-                peer.full_done = done;
-            }
+            self.turn(now, key);
         }
+    }
+
+    /// One turn: a whole round where packets are lost, else as few questions as show that nothing has changed.
+    fn turn(&mut self, now: Now, key: IpNet) {
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        peer.turn.count = peer.turn.count.wrapping_add(1);
+        peer.turn.rounds = 0;
+        let (present, turn) = (peer.standing.present, peer.turn.count);
+        let is_harmed = present.state == State::SmallMtu || present.state.impact() == Impact::All;
+        if is_harmed && self.pace.retries.take(now.at, ROUND_COST) {
+            self.begin(now, key);
+            if present.state == State::SmallMtu && turn.is_multiple_of(MTU_SEARCH_INTERVAL) {
+                self.mtu_search(now, key, present.ping_only);
+            }
+            return;
+        }
+        let whats = if present.ping_only {
+            self.pings_of_turn(key)
+        } else {
+            self.questions_of_turn(now, key)
+        };
+        self.round(now, key, &whats, false);
+    }
+
+    /// What a peer is asked that answers only ping: now and then also a question, because it may have changed.
+    fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
+        let has_overlay = self.overlay_of(&key).is_some();
+        let (turn, refuses) = self
+            .peers
+            .get(&key)
+            .map_or((0, false), |peer| (peer.turn.count, peer.refuses));
+        let mut whats = vec![if has_overlay {
+            What::Ping
+        } else {
+            What::UnderlayPing
+        }];
+        if has_overlay && turn.is_multiple_of(LONG_PING_INTERVAL) {
+            whats.push(What::FullPing);
+        }
+        if refuses || turn.is_multiple_of(QUESTION_INTERVAL) {
+            whats.push(if has_overlay {
+                What::Small
+            } else {
+                What::Underlay
+            });
+        }
+        whats
+    }
+
+    /// What a peer is asked that answers questions.
+    fn questions_of_turn(&mut self, now: Now, key: IpNet) -> Vec<What> {
+        let has_overlay = self.overlay_of(&key).is_some();
+        let peers = self.peers.len();
+        let Some(peer) = self.peers.get(&key) else {
+            return Vec::new();
+        };
+        let is_unknown = peer.standing.present.state == State::Unknown;
+        let paths = turn_paths(peer.who, peer.turn.count, peers);
+        let mut whats = Vec::with_capacity(2);
+        if has_overlay && (paths.overlay || is_unknown) {
+            whats.push(self.long_or_short(now, key));
+        }
+        if paths.underlay || !has_overlay {
+            whats.push(if self.local.clear {
+                What::Underlay
+            } else {
+                What::UnderlayPing
+            });
+        }
+        whats
+    }
+
+    /// Returns a long question where it is this peer's turn to get one.
+    fn long_or_short(&mut self, now: Now, key: IpNet) -> What {
+        let mut done = self.peers.get(&key).map_or(0, |peer| peer.turn.full_done);
+        let others_wait = |round: u32| {
+            self.peers.iter().any(|(other, peer)| {
+                *other != key && peer.turn.full_done != round && peer.is_asked_long()
+            })
+        };
+        let is_long = self.pace.full.turn(now.at, &mut done, others_wait);
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.turn.full_done = done;
+        }
+        if is_long { What::Full } else { What::Small }
     }
 
     /// Asks again where something was lost, as far as the budget goes.
     pub(super) fn repeat(&mut self, now: Now) {
-        while let Some((at, key)) = self.again.first().copied().filter(|(at, _)| *at <= now.at) {
-            if !self.retries.take(now.at, COST) {
+        while self.deadlines.again.is_due(now.at) {
+            if !self.pace.retries.take(now.at, ROUND_COST) {
                 return;
             }
-            self.again.remove(&(at, key));
-            self.begin(now, key);
+            if let Some(key) = self.deadlines.again.pop_due(now.at) {
+                self.begin(now, key);
+            }
         }
     }
 
-    /// A whole round.
+    /// Asks all that a verdict needs.
     fn begin(&mut self, now: Now, key: IpNet) {
         let mut whats = vec![What::Small, What::Full, What::Ping];
         if self.local.device {
@@ -122,25 +157,25 @@ impl Node {
         if self.peers.get(&key).is_none_or(|peer| peer.round.is_some()) {
             return;
         }
-        self.rounds += 1;
-        let number = self.rounds;
+        self.pace.rounds += 1;
+        let number = self.pace.rounds;
         let mut evidence = Evidence::default();
         let mut open = 0;
         for what in whats {
             if self.ask(now, key, *what, number) {
                 open += 1;
-                if let Some(heard) = part(&mut evidence, *what) {
-                    *heard = ProbeResult::Lost;
+                if let Some(result) = part(&mut evidence, *what) {
+                    *result = ProbeResult::Lost;
                 }
             }
         }
         if open == 0 {
             return;
         }
-        let closes = now.at + WAIT;
-        self.closes.insert((closes, key));
+        let closes = now.at + ANSWER_TIMEOUT;
+        self.deadlines.closes.insert(closes, key);
         if let Some(peer) = self.peers.get_mut(&key) {
-            peer.rounds = peer.rounds.saturating_add(1);
+            peer.turn.rounds = peer.turn.rounds.saturating_add(1);
             peer.round = Some(Box::new(Round {
                 number,
                 evidence,
@@ -156,93 +191,47 @@ impl Node {
 
     /// Judges the rounds whose time is over.
     pub(super) fn close_rounds(&mut self, now: Now) {
-        while let Some((at, key)) = self.closes.first().copied().filter(|(at, _)| *at <= now.at) {
-            self.closes.remove(&(at, key));
-            let typical = self.typical(now.at);
-            let mtu = self.local.mtu(key.into());
-            let Some(peer) = self.peers.get_mut(&key) else {
-                continue;
-            };
-            let Some(round) = peer.round.take() else {
-                continue;
-            };
-            let mut evidence = round.evidence;
-            // Kernels limit how often they refuse (icmp_ratelimit): that a long question was not refused says nothing.
-            if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
-                evidence.full_ping = ProbeResult::NotAsked;
-            }
-            let present = peer.standing.present;
-            let verdict = judge(&evidence);
-            peer.sample(&evidence, verdict, now.at);
-            if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered)
-                && !evidence.other
-            {
-                peer.carries = Some(mtu);
-            }
-            if evidence.underlay == ProbeResult::Answered
-                || round.whole && verdict != Verdict::of(State::Well)
-            {
-                peer.tunnel_only = false;
-            } else if round.whole && evidence.underlay == ProbeResult::Lost {
-                peer.tunnel_only = true;
-            }
-            let underlay = if peer.tunnel_only && evidence.underlay == ProbeResult::Lost {
-                ProbeResult::NotAsked
-            } else {
-                evidence.underlay
-            };
-            let looked_into =
-                round.whole || present.state == State::Unknown && verdict.state == State::Well;
-            let (mut changed, mut again) = (false, false);
-            if looked_into {
-                changed = peer.standing.take(verdict, peer.history.lost() >= LOSES);
-                again = peer.standing.is_undecided();
-            } else if !expected(
-                present,
-                &Evidence {
-                    underlay,
-                    ..evidence
-                },
-            ) {
-                again = true;
-            }
-            if changed && verdict.ping_only != present.ping_only || round.refused {
-                // Packets pass; one kind of question is filtered, or its daemon is silent.
-                peer.history.forgive_losses();
-            } else if !again {
-                peer.history.count_losses();
-            }
-            if changed {
-                if present.state.impact() == Impact::All || verdict.state.impact() == Impact::All {
-                    peer.history = History::default();
-                }
-                if verdict.state != State::WrongNode {
-                    peer.answered_by = None;
-                }
-            }
-            if again && peer.rounds < ROUNDS {
-                let next = if round.whole {
-                    now.at.max(round.began + WAIT)
-                } else {
-                    now.at
-                };
-                self.again.insert((next, key));
-            }
-            self.tell(now, key, typical);
-            if changed && verdict.state == State::SmallMtu {
-                if let Some(peer) = self.peers.get_mut(&key) {
-                    peer.carries = None;
-                }
-                self.mtu_search(now, key, verdict.ping_only);
-            }
-            if changed && verdict.state.impact() == Impact::All {
-                self.viewer.trouble(now.at);
-            }
+        while let Some(key) = self.deadlines.closes.pop_due(now.at) {
+            self.close_round(now, key);
         }
     }
 
-    /// Grades the verdict, and tells what changed.
-    fn tell(&mut self, now: Now, key: IpNet, typical: Option<u32>) {
+    fn close_round(&mut self, now: Now, key: IpNet) {
+        let typical = self.typical(now.at);
+        let mtu = self.local.mtu(key.into());
+        let Some(peer) = self.peers.get_mut(&key) else {
+            return;
+        };
+        let Some(round) = peer.round.take() else {
+            return;
+        };
+        let Outcome {
+            verdict,
+            changed,
+            again,
+        } = peer.close(&round, mtu, now.at);
+        if again && peer.turn.rounds < MAX_ROUNDS {
+            let next = if round.whole {
+                now.at.max(round.began + ANSWER_TIMEOUT)
+            } else {
+                now.at
+            };
+            self.deadlines.again.insert(next, key);
+        }
+        self.grade(now, key, typical);
+        if changed && verdict.state == State::SmallMtu {
+            if let Some(peer) = self.peers.get_mut(&key) {
+                peer.carries = None;
+            }
+            self.mtu_search(now, key, verdict.ping_only);
+        }
+        if changed && verdict.state.impact() == Impact::All {
+            self.viewer.trouble(now.at);
+        }
+    }
+
+    /// Grades the verdict, and notes a change for the log.
+    fn grade(&mut self, now: Now, key: IpNet, typical: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
@@ -269,29 +258,33 @@ impl Node {
         }
     }
 
-    /// A question of a peer came in whose state does not let one expect that: it is asked at once.
-    pub(super) fn look_into(&mut self, now: Now, key: IpNet) {
+    /// Asks a peer at once whose question arrived although its state does not let one expect that.
+    pub(super) fn reconsider(&mut self, now: Now, key: IpNet) {
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
         let present = peer.standing.present;
         let lately = peer
-            .looked_at
-            .is_some_and(|at| now.at.saturating_sub(at.into()) < SHORTEST);
-        let waits = peer.round.is_some() || self.again.iter().any(|(_, other)| *other == key);
+            .times
+            .reconsidered
+            .is_some_and(|at| now.at.saturating_sub(at.into()) < MIN_CYCLE);
+        let waits = peer.round.is_some() || self.deadlines.again.contains(&key);
         if !lately && !waits && (present.ping_only || present.state.impact() == Impact::All) {
-            peer.looked_at = Some(now.at.into());
-            peer.rounds = 0;
-            self.again.insert((now.at, key));
+            peer.times.reconsidered = Some(now.at.into());
+            peer.turn.rounds = 0;
+            self.deadlines.again.insert(now.at, key);
         }
     }
 
-    /// The median of all peers' round trips.
+    /// Returns the median of all peers' round trips in microseconds, at most some seconds old.
     fn typical(&mut self, now: Duration) -> Option<u32> {
-        if self.typical_us.1.is_none() || now.saturating_sub(self.typical_us.0) >= TYPICAL_EVERY {
-            self.typical_us = (now, self.median_us());
+        let (at, known) = self.pace.typical_us;
+        if known.is_some() && now.saturating_sub(at) < MEDIAN_INTERVAL {
+            return known;
         }
-        self.typical_us.1
+        let median = self.median_us();
+        self.pace.typical_us = (now, median);
+        median
     }
 
     pub(super) fn median_us(&self) -> Option<u32> {
@@ -304,7 +297,7 @@ impl Node {
         Some(*all.select_nth_unstable(middle).1)
     }
 
-    /// Searches how large a packet the way carries.
+    /// Begins to search how large a packet the path carries, unless a search is in progress.
     fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
         let mtu = self.local.mtu(key.into());
         if let Some(peer) = self
@@ -313,19 +306,90 @@ impl Node {
             .filter(|peer| peer.mtu_search.is_none())
         {
             peer.mtu_search = Some(Box::new(MtuSearch::new(key.into(), mtu, by_ping)));
-            self.mtu_searches.insert((now.at, key));
+            self.deadlines.mtu_searches.insert(now.at, key);
         }
     }
 }
 
-impl Peer {
+/// What a round came to.
+struct Outcome {
+    verdict: Verdict,
+    /// Whether the verdict in force is another one now.
+    changed: bool,
+    /// Whether another round is needed to be sure.
+    again: bool,
+}
+
+impl PeerState {
+    /// Takes the results of a round over the overlay of this MTU.
+    fn close(&mut self, round: &Round, mtu: u16, now: Duration) -> Outcome {
+        let mut evidence = round.evidence;
+        // Kernels limit how often they refuse (icmp_ratelimit): a long question that was not refused proves nothing.
+        if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
+            evidence.full_ping = ProbeResult::NotAsked;
+        }
+        let present = self.standing.present;
+        let verdict = judge(&evidence);
+        self.sample(&evidence, verdict, now);
+        if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
+            self.carries = Some(mtu);
+        }
+        if evidence.underlay == ProbeResult::Answered
+            || round.whole && verdict != Verdict::of(State::Well)
+        {
+            self.tunnel_only = false;
+        } else if round.whole && evidence.underlay == ProbeResult::Lost {
+            self.tunnel_only = true;
+        }
+        let looked_into =
+            round.whole || present.state == State::Unknown && verdict.state == State::Well;
+        let (changed, again) = if looked_into {
+            let is_lossy = self.history.lost() >= MIN_LOSSES;
+            let changed = self.standing.take(verdict, is_lossy);
+            (changed, self.standing.is_undecided())
+        } else {
+            (false, !expected(present, &self.excused(evidence)))
+        };
+        if changed && verdict.ping_only != present.ping_only || round.refused {
+            // Packets pass; one kind of question is filtered, or its daemon is silent.
+            self.history.forgive_losses();
+        } else if !again {
+            self.history.count_losses();
+        }
+        if changed {
+            if present.state.impact() == Impact::All || verdict.state.impact() == Impact::All {
+                self.history = History::default();
+            }
+            if verdict.state != State::WrongNode {
+                self.answered_by = None;
+            }
+        }
+        Outcome {
+            verdict,
+            changed,
+            again,
+        }
+    }
+
+    /// The evidence without a loss on the underlay that a firewall explains.
+    fn excused(&self, evidence: Evidence) -> Evidence {
+        if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
+            Evidence {
+                underlay: ProbeResult::NotAsked,
+                ..evidence
+            }
+        } else {
+            evidence
+        }
+    }
+
     /// Whether it has its turn in long questions.
     fn is_asked_long(&self) -> bool {
         let present = self.standing.present;
         !present.ping_only && present.state.impact() <= Impact::None
     }
 
-    /// Notes what was lost through the overlay network. Long questions are not lost by chance where the MTU is too small.
+    /// Notes what was lost over the overlay. Long questions are not lost by chance where the MTU is too small.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) {
         let small =
             verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
@@ -342,8 +406,8 @@ impl Peer {
                 },
             ]
         };
-        for heard in parts {
-            match heard {
+        for result in parts {
+            match result {
                 ProbeResult::NotAsked => {}
                 ProbeResult::Answered => self.history.answered(),
                 ProbeResult::Lost => self.history.unanswered(now),

@@ -1,4 +1,4 @@
-//! Asking one peer at once: what is asked and what is answered.
+//! One session: what is asked and what is answered.
 
 use super::message::Asked;
 use crate::view::Tally;
@@ -13,7 +13,7 @@ struct Count {
     rtts: Vec<u32>,
 }
 
-/// Asking one peer.
+/// Questions to one peer at once.
 #[derive(Debug)]
 pub(super) struct Session {
     pub key: IpNet,

@@ -1,41 +1,41 @@
-//! Asking one peer at once, for somebody who waits for it.
+//! Sessions: one peer is asked at once, for a caller that waits.
 
 use super::machine::Node;
-use super::message::{Asked, Now, WAIT, What};
+use super::message::{ANSWER_TIMEOUT, Asked, Now, What};
 use super::session::Session;
 use crate::view::Probe;
 use ipnet::IpNet;
 use std::time::Duration;
 
 /// How often each kind is asked.
-const TIMES: u8 = 5;
-/// The time between two.
-const PAUSE: Duration = Duration::from_millis(200);
-/// Sessions at a time.
-const SESSIONS: usize = 8;
+const REPETITIONS: u8 = 5;
+/// The time between two rounds of questions.
+const REPETITION_INTERVAL: Duration = Duration::from_millis(200);
+/// The most sessions at a time.
+const MAX_SESSIONS: usize = 8;
 
 impl Node {
-    /// Begins to ask a peer at once; none if there is no such peer, or too many are asked. The number leads to the result.
+    /// Begins to ask a peer at once. Returns the number of the session; none if there is no such peer or there are too many sessions.
     pub fn begin_session(&mut self, now: Now, key: IpNet) -> Option<u64> {
-        if !self.peers.contains_key(&key) || self.sessions.len() >= SESSIONS {
+        if !self.peers.contains_key(&key) || self.sessions.open.len() >= MAX_SESSIONS {
             return None;
         }
-        // Never one that was: an answer that comes late belongs to nobody.
-        let number = self.sessions_begun;
-        self.sessions_begun += 1;
-        self.sessions.insert(number, Session::new(key, now.at));
+        // Numbers are never used again: a late answer must not count in another session.
+        let number = self.sessions.begun;
+        self.sessions.begun += 1;
+        self.sessions.open.insert(number, Session::new(key, now.at));
         Some(number)
     }
 
-    /// The result, once it is there; the session is over then.
+    /// Returns the result once it is complete, which ends the session.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
         let is_over = |session: &Session| {
-            session.done > TIMES || session.done == TIMES && session.is_complete()
+            session.done > REPETITIONS || session.done == REPETITIONS && session.is_complete()
         };
-        if !self.sessions.get(&number).is_some_and(is_over) {
+        if !self.sessions.open.get(&number).is_some_and(is_over) {
             return None;
         }
-        let session = self.sessions.remove(&number)?;
+        let session = self.sessions.open.remove(&number)?;
         Some(Probe {
             peer: self.show_peer(now, &session.key)?,
             small: session.tally(Asked::Overlay { full: false }),
@@ -48,38 +48,39 @@ impl Node {
         })
     }
 
-    /// Ends a session for which nobody waits any more.
+    /// Ends a session whose result nobody awaits any more.
     pub(crate) fn drop_session(&mut self, number: u64) {
-        self.sessions.remove(&number);
+        self.sessions.open.remove(&number);
     }
 
     pub(super) fn step_sessions(&mut self, now: Now) {
         let due: Vec<u64> = self
             .sessions
+            .open
             .iter()
-            .filter(|(_, session)| session.done <= TIMES && session.next <= now.at)
+            .filter(|(_, session)| session.done <= REPETITIONS && session.next <= now.at)
             .map(|(number, _)| *number)
             .collect();
         for number in due {
-            let Some((key, step)) = self.sessions.get_mut(&number).map(|session| {
+            let Some((key, step)) = self.sessions.open.get_mut(&number).map(|session| {
                 let step = session.done;
                 session.done += 1;
                 session.next = match step + 1 {
-                    TIMES => now.at + WAIT,
-                    // Who waits comes for it.
-                    after if after > TIMES => Duration::MAX,
-                    _ => now.at + PAUSE,
+                    REPETITIONS => now.at + ANSWER_TIMEOUT,
+                    // The caller fetches the result.
+                    after if after > REPETITIONS => Duration::MAX,
+                    _ => now.at + REPETITION_INTERVAL,
                 };
                 (session.key, step)
             }) else {
                 continue;
             };
-            if step >= TIMES {
+            if step >= REPETITIONS {
                 continue;
             }
             for kind in Asked::ALL {
                 if self.ask(now, key, What::Session(number, kind), 0)
-                    && let Some(session) = self.sessions.get_mut(&number)
+                    && let Some(session) = self.sessions.open.get_mut(&number)
                 {
                     session.asked(kind);
                 }

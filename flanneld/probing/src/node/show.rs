@@ -1,10 +1,10 @@
-//! What is known, for those who look.
+//! What is known, for views and reports.
 
 use super::machine::Node;
 use super::message::Now;
 use super::moment::Moment;
-use super::peer::{Peer, PeerClaim};
-use super::viewer::Row;
+use super::peer::{PeerClaim, PeerState};
+use super::viewer::CachedRow;
 use crate::rows::{Body, Wire, fit};
 use crate::schedule::cycle;
 use crate::view::{self, Cell, Mesh, PeerOpinion};
@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// How many others are quoted about a peer.
-const QUOTED: usize = 16;
+/// How many other nodes' opinions of a peer are shown.
+const MAX_OPINIONS: usize = 16;
 
 fn age(now: Now, at: impl Into<Duration>) -> u64 {
     u64::try_from(now.at.saturating_sub(at.into()).as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Node {
-    /// Everything that is known. `port` and `problems` are the sockets'.
+    /// Returns everything that is known. `port` and `problems` are those of the sockets.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
         let rows = self.show_rows(now);
         Mesh {
@@ -36,8 +36,8 @@ impl Node {
         }
     }
 
-    /// What `of` makes of each peer, which is as in [`Node::show`].
-    pub fn peers<T>(&self, now: Now, of: impl FnMut(view::Peer) -> T) -> Vec<T> {
+    /// Applies `of` to each peer, which is as in [`Node::show`].
+    pub fn peers<T>(&self, now: Now, of: impl FnMut(view::PeerView) -> T) -> Vec<T> {
         self.show_peers(now, &self.show_rows(now), of)
     }
 
@@ -60,7 +60,7 @@ impl Node {
         &self,
         now: Now,
         rows: &[view::Row],
-        mut of: impl FnMut(view::Peer) -> T,
+        mut of: impl FnMut(view::PeerView) -> T,
     ) -> Vec<T> {
         let mut said: HashMap<IpNet, Vec<PeerOpinion>> = HashMap::new();
         for row in rows {
@@ -70,7 +70,7 @@ impl Node {
                 .map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
                 let about = said.entry(cell.subnet).or_default();
-                if about.len() < QUOTED && cell.state != State::Unknown {
+                if about.len() < MAX_OPINIONS && cell.state != State::Unknown {
                     about.push(PeerOpinion {
                         by: by.clone(),
                         state: cell.state,
@@ -93,7 +93,7 @@ impl Node {
         peers
     }
 
-    /// How many peers are in each state.
+    /// Returns how many peers are in each state.
     pub fn counts(&self) -> BTreeMap<State, u32> {
         let mut counts = BTreeMap::new();
         for peer in self.peers.values() {
@@ -102,17 +102,17 @@ impl Node {
         counts
     }
 
-    pub(super) fn show_peer(&self, now: Now, key: &IpNet) -> Option<view::Peer> {
+    pub(super) fn show_peer(&self, now: Now, key: &IpNet) -> Option<view::PeerView> {
         let peer = self.peers.get(key)?;
         let target = &peer.target;
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
-        // What it said then is older now.
+        // Ages that the peer reported have grown since then.
         let by_it = |ms: fn(&PeerClaim) -> Option<u32>| {
             peer.said
                 .as_ref()
                 .and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)))
         };
-        Some(view::Peer {
+        Some(view::PeerView {
             id: target.id.clone(),
             name: target.name.clone(),
             subnet: target.subnet,
@@ -127,20 +127,22 @@ impl Node {
             asked: peer.history.asked(),
             carries: peer.carries,
             mtu: self.local.mtu(key.into()),
-            asked_age_ms: since(peer.asked_at),
-            answered_age_ms: since(peer.through_at),
-            underlay_age_ms: since(peer.underlay_at),
-            hears_us_age_ms: by_it(|said| said.overlay_ms),
-            hears_us_underlay_age_ms: by_it(|said| said.underlay_ms),
-            heard_age_ms: since(peer.heard_at.0),
-            heard_underlay_age_ms: since(peer.heard_at.1),
+            ages: view::Ages {
+                asked_age_ms: since(peer.times.asked),
+                answered_age_ms: since(peer.times.answered.overlay),
+                underlay_age_ms: since(peer.times.answered.underlay),
+                hears_us_age_ms: by_it(|said| said.overlay_ms),
+                hears_us_underlay_age_ms: by_it(|said| said.underlay_ms),
+                heard_age_ms: since(peer.times.received.overlay),
+                heard_underlay_age_ms: since(peer.times.received.underlay),
+            },
             clock_offset_ms: peer.clock_offset_ms,
             answered_by: peer.answered_by.map(|who| self.name_of(who)),
             others: Vec::new(),
         })
     }
 
-    /// A node by its number: its name, else the number.
+    /// Returns the name of a node, else its number.
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self
             .peers
@@ -163,7 +165,7 @@ impl Node {
         &self,
         now: Now,
         key: &IpNet,
-        row: &Row,
+        row: &CachedRow,
         subnets: &HashMap<u32, IpNet>,
     ) -> Option<view::Row> {
         let target = &self.peers.get(key)?.target;
@@ -204,15 +206,15 @@ impl Node {
         })
     }
 
-    /// This node's own row.
+    /// Returns this node's own row.
     pub(super) fn body(&self, now: Now) -> Body {
-        let cell = |peer: &Peer| Wire {
+        let cell = |peer: &PeerState| Wire {
             subnet: peer.short,
             state: peer.shown,
             ping_only: peer.standing.present.ping_only,
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
-            asked_age_ms: peer.asked_at.map(|at| age(now, at)),
+            asked_age_ms: peer.times.asked.map(|at| age(now, at)),
         };
         let mut cells: Vec<Wire> = self.peers.values().map(|peer| cell(peer)).collect();
         if !fit(cells.len()) {

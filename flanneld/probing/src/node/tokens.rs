@@ -1,20 +1,20 @@
-//! Tokens: what tells the questions of a peer from those that others write in its name.
+//! Tokens, which distinguish the questions of a peer from forged ones.
 
 use crate::wire::{Echo, NONE};
 
-/// Anybody can write a peer's address into a packet. Who repeats what was sent to that address can read it there.
+/// Anybody can forge a peer's address. Only a node that receives packets at that address can repeat a token that was sent there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens {
-    /// What the peer is to repeat.
+    /// The token that the peer is to repeat.
     pub own: u32,
-    /// What it gave us to repeat, in a question that repeated ours.
+    /// The peer's token, from a question that repeated ours.
     sure: Option<u32>,
-    /// What was given last in its name.
+    /// The last token in its name, possibly forged.
     last: Option<u32>,
 }
 
 impl Tokens {
-    /// `random` makes the own one: whoever can guess it can use up the peer's answers.
+    /// `random` makes our own token: with a token that can be guessed, others could use up the peer's answers.
     pub(super) fn new(random: u64) -> Self {
         // The remainder is less than the divisor, which means none.
         Self {
@@ -24,7 +24,7 @@ impl Tokens {
         }
     }
 
-    /// Takes those of a question. Returns whether it is the peer's, beyond doubt.
+    /// Takes the tokens of a question. Returns whether the question is certainly from the peer.
     pub(super) fn take(&mut self, body: &Echo) -> bool {
         let sure = body.repeats == Some(self.own);
         self.last = body.token;
@@ -34,12 +34,13 @@ impl Tokens {
         sure
     }
 
-    /// Whether the peer has repeated the token once: from then on, what does not repeat it is not the peer's.
+    /// Returns whether the peer has repeated our token once. From then on, a question that does not repeat it is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
-    /// What a question repeats: by turns what is sure and what came last, since a peer that has started anew has another one. `random` is the nonce.
+    /// Returns the token that a question repeats. It alternates between the sure and the last one, since a peer that has restarted has another one.
+    /// `random` is the nonce.
     pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn two_nodes_are_sure_of_each_other_after_three_questions_and_again_after_a_restart() {
+    fn tokens_are_sure_after_three_questions_and_after_a_restart() {
         let (mut a, mut b) = (Tokens::new(1), Tokens::new(2));
         assert!(!b.take(&question(&a, 0)), "nothing was sent to it yet");
         assert!(a.take(&question(&b, 0)) && b.take(&question(&a, 0)));
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_the_sign_for_none() {
+    fn token_is_never_the_value_for_none() {
         assert_eq!(Tokens::new(u64::from(NONE)).own, 0);
         let mut tokens = Tokens::new(5);
         assert!(

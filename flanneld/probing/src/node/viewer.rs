@@ -1,4 +1,4 @@
-//! What is known of other nodes' rows, and whether somebody looks.
+//! Other nodes' rows, and whether they are viewed.
 
 use crate::limits::Bucket;
 use crate::rows::{self, Body};
@@ -6,16 +6,16 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How often a node is asked, at most.
-pub(super) const EVERY: Duration = Duration::from_secs(5);
+/// The shortest time between two row questions to a node.
+pub(super) const ROW_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a row is kept.
-const KEEP: Duration = Duration::from_secs(300);
-/// How often others are asked about a peer in trouble, while nobody looks.
-const TROUBLE_EVERY: Duration = Duration::from_secs(30);
+const ROW_LIFETIME: Duration = Duration::from_secs(300);
+/// How often other nodes are asked about a peer in trouble while their rows are not viewed.
+const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What is known of another node's row.
 #[derive(Debug, Default)]
-pub(super) struct Row {
+pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
     pub(crate) said_at: Option<Duration>,
     /// As on the wire: rows of ten thousand nodes are kept.
@@ -23,10 +23,10 @@ pub(super) struct Row {
     pub attempts: u8,
 }
 
-impl Row {
-    /// Until when it is kept.
+impl CachedRow {
+    /// Returns when it is forgotten.
     pub(super) fn until(&self) -> Duration {
-        self.said_at.unwrap_or(self.asked_at) + KEEP
+        self.said_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
 
     pub(super) fn body(&self) -> Option<Body> {
@@ -35,7 +35,6 @@ impl Row {
     }
 }
 
-/// The side that asks.
 #[derive(Debug)]
 pub(super) struct Viewer {
     pub(crate) budget: Bucket,
@@ -44,7 +43,7 @@ pub(super) struct Viewer {
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    pub rows: BTreeMap<IpNet, Row>,
+    pub rows: BTreeMap<IpNet, CachedRow>,
 }
 
 impl Viewer {
@@ -60,24 +59,24 @@ impl Viewer {
         }
     }
 
-    /// Leaves out nodes that are gone.
+    /// Drops nodes that are gone.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.rows.retain(|key, _| stays(key));
         self.queue.retain(|key| stays(key));
     }
 
-    /// A peer is in trouble: some others are asked what they see.
+    /// Requests the rows of some other nodes, because a peer is in trouble.
     pub(super) fn trouble(&mut self, now: Duration) {
         if self
             .troubled_at
-            .is_none_or(|at| now.saturating_sub(at) >= TROUBLE_EVERY)
+            .is_none_or(|at| now.saturating_sub(at) >= TROUBLE_INTERVAL)
         {
             self.troubled_at = Some(now);
             self.wants_witnesses = true;
         }
     }
 
-    /// Whether the next question to a node goes beside the overlay network.
+    /// Returns whether the next question to a node goes over the underlay.
     pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows
             .get(key)
@@ -88,7 +87,7 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// When there is something to do.
+    /// Returns when there is something to do.
     pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);
@@ -100,8 +99,8 @@ impl Viewer {
                     .max(now + Duration::from_millis(1)),
             );
         }
-        let old = self.rows.values().map(Row::until).min();
-        let refill = self.filled_at.map_or(now, |at| at + EVERY);
+        let old = self.rows.values().map(CachedRow::until).min();
+        let refill = self.filled_at.map_or(now, |at| at + ROW_INTERVAL);
         let refill = self
             .until
             .filter(|until| now < *until && refill < *until)

@@ -1,24 +1,24 @@
-//! Asking for other nodes' rows, while somebody looks.
+//! Requests for other nodes' rows, while they are viewed.
 
 use super::machine::Node;
 use super::message::{Now, Waiting, What};
-use super::viewer::EVERY;
+use super::viewer::ROW_INTERVAL;
 use crate::rows::{self, Wire};
 use crate::wire::Header;
 use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// How long after a look others are asked.
+/// How long rows are requested after a view.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many others are asked about a peer in trouble.
-const WITNESSES: usize = 16;
-/// How much of what others say of their peers is kept in all: everything of some 140 nodes, of more the worst.
-const CELLS: usize = 20_200;
+/// How many other nodes are asked about a peer in trouble.
+const MAX_WITNESSES: usize = 16;
+/// How many peers of other nodes are kept in all: everything of some 140 nodes, of more nodes only the worst.
+const MAX_CELLS: usize = 20_200;
 
 impl Node {
-    /// Somebody looks at other nodes' rows: they are asked for the next ten seconds.
-    pub fn look(&mut self, now: Now) {
+    /// Requests other nodes' rows for the next ten seconds.
+    pub fn request_rows(&mut self, now: Now) {
         self.viewer.until = Some(now.at + VIEWER_TIMEOUT);
     }
 
@@ -41,14 +41,17 @@ impl Node {
                 .skip(skip)
                 .take(self.peers.len())
                 .filter(well)
-                .take(WITNESSES)
+                .take(MAX_WITNESSES)
                 .copied()
                 .collect();
             self.viewer.queue = found;
         }
         if self.viewer.looks(now.at)
             && self.viewer.queue.is_empty()
-            && self.viewer.filled_at.is_none_or(|at| now.at >= at + EVERY)
+            && self
+                .viewer
+                .filled_at
+                .is_none_or(|at| now.at >= at + ROW_INTERVAL)
         {
             self.viewer.filled_at = Some(now.at);
             self.viewer.queue = self
@@ -71,7 +74,7 @@ impl Node {
         }
     }
 
-    pub(super) fn heard_row(&mut self, now: Now, waiting: Waiting, header: &Header, bytes: &[u8]) {
+    pub(super) fn take_row(&mut self, now: Now, waiting: Waiting, header: &Header, bytes: &[u8]) {
         let Some(peer) = self.peers.get_mut(&waiting.key) else {
             return;
         };
@@ -87,9 +90,9 @@ impl Node {
         let rows = if self.viewer.looks(now.at) {
             self.peers.len()
         } else {
-            WITNESSES
+            MAX_WITNESSES
         };
-        let most = (CELLS / rows.max(1)).max(1);
+        let most = (MAX_CELLS / rows.max(1)).max(1);
         if body.cells.len() > most {
             body.cells.sort_by_cached_key(Wire::rank);
             body.cells.truncate(most);
@@ -97,7 +100,7 @@ impl Node {
         let row = self.viewer.rows.entry(waiting.key).or_default();
         row.said_at = Some(now.at);
         row.bytes = rows::write(&body).into();
-        // The way that worked is kept.
+        // The path that worked is kept.
         row.attempts = row.attempts.wrapping_sub(1);
     }
 }

@@ -1,4 +1,4 @@
-//! Pings of an address that is no node's: a pod's. They share nothing with the prober's own.
+//! Pings of a pod's address. They share nothing with the pings of the prober.
 
 use super::ping;
 use super::socket::Registered;
@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use types::Family;
 
-/// The time between two.
-const PAUSE: Duration = Duration::from_millis(200);
-/// How long the last answer is waited for.
-const WAIT: Duration = Duration::from_secs(1);
+/// The time between two pings.
+const PING_INTERVAL: Duration = Duration::from_millis(200);
+/// How long to wait for the last answer.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pings an address some times, from an address of this host or from the one that the route names.
+/// Pings an address `times` times, from an address of this host or from the one that the route chooses.
 ///
 /// # Errors
-/// There is no socket for it: it needs CAP_NET_RAW.
+/// The raw socket cannot be opened; it needs CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
     let family = Family::from(to);
     let any = family.pick(
@@ -43,7 +43,12 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
             open.insert(nonce, now);
             tally.asked += 1;
             socket.send(SocketAddr::new(to, 0), &ping::request(family, id, nonce, 0));
-            next = now + if tally.asked == times { WAIT } else { PAUSE };
+            next = now
+                + if tally.asked == times {
+                    LAST_ANSWER_TIMEOUT
+                } else {
+                    PING_INTERVAL
+                };
         }
         tokio::select! {
             _ = std::future::poll_fn(|context| socket.poll_readable(context)) => {}

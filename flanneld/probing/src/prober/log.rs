@@ -1,16 +1,18 @@
-//! What the log says of peers whose state changes: a line each, and not more than a reader can take in.
+//! Logs peers whose state changes: a line for each, up to a number that a reader can take in.
 
 use crate::node::Notice;
+use crate::target::Target;
+use std::borrow::Cow;
 use std::time::Duration;
-use tracing::{debug, info, warn};
+use tracing::{Level, debug, info, warn};
 use types::printable;
 use types::reachability::{Impact, State};
 
-/// Lines in [`WINDOW`].
-const LINES: u32 = 10;
+/// The most lines in a [`WINDOW`].
+const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Counts lines.
+/// Counts the lines of the present window.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Duration,
@@ -20,18 +22,19 @@ pub(super) struct Log {
 
 impl Log {
     /// Logs the changes.
-    pub(super) fn tell(&mut self, now: Duration, notices: &[Notice]) {
+    pub(super) fn report(&mut self, now: Duration, notices: &[Notice]) {
         for notice in notices {
-            // Of a peer that is seen for the first time there is nothing to tell, if all is well.
+            // The first verdict on a peer that is well is no news.
             if notice.was == State::Unknown && notice.is.impact() <= Impact::None {
-                debug!("{}", text(notice));
+                line(notice, Level::DEBUG);
                 continue;
             }
             if now.saturating_sub(self.since) >= WINDOW {
                 if self.left_out > 0 {
                     warn!(
-                        "the state of peers changed {} more times; `flannelctl peers` shows all of them",
-                        self.left_out
+                        count = self.left_out,
+                        remedy = "`flannelctl peers` shows all states",
+                        "more peers changed their state than the log shows"
                     );
                 }
                 *self = Self {
@@ -39,74 +42,80 @@ impl Log {
                     ..Self::default()
                 };
             }
-            if self.lines >= LINES {
+            if self.lines >= MAX_LINES {
                 self.left_out += 1;
                 continue;
             }
             self.lines += 1;
-            if notice.is.impact() >= Impact::Some {
-                warn!("{}", text(notice));
-            } else {
-                info!("{}", text(notice));
-            }
+            line(
+                notice,
+                if notice.is.impact() >= Impact::Some {
+                    Level::WARN
+                } else {
+                    Level::INFO
+                },
+            );
         }
     }
 }
 
-fn text(notice: &Notice) -> String {
-    let target = &notice.target;
-    let name = target
-        .name
-        .as_deref()
-        .map_or_else(String::new, |name| format!("{} ", printable::value(name)));
-    let meaning = match notice.is {
+fn line(notice: &Notice, level: Level) {
+    let Notice { target, was, is } = notice;
+    let peer = name(target).map(tracing::field::display);
+    let (subnet, address, reason) = (target.subnet, target.address, meaning(*is));
+    macro_rules! log {
+        ($level:ident) => {
+            $level!(peer, %subnet, %address, from = %was, to = %is, reason, "the state of a peer changed")
+        };
+    }
+    match level {
+        Level::WARN => log!(warn),
+        Level::INFO => log!(info),
+        _ => log!(debug),
+    }
+}
+
+fn name(target: &Target) -> Option<Cow<'_, str>> {
+    target.name.as_deref().map(printable::value)
+}
+
+fn meaning(state: State) -> &'static str {
+    match state {
         State::Unknown => "nothing is known of it",
         State::Well => "packets arrive there, and answers come back",
         State::Slow => "answers take much longer than those of other peers",
         State::LosesSome => "some probes get no answer",
         State::SmallMtu => "packets as large as the MTU of pods do not arrive there",
-        State::OneWay => "it hears us, but its answers through the overlay network do not arrive",
-        State::OverlayCut => {
-            "it answers, but what we send through the overlay network does not arrive there"
-        }
-        State::CutOff => "it answers nothing, through the overlay network or beside it",
+        State::OneWay => "it hears us, but its answers over the overlay do not arrive",
+        State::OverlayCut => "it answers, but what we send over the overlay does not arrive there",
+        State::CutOff => "it does not answer over the overlay or the underlay",
         State::WrongNode => "another node answers at its address",
-    };
-    format!(
-        "peer {name}({}, {}): {}, was {}: {meaning}",
-        target.subnet, target.address, notice.is, notice.was
-    )
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Target;
 
     #[test]
-    fn a_line_names_the_peer_and_what_it_means() {
-        let name = Some("node\n-3".into());
+    fn name_is_one_printable_line() {
         let target = Target {
             id: None,
-            name,
+            name: Some("node\n-3".into()),
             subnet: "10.5.3.0/24".parse().unwrap(),
             address: "192.0.2.3".parse().unwrap(),
             primary: true,
         };
-        let line = text(&Notice {
-            target,
-            was: State::Well,
-            is: State::CutOff,
-        });
+        let name = name(&target).unwrap();
         assert!(
-            !line.contains('\n')
-                && line.contains("(10.5.3.0/24, 192.0.2.3): cut-off, was well: it answers nothing"),
-            "{line}"
+            name.starts_with("node") && name.ends_with("-3") && !name.contains('\n'),
+            "{name}"
         );
+        assert!(meaning(State::CutOff).contains("does not answer over"));
     }
 
     #[test]
-    fn a_storm_is_a_few_lines() {
+    fn thousand_changes_are_a_few_lines() {
         let target = Target {
             id: None,
             name: None,
@@ -123,9 +132,9 @@ mod tests {
             1000
         ];
         let mut log = Log::default();
-        log.tell(Duration::from_secs(100), &notices);
-        assert_eq!((log.lines, log.left_out), (LINES, 990));
-        log.tell(Duration::from_secs(200), &notices[..3]);
+        log.report(Duration::from_secs(100), &notices);
+        assert_eq!((log.lines, log.left_out), (MAX_LINES, 990));
+        log.report(Duration::from_secs(200), &notices[..3]);
         assert_eq!((log.lines, log.left_out), (3, 0));
     }
 }

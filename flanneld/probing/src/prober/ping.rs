@@ -7,12 +7,12 @@ const ICMP: usize = 8;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// The shortest payload: the nonce, twice as long as need be.
-const PAYLOAD: usize = 16;
+const MIN_PAYLOAD: usize = 16;
 
-/// An echo request. `length` is that of the whole packet.
+/// Writes an echo request. `length` is that of the whole packet in bytes.
 pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
     let headers = ICMP + family.pick(IPV4, IPV6);
-    let payload = usize::from(length).saturating_sub(headers).max(PAYLOAD);
+    let payload = usize::from(length).saturating_sub(headers).max(MIN_PAYLOAD);
     let mut out = vec![family.pick(8, 128), 0, 0, 0];
     out.extend(id.to_be_bytes());
     let [.., high, low] = nonce.to_be_bytes();
@@ -29,9 +29,9 @@ pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u
     out
 }
 
-/// The nonce in an echo reply to a ping with this identifier.
+/// Returns the nonce in an echo reply to a ping with this identifier.
 pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
-    // IPv4 hands over the IP header, too.
+    // With IPv4 the packet begins with the IP header.
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, rest) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
     let [kind, code, _, _, high, low, ..] = *head;
@@ -42,11 +42,11 @@ pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
-/// The nonce of a question of ours, in an error that says that its destination refuses it: the way there works.
+/// Returns the nonce of a question of ours from the ICMP error by which its destination refuses it. Such an error proves that the path works.
 pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
-    // Of a host: its port is closed, or its firewall says no. Errors of routers on the way mean nothing here.
+    // Of a host: its port is closed, or its firewall rejects. Errors of routers on the path mean nothing here.
     let refuses = family.pick(
         matches!(head, [3, 3 | 9 | 10 | 13, ..]),
         matches!(head, [1, 1 | 4..=6, ..]),
@@ -57,7 +57,7 @@ pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     if !refuses || !is_udp || udp.get(2..4)? != port.to_be_bytes() {
         return None;
     }
-    // The magic stands before the nonce.
+    // The magic and other fields precede the nonce.
     let message = udp.get(8..)?;
     let nonce = message.get(8..16)?.first_chunk::<8>()?;
     message
@@ -85,14 +85,14 @@ mod tests {
     use Family::{V4, V6};
 
     #[test]
-    fn lengths_are_those_of_the_whole_packet() {
+    fn ping_length_is_that_of_the_whole_packet() {
         assert_eq!(request(V4, 1, 2, 1450).len(), 1430);
         assert_eq!(request(V6, 1, 2, 1430).len(), 1390);
         assert_eq!(request(V4, 1, 2, 0).len(), 24);
     }
 
     #[test]
-    fn a_refusal_has_the_nonce_of_its_question() {
+    fn refusal_has_the_nonce_of_its_question() {
         for (family, kind, code, is) in [
             (V4, 3, 3, true),
             (V4, 3, 1, false),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_has_the_nonce_of_its_request() {
+    fn reply_has_the_nonce_of_its_request() {
         for family in Family::ALL {
             let mut packet = request(family, 0xabcd, 0x0102_0304_0506_0708, 100);
             assert!(

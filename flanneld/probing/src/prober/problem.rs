@@ -1,4 +1,4 @@
-//! What keeps this node from asking or answering.
+//! Sockets that cannot be used, and why.
 
 use crate::target::Path;
 use crate::view;
@@ -8,26 +8,23 @@ use std::net::SocketAddr;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Family};
 
-/// A socket by its way, its family, and whether it is for ping.
+/// A socket by its path, its family, and whether it is for ping.
 pub(super) type Place = (Path, Family, bool);
 
 /// A socket that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unusable {
-    /// Which.
     pub place: Place,
-    /// Its address.
     pub address: SocketAddr,
-    /// Why.
     pub why: Why,
 }
 
 /// Why a socket cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Another flanneld on this host has the port for its tunnel: who it is.
+    /// Another flanneld on this host uses the port for its tunnel: its device or network.
     Lent(String),
-    /// The kernel refuses it: the kind, and the kernel's words.
+    /// The kernel refuses it: the kind and the text of the error.
     Refused(io::ErrorKind, String),
 }
 
@@ -41,7 +38,7 @@ impl Unusable {
         }
     }
 
-    /// Whether another program has the port.
+    /// Returns whether another program has the port.
     fn is_taken(&self) -> bool {
         matches!(
             self.why,
@@ -49,7 +46,7 @@ impl Unusable {
         )
     }
 
-    /// As the API carries it.
+    /// Converts it for the API.
     pub(super) fn shown(&self) -> view::Problem {
         let (_, _, is_ping) = self.place;
         view::Problem {
@@ -114,7 +111,7 @@ fn other_port(whose: &str) -> String {
     format!("choose another one with --probe-port on every node of {whose}")
 }
 
-/// The name of a socket, for a line.
+/// Returns the name of a socket for a log line.
 pub(super) fn name((_, family, is_ping): &Place, address: SocketAddr) -> String {
     if *is_ping {
         format!("ping over {family} from {}", address.ip())
@@ -128,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_port_is_told_by_its_number() {
+    fn taken_port_is_reported_by_its_number() {
         let address: SocketAddr = "192.0.2.1:8473".parse().unwrap();
         let unusable = |kind: io::ErrorKind| {
             Unusable::refused((Path::Underlay, Family::V4, false), address, &kind.into())

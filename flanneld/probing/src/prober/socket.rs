@@ -1,4 +1,4 @@
-//! One socket: for questions and answers, or for ping. What it reads has the time of the kernel.
+//! One socket, for questions and answers or for ping. Received packets have the kernel's timestamps.
 
 use super::option::{do_not_fragment, register};
 use nix::sys::socket::{
@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 
-/// What waits to be read while this program gets no time.
-const BUFFER: usize = 1 << 20;
-/// The most that is read of one datagram: more than any MTU that is asked for.
-pub(super) const LARGEST: usize = 65_536;
+/// The receive buffer in bytes: it holds what arrives while this program does not run.
+const RECEIVE_BUFFER: usize = 1 << 20;
+/// The longest datagram that is read, in bytes: more than any MTU that is probed.
+pub(super) const MAX_DATAGRAM: usize = 65_536;
 /// The first four bytes of every message.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
 
@@ -32,29 +32,29 @@ const IF_GREATER: u16 = 0x25;
 const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
 
-/// A socket of which the runtime tells when something comes in.
+/// A socket that is registered with the runtime.
 pub(super) struct Registered {
     socket: Socket,
-    /// Who is told: the same socket, registered.
+    /// The same socket as registered; none while packets do not wake the program.
     told: Option<AsyncFd<Socket>>,
-    /// Whom it is bound to.
+    /// The address it is bound to.
     pub address: SocketAddr,
 }
 
-/// What was read.
+/// A packet that was read.
 pub(super) struct Read {
-    /// From whom.
+    /// The source.
     pub from: IpAddr,
-    /// The port, of a datagram.
+    /// The source port of a datagram.
     pub port: u16,
-    /// How many bytes.
+    /// The length in bytes.
     pub length: usize,
-    /// How long ago it came in.
+    /// How long ago it arrived.
     pub age: Duration,
 }
 
 impl Registered {
-    /// A socket for questions and answers. The address may be assigned later. `hosts` are the bits of a sender's address, its last 32 at most,
+    /// Opens a socket for questions and answers. The address may be assigned later. `hosts` are the bits of a sender's address, at most the last 32,
     /// that make it the first or the second one of its subnet; none where anybody may send.
     pub(super) fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
         let socket = Socket::new(
@@ -66,12 +66,12 @@ impl Registered {
         Self::open(socket, address)
     }
 
-    /// Who may send, anew.
+    /// Changes which senders are accepted.
     pub(super) fn let_send(&self, hosts: Option<u32>) -> io::Result<()> {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
-    /// A socket for pings with this identifier.
+    /// Opens a socket for pings with this identifier.
     pub(super) fn pings(address: IpAddr, id: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() {
@@ -84,7 +84,7 @@ impl Registered {
             Type::RAW.nonblocking().cloexec(),
             Some(protocol),
         )?;
-        // Answers to our own pings, and errors, alone: every raw socket of a host gets all of ICMP.
+        // Only answers to our own pings, and errors: every raw socket of a host receives all of ICMP.
         if address.is_ipv6() {
             let (refused, answer, id) = (1, 129, u32::from(id));
             let filter = [
@@ -125,8 +125,8 @@ impl Registered {
         do_not_fragment(socket.as_fd(), address.ip().into())?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         // With CAP_NET_ADMIN the limit net.core.rmem_max does not apply.
-        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
-            let _ = socket.set_recv_buffer_size(BUFFER);
+        if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+            let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
         }
         socket.bind(&address.into())?;
         let told = Some(register(socket.try_clone()?)?);
@@ -137,8 +137,8 @@ impl Registered {
         })
     }
 
-    /// Whether the program is to be woken for what comes in. False where it is not, even if it should be.
-    pub(super) fn tell(&mut self, on: bool) -> bool {
+    /// Sets whether received packets wake the program. Returns whether they do.
+    pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         if !on {
             self.told = None;
         } else if self.told.is_none() {
@@ -147,7 +147,7 @@ impl Registered {
         self.told.is_some()
     }
 
-    /// Whether something may have come in since the last call.
+    /// Polls whether packets may have arrived since the last call.
     pub(super) fn poll_readable(
         &self,
         context: &mut std::task::Context<'_>,
@@ -156,12 +156,12 @@ impl Registered {
             return std::task::Poll::Pending;
         };
         told.poll_read_ready(context).map(|ready| {
-            // Everything is read after this; what comes later is reported anew.
+            // Everything is read after this; later packets are reported again.
             ready.map(|mut ready| ready.clear_ready())
         })
     }
 
-    /// Reads one datagram, if there is one.
+    /// Reads one packet, if there is one.
     pub(super) fn read(&self, buffer: &mut [u8]) -> Option<Read> {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
@@ -174,7 +174,7 @@ impl Registered {
             );
             let message = match read {
                 Ok(message) => message,
-                // An error that a datagram of ours caused stands in the way once.
+                // An ICMP error that a datagram of ours caused is returned once, in place of a packet.
                 Err(
                     nix::Error::EINTR
                     | nix::Error::ECONNREFUSED
@@ -216,7 +216,7 @@ impl Registered {
         }
     }
 
-    /// Sends. What cannot be sent is lost, as on the way.
+    /// Sends a packet. A packet that cannot be sent is lost, as on the path.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         let _ = self.socket.send_to(bytes, &to.into());
     }
@@ -288,13 +288,13 @@ mod tests {
             let sender = UdpSocket::bind((address, if *same_port { port } else { 0 })).unwrap();
             sender.send_to(bytes, (own, port)).unwrap();
         }
-        let mut buffer = vec![0; LARGEST];
+        let mut buffer = vec![0; MAX_DATAGRAM];
         // Over loopback all has come in already.
         std::iter::from_fn(|| receiver.read(&mut buffer).map(|read| read.from)).collect()
     }
 
     #[tokio::test]
-    async fn only_what_nodes_send_takes_room() {
+    async fn socket_accepts_only_datagrams_of_nodes() {
         let message: &[u8] = b"flpr\x01\x01";
         let senders = [
             ("127.0.0.1", true, message),

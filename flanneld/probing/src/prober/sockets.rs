@@ -1,8 +1,8 @@
-//! The sockets of a node: for each way and family one for questions and answers, and one for ping.
+//! The sockets of a node: for each path and family one for questions and answers, and one for ping.
 
 use super::ping;
 use super::problem::{Place, Unusable, Why, name};
-use super::socket::{LARGEST, Registered};
+use super::socket::{MAX_DATAGRAM, Registered};
 use crate::node::Send;
 use crate::target::Path;
 use crate::view::Problem;
@@ -10,47 +10,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
 use std::time::Duration;
-use types::Family;
+use types::{Coded, Family};
 
-/// How many datagrams of a socket are read before the others have their turn.
-const AT_ONCE: usize = 64;
+/// How many packets of a socket are read before the next socket has its turn.
+const MAX_READS_PER_SOCKET: usize = 64;
 
-/// What came in.
+/// A received packet.
 pub(super) enum Incoming<'a> {
     /// A datagram, with the port it came from.
     Datagram {
-        way: Path,
+        path: Path,
         from: IpAddr,
         port: u16,
         bytes: &'a [u8],
     },
     /// An answer to a ping.
-    Pong { way: Path, from: IpAddr, nonce: u64 },
-    /// A question was refused by the host that it went to.
+    Pong {
+        path: Path,
+        from: IpAddr,
+        nonce: u64,
+    },
+    /// An ICMP error by which the host that was asked refuses a question.
     Refusal { from: IpAddr, nonce: u64 },
 }
 
-/// How much came in.
+/// How much was read.
 pub(super) struct Drained {
-    /// So many datagrams were read.
+    /// Packets read.
     pub count: usize,
-    /// There may be more.
+    /// Whether there may be more.
     pub more: bool,
 }
 
-/// All sockets.
 pub(super) struct Sockets {
     port: u16,
     id: u16,
     open: BTreeMap<Place, Registered>,
     problems: BTreeMap<Place, Unusable>,
-    /// Who may send through the overlay network.
+    /// The last `hosts` of [`Sockets::follow`].
     hosts: Option<(u32, u32)>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
-    /// None yet. `id` is the identifier of pings.
+    /// Creates no socket yet. `id` is the identifier of pings.
     pub(super) fn new(port: u16, id: u16) -> Self {
         Self {
             port,
@@ -58,18 +61,17 @@ impl Sockets {
             open: BTreeMap::new(),
             problems: BTreeMap::new(),
             hosts: None,
-            buffer: vec![0; LARGEST],
+            buffer: vec![0; MAX_DATAGRAM],
         }
     }
 
-    /// Which sockets are open.
+    /// Returns which sockets are open.
     pub(super) fn places(&self) -> BTreeSet<Place> {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes what it takes to have exactly these addresses. `hosts` are the bits by which a node's address in the overlay network
-    /// differs from those of its pods: IPv4, and IPv6. `clear` tells whether questions go beside the overlay network, `yields_to` whose tunnel
-    /// has the port.
+    /// Opens and closes sockets so that there are exactly these. `hosts` are the bits by which a node's address in the overlay network differs
+    /// from those of its pods: IPv4 and IPv6. `clear` is set where questions may go over the underlay. `yields_to` is the tunnel that has the port.
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
@@ -78,16 +80,16 @@ impl Sockets {
         yields_to: Option<&str>,
     ) {
         let others = self.hosts.replace(hosts) != Some(hosts);
-        let hosts = |(way, family, _): &Place| {
-            (*way == Path::Overlay).then_some(family.pick(hosts.0, hosts.1))
+        let hosts = |(path, family, _): &Place| {
+            (*path == Path::Overlay).then_some(family.pick(hosts.0, hosts.1))
         };
         let mut places: BTreeMap<Place, SocketAddr> = BTreeMap::new();
-        for (way, address) in wanted {
+        for (path, address) in wanted {
             let family = Family::from(address);
-            if *way == Path::Overlay || clear {
-                places.insert((*way, family, false), SocketAddr::new(*address, self.port));
+            if *path == Path::Overlay || clear {
+                places.insert((*path, family, false), SocketAddr::new(*address, self.port));
             }
-            places.insert((*way, family, true), SocketAddr::new(*address, 0));
+            places.insert((*path, family, true), SocketAddr::new(*address, 0));
         }
         self.open.retain(|place, socket| {
             places.get(place) == Some(&socket.address) && (yields_to.is_none() || place.2)
@@ -100,7 +102,7 @@ impl Sockets {
                     && !is_ping
                     && let Err(error) = open.let_send(hosts(&place))
                 {
-                    tracing::debug!("who may send to {} stays as it is: {error}", open.address);
+                    tracing::debug!(address = %open.address, error = %error, "cannot change which senders a probe socket accepts");
                 }
                 continue;
             }
@@ -121,7 +123,10 @@ impl Sockets {
             match opened {
                 Ok(socket) => {
                     if self.problems.remove(&place).is_some() {
-                        tracing::info!("resolved: probes use {}", name(&place, address));
+                        tracing::info!(
+                            name = name(&place, address),
+                            "resolved: probes use the socket"
+                        );
                     }
                     self.open.insert(place, socket);
                 }
@@ -132,26 +137,26 @@ impl Sockets {
 
     fn problem(&mut self, problem: Unusable) {
         if self.problems.get(&problem.place) != Some(&problem) {
-            tracing::warn!("{problem}");
+            tracing::warn!(code = problem.code(), address = %problem.address, error = %problem, "cannot open a probe socket");
             self.problems.insert(problem.place, problem);
         }
     }
 
-    /// What does not work.
+    /// Returns the sockets that cannot be used.
     pub(super) fn problems(&self) -> Vec<Problem> {
         self.problems.values().map(Unusable::shown).collect()
     }
 
-    /// Whether the program is to be woken for what comes in. False where it is not for some of it, even if it should be.
-    pub(super) fn tell(&mut self, on: bool) -> bool {
+    /// Sets whether received packets wake the program. Returns false where some do not although they should.
+    pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {
-            all &= socket.tell(on);
+            all &= socket.wake_on_packets(on);
         }
         all
     }
 
-    /// Waits until something comes in of which this is told.
+    /// Waits for a packet that wakes the program.
     pub(super) async fn readable(&self) {
         std::future::poll_fn(|context| {
             let mut ready = false;
@@ -167,7 +172,7 @@ impl Sockets {
         .await;
     }
 
-    /// Reads what came in. `take` gets each, with its age, and returns an answer.
+    /// Reads the received packets. `take` gets each with its age, and returns an answer.
     pub(super) fn drain(
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
@@ -176,8 +181,8 @@ impl Sockets {
             count: 0,
             more: false,
         };
-        for ((way, family, is_ping), socket) in &self.open {
-            let mut rest = AT_ONCE;
+        for ((path, family, is_ping), socket) in &self.open {
+            let mut rest = MAX_READS_PER_SOCKET;
             while rest > 0 {
                 let Some(read) = socket.read(&mut self.buffer) else {
                     break;
@@ -186,7 +191,7 @@ impl Sockets {
                 let bytes = self.buffer.get(..read.length).unwrap_or_default();
                 let incoming = if *is_ping {
                     let pong = ping::reply(*family, self.id, bytes).map(|nonce| Incoming::Pong {
-                        way: *way,
+                        path: *path,
                         from: read.from,
                         nonce,
                     });
@@ -202,7 +207,7 @@ impl Sockets {
                     incoming
                 } else {
                     Incoming::Datagram {
-                        way: *way,
+                        path: *path,
                         from: read.from,
                         port: read.port,
                         bytes,
@@ -212,27 +217,27 @@ impl Sockets {
                     socket.send(SocketAddr::new(read.from, read.port), &answer);
                 }
             }
-            drained.count += AT_ONCE - rest;
+            drained.count += MAX_READS_PER_SOCKET - rest;
             drained.more |= rest == 0;
         }
         drained
     }
 
-    /// Sends. What has no socket is lost.
+    /// Sends a packet. One that has no socket is lost.
     pub(super) fn send(&self, send: &Send) {
         match send {
-            Send::Datagram { way, to, bytes } => {
-                if let Some(socket) = self.open.get(&(*way, (*to).into(), false)) {
+            Send::Datagram { path, to, bytes } => {
+                if let Some(socket) = self.open.get(&(*path, (*to).into(), false)) {
                     socket.send(SocketAddr::new(*to, self.port), bytes);
                 }
             }
             Send::Ping {
-                way,
+                path,
                 to,
                 nonce,
                 length,
             } => {
-                if let Some(socket) = self.open.get(&(*way, (*to).into(), true)) {
+                if let Some(socket) = self.open.get(&(*path, (*to).into(), true)) {
                     socket.send(
                         SocketAddr::new(*to, 0),
                         &ping::request((*to).into(), self.id, *nonce, *length),

@@ -1,4 +1,4 @@
-//! Nodes, and what lies between them.
+//! Nodes, and the network between them.
 
 use probing::node::{Datagram, LocalNode, Node, Notice, Now, Send};
 use probing::target::{Path, Target};
@@ -11,13 +11,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// What lies between two nodes; of two values the first is for packets of the node with the lower number.
+/// The network between two nodes; of two values the first is for packets of the node with the lower number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub overlay: [bool; 2],
     pub underlay: [bool; 2],
     pub mtu: [u16; 2],
-    /// Of a thousand packets, in both directions.
+    /// Losses per thousand packets, in both directions.
     pub lost: u64,
     pub delay: Duration,
 }
@@ -34,16 +34,16 @@ impl Default for Link {
     }
 }
 
-/// What one node sent and heard.
+/// What one node sent and received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
     pub questions: u32,
     pub bytes: u64,
     pub asked: BTreeSet<usize>,
     pub most_in_a_second: u32,
-    pub most_heard_in_a_second: u32,
+    pub most_received_in_a_second: u32,
     second: (u64, u32),
-    heard: (u64, u32),
+    received: (u64, u32),
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,12 +51,12 @@ enum Event {
     Wake,
     Arrives {
         from: usize,
-        way: Path,
+        path: Path,
         bytes: Vec<u8>,
     },
     Pong {
         from: usize,
-        way: Path,
+        path: Path,
         address: IpAddr,
         nonce: u64,
     },
@@ -70,17 +70,17 @@ pub(crate) struct World {
     /// Whether firewalls drop the probe port everywhere.
     pub filtered: bool,
     pub no_ping: bool,
-    /// Whose rows are full of lies.
+    /// Nodes whose rows are false.
     pub liar: Option<usize>,
     pub sent_rows: usize,
-    /// Datagrams that left beside the overlay network.
+    /// Datagrams that were sent over the underlay.
     pub underlay: usize,
     pub counts: Vec<Count>,
-    /// Whether the overlay network encrypts, and nothing else may.
+    /// Whether the overlay encrypts, so that nothing may be sent in the clear.
     encrypted: bool,
     nodes: Vec<Node>,
     links: HashMap<(usize, usize), Link>,
-    /// Who has the address of a node.
+    /// Which node has the address of a node.
     holders: BTreeMap<usize, usize>,
     stalled: BTreeMap<usize, Duration>,
     /// When each node wants to be woken: other wakes are stale.
@@ -225,13 +225,13 @@ impl World {
         self.holders.insert(whose, by);
     }
 
-    /// The daemon of a node starts anew.
+    /// The daemon of a node restarts.
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = self.start(node, self.nodes.len());
         self.wake(node);
     }
 
-    /// The daemon of a node gets no time, and finds what came in meanwhile.
+    /// The daemon of a node is stopped for a while, and finds the packets that arrived meanwhile.
     pub(crate) fn stall(&mut self, node: usize, time: Duration) {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
@@ -241,7 +241,7 @@ impl World {
     }
 
     pub(crate) fn look(&mut self, node: usize) {
-        self.nodes[node].look(self.now);
+        self.nodes[node].request_rows(self.now);
         self.wake(node);
     }
 
@@ -273,7 +273,7 @@ impl World {
             .state
     }
 
-    /// How many rows are asked for in half a minute because peers are in trouble.
+    /// How many rows are requested in half a minute because peers are in trouble.
     pub(crate) fn rows_of_trouble(&self) -> usize {
         16 * (0..self.nodes.len())
             .filter(|node| {
@@ -323,7 +323,7 @@ impl World {
 
     /// Hands a datagram to a node, as if it came over the network.
     pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
-        let answer = self.nodes[node].hear(self.now, datagram);
+        let answer = self.nodes[node].receive(self.now, datagram);
         self.wake(node);
         answer
     }
@@ -347,7 +347,7 @@ impl World {
             .copied()
             .filter(|until| self.now.at < *until)
         {
-            // The kernel keeps what came in, with the time; the daemon sees it later.
+            // The kernel keeps received packets with their times; the daemon reads them later.
             if !matches!(event, Event::Wake) {
                 self.push(until, node, event);
             }
@@ -356,24 +356,24 @@ impl World {
         match event {
             Event::Wake if self.wakes[node] != self.now.at => {}
             Event::Wake => self.wake(node),
-            Event::Arrives { from, way, bytes } => self.arrives(node, from, way, &bytes),
+            Event::Arrives { from, path, bytes } => self.arrives(node, from, path, &bytes),
             Event::Pong {
-                way,
+                path,
                 address,
                 nonce,
                 ..
             } => {
-                self.nodes[node].pong(self.now, way, address, nonce, self.now.at);
+                self.nodes[node].pong(self.now, path, address, nonce, self.now.at);
                 self.wake(node);
             }
         }
     }
 
-    fn arrives(&mut self, node: usize, from: usize, way: Path, bytes: &[u8]) {
+    fn arrives(&mut self, node: usize, from: usize, path: Path, bytes: &[u8]) {
         if self.deaf.contains(&node) {
             return;
         }
-        let address = match way {
+        let address = match path {
             Path::Overlay => subnet(from).network(),
             Path::Underlay => address(from),
         };
@@ -381,20 +381,20 @@ impl World {
         {
             let second = self.now.at.as_secs();
             let count = &mut self.counts[node];
-            count.heard = if count.heard.0 == second {
-                (second, count.heard.1 + 1)
+            count.received = if count.received.0 == second {
+                (second, count.received.1 + 1)
             } else {
                 (second, 1)
             };
-            count.most_heard_in_a_second = count.most_heard_in_a_second.max(count.heard.1);
+            count.most_received_in_a_second = count.most_received_in_a_second.max(count.received.1);
         }
         let datagram = Datagram {
-            way,
+            path,
             from: address,
             at: self.now.at,
             bytes,
         };
-        let mut answer = self.nodes[node].hear(self.now, datagram);
+        let mut answer = self.nodes[node].receive(self.now, datagram);
         if let (Some(written), true) = (&answer, self.liar == Some(node))
             && let Some(Message::Row(header, _)) = parse(written)
         {
@@ -412,7 +412,7 @@ impl World {
                 .find(|(whose, by)| **by == node && self.meant(bytes) == Some(self.who(**whose)))
                 .map_or(node, |(whose, _)| *whose);
             self.counts[node].bytes += u64::try_from(answer.len()).unwrap() + 28;
-            self.transmit(as_whom, from, way, answer);
+            self.transmit(as_whom, from, path, answer);
         }
         self.wake(node);
     }
@@ -427,7 +427,7 @@ impl World {
         let next = self.nodes[node].wake(self.now);
         for send in self.nodes[node].take_sends() {
             match send {
-                Send::Datagram { way, to, bytes } => {
+                Send::Datagram { path, to, bytes } => {
                     let to = node_at(to);
                     match parse(&bytes) {
                         Some(Message::Row(..)) => self.sent_rows += 1,
@@ -445,14 +445,14 @@ impl World {
                         }
                     }
                     self.counts[node].bytes += u64::try_from(bytes.len()).unwrap() + 28;
-                    self.transmit(node, to, way, bytes);
+                    self.transmit(node, to, path, bytes);
                 }
                 Send::Ping {
-                    way,
+                    path,
                     to,
                     nonce,
                     length,
-                } => self.ping(node, to, way, nonce, length),
+                } => self.ping(node, to, path, nonce, length),
             }
         }
         for notice in self.nodes[node].take_notices() {
@@ -466,14 +466,14 @@ impl World {
     }
 
     /// Whether a packet of this length passes, and when it arrives.
-    fn passes(&mut self, from: usize, to: usize, way: Path, length: usize) -> Option<Duration> {
+    fn passes(&mut self, from: usize, to: usize, path: Path, length: usize) -> Option<Duration> {
         let link = self
             .links
             .get(&(from.min(to), from.max(to)))
             .copied()
             .unwrap_or_default();
         let place = usize::from(from > to);
-        let open = match way {
+        let open = match path {
             Path::Overlay => link.overlay[place],
             Path::Underlay => link.underlay[place],
         };
@@ -483,31 +483,31 @@ impl World {
             .then(|| self.now.at + link.delay)
     }
 
-    fn transmit(&mut self, from: usize, to: usize, way: Path, bytes: Vec<u8>) {
-        self.underlay += usize::from(way == Path::Underlay);
+    fn transmit(&mut self, from: usize, to: usize, path: Path, bytes: Vec<u8>) {
+        self.underlay += usize::from(path == Path::Underlay);
         if self.filtered {
             return;
         }
         let holder = self.holders.get(&to).copied().unwrap_or(to);
-        if let Some(at) = self.passes(from, to, way, bytes.len() + 28) {
-            self.push(at, holder, Event::Arrives { from, way, bytes });
+        if let Some(at) = self.passes(from, to, path, bytes.len() + 28) {
+            self.push(at, holder, Event::Arrives { from, path, bytes });
         }
     }
 
     /// Kernels answer pings, also where no daemon runs.
-    fn ping(&mut self, node: usize, address: IpAddr, way: Path, nonce: u64, length: u16) {
+    fn ping(&mut self, node: usize, address: IpAddr, path: Path, nonce: u64, length: u16) {
         let to = node_at(address);
         let length = usize::from(length.max(36));
-        if self.no_ping || self.passes(node, to, way, length).is_none() {
+        if self.no_ping || self.passes(node, to, path, length).is_none() {
             return;
         }
-        if let Some(at) = self.passes(to, node, way, length) {
+        if let Some(at) = self.passes(to, node, path, length) {
             self.push(
                 at + (at - self.now.at),
                 node,
                 Event::Pong {
                     from: to,
-                    way,
+                    path,
                     address,
                     nonce,
                 },

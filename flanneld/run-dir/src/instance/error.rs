@@ -1,4 +1,4 @@
-//! Why a process may not run beside another one.
+//! Why a process may not run next to another one.
 
 use super::sockets::Holder;
 use ipnet::IpNet;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail};
 
-/// Why this process may not run.
+/// Why this process cannot claim a network or a resource.
 #[derive(Debug)]
 pub enum InstanceError {
     /// Another process serves the same network in this network namespace.
@@ -22,7 +22,7 @@ pub enum InstanceError {
     },
     /// Another process writes the same subnet.env.
     SubnetFile {
-        /// The subnet.env.
+        /// The path of subnet.env.
         file: PathBuf,
         /// The process.
         holder: Holder,
@@ -36,9 +36,9 @@ pub enum InstanceError {
     },
     /// The lock or the socket cannot be created.
     Host {
-        /// Which one.
+        /// What could not be claimed.
         claim: Claim,
-        /// The system's error.
+        /// The error of the system call.
         why: io::Error,
     },
 }
@@ -52,7 +52,7 @@ pub enum Resource {
     Tunnel(String),
     /// A device, by its name.
     Device(String),
-    /// A UDP port.
+    /// A UDP port, by its number.
     Port(u16),
 }
 
@@ -70,12 +70,12 @@ pub enum Claim {
     Resource(Resource),
     /// The abstract socket of a guard slot.
     Guard,
-    /// The lock beside a subnet.env.
+    /// The lock next to a subnet.env, by its path.
     Lock(PathBuf),
 }
 
 impl Resource {
-    /// What to change so that two daemons do not need it.
+    /// Returns what to change so that two daemons do not need it.
     fn remedy(&self) -> &'static str {
         const VNI: &str = "set another VNI in the Backend of one network configuration";
         match self {

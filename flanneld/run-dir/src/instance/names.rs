@@ -19,8 +19,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Separates a name from what makes it unique, where another user holds the plain name. No device, port or network contains it.
 const MARK: &str = "//";
-/// Ignored names that one process logs. Others can make any number.
-const LOGGED: usize = 16;
+/// The most ignored names that one process logs. Other users can bind any number.
+const MAX_LOGGED: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -46,15 +46,15 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// The name without what made it unique.
+    /// Returns the name without the part that makes it unique.
     pub(super) fn base(&self) -> &str {
         self.raw
             .rsplit_once(MARK)
             .map_or(self.raw.as_str(), |(base, _)| base)
     }
 
-    /// The user who made the socket. Where unix_diag does not tell, the socket as a file of its process does. A connection would tell, too, but
-    /// nobody accepts it, and when the queue is full there is no answer any more.
+    /// Returns the user who made the socket, from unix_diag or from the socket as a file of its process. The credentials of a connection would also
+    /// name the user, but connections are never accepted, and with a full queue there are no credentials.
     fn user(&self) -> Option<u32> {
         self.uid.or_else(|| {
             std::fs::metadata(open_file(self.inode)?.1)
@@ -63,18 +63,18 @@ impl Name {
         })
     }
 
-    /// Whether root or the user of this process made it. A user that this user namespace does not map is neither. A name whose user cannot be
-    /// told counts: two daemons would do more harm than one that does not start.
+    /// Returns whether root or the user of this process made it. A user that this user namespace does not map is neither. A name of an unknown user
+    /// is taken to be ours: two daemons would do more harm than one that does not start.
     fn is_ours(&self) -> bool {
         self.user()
             .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
-    /// Logs once that this name of another user has no effect, and which one it would have had.
+    /// Logs once that this name of another user is ignored. `effect` is what it would have done otherwise.
     fn ignore(&self, effect: &str) {
         static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut logged = LOG.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() >= LOGGED || !logged.insert(self.raw.clone()) {
+        if logged.len() >= MAX_LOGGED || !logged.insert(self.raw.clone()) {
             return;
         }
         let pid = peer(self.raw.as_bytes())
@@ -92,12 +92,13 @@ impl Name {
             pid,
             program,
             uid,
-            "ignoring an abstract socket of another user, {effect}"
+            effect,
+            "ignoring an abstract socket of another user"
         );
     }
 }
 
-/// A process that has a socket open, and the file by which it has it.
+/// Returns a process that has a socket open, and the socket's file in its folder of /proc.
 fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     let target = format!("socket:[{inode}]");
     let pids = std::fs::read_dir("/proc")
@@ -118,7 +119,7 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     { pids }.find_map(file)
 }
 
-/// The sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect that these would have.
+/// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect they would have.
 pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));
@@ -159,12 +160,12 @@ pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
     }
 }
 
-/// The socket of another daemon with this name.
+/// Returns the socket of another daemon with this name.
 fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     let is = |held: &Name| held.base() == name && Some(held.raw.as_str()) != own;
     let (ours, others): (Vec<Name>, Vec<Name>) =
         all(name).into_iter().filter(is).partition(Name::is_ours);
-    // A unique name of another user stops nobody.
+    // A unique name of another user stops no daemon.
     others
         .iter()
         .filter(|held| held.raw == name)
@@ -276,7 +277,7 @@ fn table(start: &str) -> Vec<Name> {
     // A name may contain blanks: two networks are joined by " and ".
     let name = |line: &str| {
         let (head, rest) = line.split_once(&format!(" @{start}"))?;
-        // A connection that nobody accepted is no socket of a process yet.
+        // A connection that was not accepted is no socket of a process yet.
         let inode = head
             .split_whitespace()
             .next_back()?
@@ -338,9 +339,9 @@ mod tests {
         );
     }
 
-    /// Nobody accepts the connections to these sockets: a look that connected would be told less each time, and in the end nothing.
+    /// Connections to these sockets are never accepted: repeated reads that connect would fill the backlog and learn less each time.
     #[test]
-    fn names_of_the_table_stay_ours_after_more_looks_than_a_backlog_holds() {
+    fn table_names_stay_ours_after_many_reads() {
         let name = format!("flannel-rs.test/looks/{}", std::process::id());
         let held = hold(&name, "x").unwrap();
         nix::sys::socket::listen(&held, nix::sys::socket::Backlog::new(4).unwrap()).unwrap();
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_the_table_that_another_user_holds_is_not_ours() {
+    fn table_name_of_another_user_is_not_ours() {
         if !nix::unistd::geteuid().is_root() {
             return;
         }
@@ -374,7 +375,7 @@ mod tests {
 
     /// The end of a connection that waits to be accepted has the listener's name, and no user yet.
     #[test]
-    fn names_of_another_user_with_connections_that_nobody_accepted_are_not_ours() {
+    fn unaccepted_names_of_another_user_are_not_ours() {
         if !nix::unistd::geteuid().is_root() {
             return;
         }
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn name_whose_user_nobody_tells_is_ours() {
+    fn name_of_an_unknown_user_is_ours() {
         // No process has this socket open.
         let untold = Name {
             raw: "flannel-rs.test/untold".to_owned(),
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_the_kernel_are_read_without_panic_whatever_their_lengths() {
+    fn kernel_answers_of_any_length_are_read_without_panic() {
         let answer: Vec<u8> = [
             36u32.to_ne_bytes().as_slice(),
             &20u16.to_ne_bytes(),

@@ -1,4 +1,4 @@
-//! Who listens on an abstract socket.
+//! The process that listens on an abstract socket.
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
@@ -6,7 +6,7 @@ use nix::sys::socket::{
 };
 use std::os::fd::AsRawFd;
 
-/// The process and the user of the listener. No connection is ever accepted: with a full backlog, a blocking call would wait forever.
+/// Returns the process and the user of the listener. The call does not block, because no connection is ever accepted and the backlog may be full.
 pub(super) fn peer(name: &[u8]) -> Option<UnixCredentials> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;

@@ -25,19 +25,19 @@ pub fn served() -> Vec<BTreeSet<IpNet>> {
 
 /// The resources of the daemons in this network namespace that serve none of the given networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
-    /// The networks they serve.
+pub struct OtherInstances {
+    /// The networks that they serve.
     pub networks: BTreeSet<IpNet>,
-    /// Their devices.
+    /// The names of their devices.
     pub devices: BTreeSet<String>,
-    /// Their guard slots.
+    /// The numbers of their guard slots.
     pub guards: BTreeSet<u16>,
-    /// Descriptions of the daemons.
+    /// Descriptions of the daemons, for people.
     pub who: BTreeSet<String>,
 }
 
 /// Finds the daemons that serve none of these networks.
-pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
+pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
     let mut sockets = sockets();
     sockets.retain(|name| networks_of(name.base()).is_disjoint(networks));
     // A resource whose owner's pid cannot be read may be theirs: it stays.
@@ -50,8 +50,8 @@ pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
             .collect::<Vec<_>>()
     };
     let start = format!("{TAKEN}device/");
-    let devices = theirs(names::named(&start, "which would have kept a device"));
-    Beside {
+    let devices = theirs(names::named(&start, "would have kept a device"));
+    OtherInstances {
         networks: sockets
             .iter()
             .flat_map(|name| networks_of(name.base()))
@@ -68,7 +68,7 @@ pub fn beside(networks: &BTreeSet<IpNet>) -> Beside {
     }
 }
 
-/// Describes the process that holds the lock beside a subnet.env.
+/// Describes the process that holds the lock next to a subnet.env.
 pub fn holder(subnet_file: &Path) -> Option<String> {
     let mut file = regular::open(&lock_path(subnet_file), OpenOptions::new().read(true)).ok()?;
     let mut text = String::new();
@@ -102,7 +102,7 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
         .collect();
     found.extend(holder(subnet_file));
     found.extend(
-        named_so()
+        named_flanneld()
             .into_iter()
             .map(|pid| Holder::of(pid).to_string()),
     );
@@ -137,14 +137,14 @@ pub fn foreign_flanneld() -> bool {
         .filter_map(|name| peer(name.raw.as_bytes()))
         .map(|peer| peer.pid())
         .collect();
-    named_so()
+    named_flanneld()
         .iter()
         .any(|pid| !listening.contains(pid) && !has(pid))
 }
 
 /// Other processes of root or of this user in this network namespace whose program is called flanneld.
-fn named_so() -> Vec<i32> {
-    // The same file in one network namespace only. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
+fn named_flanneld() -> Vec<i32> {
+    // This file is the same only within one network namespace. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
     let namespace = |process: &str| {
         std::fs::metadata(format!("/proc/{process}/net/unix")).map(|file| file.ino())
     };
@@ -153,9 +153,9 @@ fn named_so() -> Vec<i32> {
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is = |pid: &i32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        // One that may not be looked at counts as here: whoever asks is about to take its rules away.
+        // A process that cannot be inspected is taken to be here: the caller is about to remove its rules.
         let there = || namespace(&pid.to_string());
-        // Any user can name a program so.
+        // Any user can give a program this name.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let user = status.lines().find_map(|line| {
             line.strip_prefix("Uid:")?

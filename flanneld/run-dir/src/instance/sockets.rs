@@ -14,12 +14,9 @@ pub(super) const LENT: &str = "flannel-rs.lent/";
 /// Prefix of the names of the sockets for guard slots.
 pub(super) const GUARDS: &str = "flannel-rs.guard/";
 
-/// The sockets of our daemons in this network namespace.
+/// Returns the sockets of our daemons in this network namespace.
 pub(super) fn sockets() -> Vec<Name> {
-    names::named(
-        SOCKETS,
-        "which would have passed for a daemon of that network",
-    )
+    names::named(SOCKETS, "would have passed for a daemon of that network")
 }
 
 /// The process that holds something.
@@ -27,7 +24,7 @@ pub(super) fn sockets() -> Vec<Name> {
 pub enum Holder {
     /// A process of this pid namespace.
     Process {
-        /// Its id.
+        /// The process id.
         pid: i32,
         /// The name of its program, if that can be read.
         program: Option<String>,
@@ -36,12 +33,12 @@ pub enum Holder {
     },
     /// A process of another pid namespace.
     Elsewhere,
-    /// Its pid cannot be read.
+    /// The pid of the holder cannot be read.
     Unknown,
 }
 
 impl Holder {
-    /// The process with this id.
+    /// Describes the process with this id.
     pub fn of(pid: i32) -> Self {
         let program = std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .ok()
@@ -76,7 +73,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that listens on a socket.
+/// Returns the process that listens on a socket.
 pub(super) fn listener(name: &Name) -> Holder {
     match peer(name.raw.as_bytes()).map(|peer| peer.pid()) {
         Some(pid) if pid > 0 => Holder::of(pid),
@@ -85,7 +82,7 @@ pub(super) fn listener(name: &Name) -> Holder {
     }
 }
 
-/// The owner of a socket, with the network it serves.
+/// Returns the process that listens on a socket, with the network it serves.
 pub(super) fn owner(name: &Name) -> Holder {
     let pid = |name: &Name| {
         peer(name.raw.as_bytes())

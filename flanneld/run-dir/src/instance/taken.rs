@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use types::Subnets;
 
-/// What a claim of another user would have done.
-const STOPPED: &str = "which would have kept this daemon from starting";
+/// The effect of another user's claim if it were not ignored.
+const STOPPED: &str = "would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Wants {
     pub devices: Vec<String>,
     /// Descriptions of tunnel endpoints that the kernel allows only once.
     pub tunnels: Vec<String>,
-    /// Its UDP ports.
+    /// The UDP ports of its tunnels.
     pub ports: Vec<u16>,
     /// Whether other networks that also share these ports may use them at the same time.
     pub shares_ports: bool,
@@ -42,7 +42,7 @@ pub struct GuardSlot {
 /// Claims the resources that the network needs exclusively: its rules, device names, VNIs and UDP port.
 ///
 /// # Errors
-/// Names the process that holds one of them, and its network.
+/// Another process holds one of them, which the error names with its network; or a socket cannot be created.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut sockets = Vec::new();
     let mut bind = |resource: Resource, name: String| {
@@ -108,7 +108,7 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     for number in 0..u16::MAX {
         match hold(
             &format!("{GUARDS}{number}"),
-            "which would have taken the number of a guard",
+            "would have taken the number of a guard",
         ) {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
             Err(Denied::Held(_)) => {}
@@ -120,7 +120,7 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
 
 /// The sockets of the guard slots of all our daemons in this network namespace.
 pub(super) fn guards() -> Vec<Name> {
-    named(GUARDS, "which would have kept a guard without a daemon")
+    named(GUARDS, "would have kept a guard without a daemon")
 }
 
 /// The number in the name of a guard slot.
@@ -141,7 +141,7 @@ mod tests {
     use types::Dual;
 
     #[test]
-    fn names_held_by_another_user_take_no_port_no_device_and_no_guard_slot() {
+    fn names_of_another_user_take_no_resource() {
         if !nix::unistd::geteuid().is_root() {
             return;
         }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_asks_for_its_port() {
+    fn tunnel_asks_for_its_port() {
         const PORT: u16 = 61_473;
         let listener = borrow(PORT).unwrap();
         assert!(listener.accept().is_err() && tunnel_on(PORT).is_none());

@@ -8,19 +8,19 @@ use types::Subnets;
 /// The contents written by an earlier run, as far as they can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
-    /// FLANNEL_NETWORK.
+    /// FLANNEL_NETWORK: the cluster's IPv4 network.
     pub network: Option<Ipv4Net>,
     /// FLANNEL_SUBNET, in its network's form (10.5.72.0/24).
     pub subnet: Option<Ipv4Net>,
-    /// FLANNEL_IPV6_NETWORK.
+    /// FLANNEL_IPV6_NETWORK: the cluster's IPv6 network.
     pub v6_network: Option<Ipv6Net>,
     /// FLANNEL_IPV6_SUBNET, in its network's form.
     pub v6_subnet: Option<Ipv6Net>,
-    /// FLANNEL_MTU.
+    /// FLANNEL_MTU, in bytes.
     pub mtu: Option<u32>,
-    /// FLANNEL_IPMASQ.
+    /// FLANNEL_IPMASQ: whether flanneld masquerades.
     pub ip_masq: Option<bool>,
-    /// What was skipped, and why.
+    /// Lines that were skipped, each with the reason.
     pub warnings: Vec<String>,
 }
 
@@ -44,12 +44,12 @@ pub fn parse(bytes: &[u8]) -> Previous {
 }
 
 impl Previous {
-    /// The networks.
+    /// Returns the cluster's networks; none unless the families fit together.
     pub fn networks(&self) -> Option<Subnets> {
         Subnets::from_options(self.network, self.v6_network)
     }
 
-    /// This node's subnets.
+    /// Returns this node's subnets; none unless the families fit together.
     pub fn subnets(&self) -> Option<Subnets> {
         Subnets::from_options(self.subnet, self.v6_subnet)
     }

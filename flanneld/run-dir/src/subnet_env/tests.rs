@@ -29,7 +29,7 @@ fn dual() -> SubnetEnv {
 }
 
 #[test]
-fn exact_bytes() {
+fn subnet_env_has_the_documented_bytes() {
     assert_eq!(
         plain().render(),
         "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
@@ -72,7 +72,7 @@ fn file_set_aside_is_read_until_another_is_written() {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn subnet_env_survives_a_round_trip() {
     let previous = parse(dual().render().as_bytes());
     assert_eq!(previous.subnet, Some("10.42.0.0/24".parse().unwrap()));
     assert_eq!(
@@ -84,7 +84,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn dotenv_in_all_its_forms() {
+fn dotenv_is_read_in_all_its_forms() {
     let want = Some("10.5.72.0/24".parse().unwrap());
     for line in [
         "FLANNEL_SUBNET=10.5.72.1/24",
@@ -113,7 +113,7 @@ fn dotenv_in_all_its_forms() {
 }
 
 #[test]
-fn the_wrong_family_is_a_warning() {
+fn wrong_family_is_a_warning() {
     let previous = parse(b"FLANNEL_SUBNET=fd00::1/64\nFLANNEL_IPV6_SUBNET=10.5.72.1/24\n");
     assert_eq!((previous.subnet, previous.v6_subnet), (None, None));
     assert_eq!(previous.warnings.len(), 2);
@@ -145,7 +145,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn written_at_once_with_the_right_mode() {
+fn subnet_env_is_replaced_atomically_with_its_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a/b/subnet.env");
     write(&path, &plain()).unwrap();
@@ -165,7 +165,7 @@ fn written_at_once_with_the_right_mode() {
     write(&path, &plain()).unwrap();
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
-    // Nothing is left beside it.
+    // No temporary file is left next to it.
     assert_eq!(
         std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
         1
@@ -173,7 +173,7 @@ fn written_at_once_with_the_right_mode() {
 }
 
 #[test]
-fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
+fn temporary_file_of_a_killed_writer_is_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("subnet.env");
     let others = [
@@ -233,7 +233,7 @@ fn links_and_pipes_are_not_read() {
 }
 
 #[test]
-fn a_failure_says_what_to_do() {
+fn write_failure_names_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -244,7 +244,7 @@ fn a_failure_says_what_to_do() {
         error.contains("creating its directory") && error.contains("--subnet-file"),
         "{error}"
     );
-    // A folder in the way.
+    // A folder has the name of the file.
     let path = folder.path().join("subnet.env");
     std::fs::create_dir(&path).unwrap();
     let error = write(&path, &plain()).unwrap_err().to_string();

@@ -56,10 +56,10 @@ async fn send(address: SocketAddr, text: &str) -> TcpStream {
     stream
 }
 
-/// What comes until the server closes the connection.
+/// Reads until the server closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
-    // A reset ends it, too.
+    // A reset also ends it.
     let _ = tokio::time::timeout(LONG, stream.read_to_end(&mut text))
         .await
         .expect("the server closes the connection");
@@ -88,7 +88,7 @@ async fn each_connection_gets_one_answer() {
         answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nwell"),
         "{answer}"
     );
-    // Two requests at once get one answer, and the head says so.
+    // Two requests at once get one answer, with `connection: close`.
     let twice = rest(
         send(
             server.address,
@@ -110,7 +110,7 @@ async fn each_connection_gets_one_answer() {
 }
 
 #[tokio::test]
-async fn a_long_head_is_refused() {
+async fn long_head_is_refused() {
     let server = start().await;
     let long = format!(
         "GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n",
@@ -131,7 +131,7 @@ async fn a_long_head_is_refused() {
 }
 
 #[tokio::test]
-async fn many_silent_clients_keep_nobody_out() {
+async fn silent_clients_do_not_block_others() {
     let server = start().await;
     let mut silent = Vec::new();
     for number in 0..300 {
@@ -156,7 +156,7 @@ async fn many_silent_clients_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn readers_that_do_not_read_keep_nobody_out() {
+async fn clients_that_do_not_read_do_not_block_others() {
     let server = start().await;
     let mut slow = Vec::new();
     for number in 0..100 {
@@ -181,7 +181,7 @@ async fn readers_that_do_not_read_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn time_for_a_head_and_for_an_answer_is_limited() {
+async fn head_and_answer_have_time_limits() {
     let times = Times {
         head: Duration::from_millis(100),
         answer: Duration::from_millis(300),
@@ -200,7 +200,7 @@ async fn time_for_a_head_and_for_an_answer_is_limited() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_half_open_connections_at_once_and_lets_answers_end() {
+async fn stop_closes_half_open_connections_and_finishes_answers() {
     let server = start().await;
     let half = send(server.address, "GET").await;
     let big = send(server.address, "GET /big HTTP/1.1\r\nHost: x\r\n\r\n").await;
@@ -218,7 +218,7 @@ async fn a_stop_ends_half_open_connections_at_once_and_lets_answers_end() {
     server.end().await;
 }
 
-/// Asks, reads nothing, and comes back when it is thrown out.
+/// A client that asks, reads nothing, and reconnects when it is displaced.
 async fn come_back(address: SocketAddr, path: &str) {
     loop {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -239,7 +239,7 @@ async fn come_back(address: SocketAddr, path: &str) {
     }
 }
 
-/// What ten probes take while three hundred clients ask for `path`.
+/// Time of ten probes while three hundred clients ask for `path`.
 async fn ten_probes_beside(
     address: SocketAddr,
     path: &'static str,
@@ -268,7 +268,7 @@ async fn ten_probes_beside(
 }
 
 #[tokio::test]
-async fn probes_are_answered_while_three_hundred_clients_that_do_not_read_come_back() {
+async fn probes_are_answered_while_300_clients_do_not_read() {
     // They took 20 s when the clients kept their places for a second, and take a third of one.
     const ALL: Duration = Duration::from_secs(10);
     let server = start().await;
@@ -320,7 +320,7 @@ fn kept(port: u16) -> (usize, usize) {
 
 /// Three hundred clients ask for a large answer and read none of it, or all but the end of it.
 #[tokio::test]
-async fn answers_that_nobody_reads_cost_little_and_are_not_kept_after_their_time() {
+async fn unread_answers_use_little_memory_and_expire() {
     const KEPT: usize = 16 << 20;
     let server = start_with(Times {
         answer: Duration::from_secs(2),
@@ -332,7 +332,7 @@ async fn answers_that_nobody_reads_cost_little_and_are_not_kept_after_their_time
     let mut most = 0;
     for number in 0..300 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        // What is in a client's own buffers is the client's.
+        // Bytes in a client's own buffers are the client's.
         socket.set_recv_buffer_size(4096).unwrap();
         let mut client = socket.connect(server.address).await.unwrap();
         client
@@ -358,7 +358,7 @@ async fn answers_that_nobody_reads_cost_little_and_are_not_kept_after_their_time
             .ends_with("well")
     );
     most = most.max(kept(port).0);
-    // The kernel's own needs are as much again.
+    // The kernel needs as much again for itself.
     assert!(most > 0 && 2 * most < KEPT, "{most}");
     let deadline = Instant::now() + LONG;
     while kept(port).0 > 0 {

@@ -33,7 +33,7 @@ fn converse(mut stream: impl Read + Write, request: &str) -> (u16, String) {
     split(&answer)
 }
 
-async fn ask_page(address: SocketAddr, request: String) -> (u16, String) {
+async fn ask_status_port(address: SocketAddr, request: String) -> (u16, String) {
     tokio::task::spawn_blocking(move || {
         converse(std::net::TcpStream::connect(address).unwrap(), &request)
     })
@@ -76,7 +76,7 @@ fn lease(subnet: &str, address: &str, name: &str) -> Lease {
     }
 }
 
-/// A describer of a node with two peers.
+/// The status source of a node with two peers.
 fn described(folder: &Path) -> (StatusSource, Health) {
     let health = Health::new();
     health.process(|node| {
@@ -108,15 +108,15 @@ fn described(folder: &Path) -> (StatusSource, Health) {
 }
 
 #[tokio::test]
-async fn the_document_says_what_is_known() {
+async fn document_holds_lease_peers_and_subnet_file() {
     let folder = tempfile::tempdir().unwrap();
     let empty = StatusSource::new(Health::new(), folder.path().join("subnet.env")).node();
     assert_eq!(
         (
             empty.schema.as_str(),
-            empty.ready,
+            empty.readiness.ready,
             empty.peers.len(),
-            empty.lease
+            empty.network.lease
         ),
         ("flannel.node/1", false, 0, None)
     );
@@ -124,24 +124,30 @@ async fn the_document_says_what_is_known() {
     let (status_source, health) = described(folder.path());
     health.clear(Condition::Start);
     let node = status_source.node();
-    assert!(node.ready && node.reasons.is_empty());
+    assert!(node.readiness.ready && node.readiness.reasons.is_empty());
     let titles: Vec<String> = node.peers.iter().map(Peer::title).collect();
     assert_eq!(
         titles,
         ["node-2", "\u{1b}[31m<b>"],
         "by subnet, this node left out"
     );
-    let lease = node.lease.clone().unwrap();
+    let lease = node.network.lease.clone().unwrap();
     let left = lease.until.unwrap().duration_since(node.at).as_secs();
     assert!((3590..=3600).contains(&left), "{left}");
     assert_eq!(
-        (node.mtu, node.subnet_env.clone().unwrap().state),
+        (
+            node.network.mtu,
+            node.network.subnet_env.clone().unwrap().state
+        ),
         (Some(1450), FileState::Missing)
     );
-    assert_eq!(node.underlay.clone().unwrap().why, "named by --iface=eth1");
+    assert_eq!(
+        node.network.underlay.clone().unwrap().why,
+        "named by --iface=eth1"
+    );
     std::fs::write(folder.path().join("subnet.env"), "FLANNEL_MTU=1\n").unwrap();
     assert_eq!(
-        status_source.node().subnet_env.unwrap().state,
+        status_source.node().network.subnet_env.unwrap().state,
         FileState::Different
     );
     let env = SubnetEnv {
@@ -152,42 +158,47 @@ async fn the_document_says_what_is_known() {
     };
     subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
     assert_eq!(
-        status_source.node().subnet_env.unwrap().state,
+        status_source.node().network.subnet_env.unwrap().state,
         FileState::Right
     );
-    // As text it is safe for a terminal, and reads back.
+    // The text is safe for a terminal, and parses to the same document.
     let text = status_source.text(true).unwrap();
     assert!(text.chars().all(printable::is_printable), "{text}");
     let read: Node = serde_json::from_str(&text).unwrap();
     assert_eq!(read.peers, status_source.node().peers);
-    // Another network begins with nothing.
-    health.node(|node| node.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
+    // A restarted network begins without state.
+    health.node(|node| node.network.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
     health.start_over(&types::Problem::in_words("the subnet moved"));
     let node = status_source.node();
     assert_eq!(
-        (node.subnets.len(), node.peers.len(), node.node.as_str()),
+        (
+            node.network.subnets.len(),
+            node.peers.len(),
+            node.node.as_str()
+        ),
         (0, 0, "node-1")
     );
 }
 
-#[tokio::test]
-async fn the_page_answers_to_names_of_this_node_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let (status_source, health) = described(folder.path());
+/// Starts the status API on a port that is taken first, and frees the port once the notice is there.
+async fn serve_after_port_is_freed(
+    status_source: &StatusSource,
+    health: &Health,
+    stop: &CancellationToken,
+) -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(listeners::page(
+    let task = tokio::spawn(listeners::status_port(
         address,
         status_source.clone(),
         health.clone(),
         stop.clone(),
     ));
-    until("the taken port is told", || {
-        !status_source.node().notices.is_empty()
+    until("the taken port is reported", || {
+        !status_source.node().readiness.notices.is_empty()
     })
     .await;
-    let notice = status_source.node().notices.remove(0);
+    let notice = status_source.node().readiness.notices.remove(0);
     assert!(
         notice.name == "port-taken"
             && notice.text.contains("--status-port")
@@ -196,16 +207,25 @@ async fn the_page_answers_to_names_of_this_node_alone() {
     );
     drop(taken);
     until("the port is free", || {
-        status_source.node().notices.is_empty()
+        status_source.node().readiness.notices.is_empty()
     })
     .await;
     assert_eq!(
         status_source.node().page,
         Some(format!("http://{address}/"))
     );
+    (address, task)
+}
+
+#[tokio::test]
+async fn status_api_answers_only_to_names_of_this_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let (status_source, health) = described(folder.path());
+    let stop = CancellationToken::new();
+    let (address, task) = serve_after_port_is_freed(&status_source, &health, &stop).await;
 
     let get = |method: &str, path: &str, host: &str| {
-        ask_page(address, format!("{method} {path} HTTP/1.1\r\n{host}\r\n"))
+        ask_status_port(address, format!("{method} {path} HTTP/1.1\r\n{host}\r\n"))
     };
     for (host, code) in [
         ("Host: localhost\r\n", 200),
@@ -260,7 +280,7 @@ async fn the_page_answers_to_names_of_this_node_alone() {
 }
 
 #[tokio::test]
-async fn the_socket_carries_everything_and_comes_back() {
+async fn socket_serves_every_path_and_is_recreated() {
     let folder = tempfile::tempdir().unwrap();
     let (status_source, health) = described(folder.path());
     let env = folder.path().join("subnet.env");
@@ -305,7 +325,7 @@ async fn the_socket_carries_everything_and_comes_back() {
         );
         std::fs::remove_file(&path).unwrap();
     }
-    until("it is put back", || path.exists()).await;
+    until("the socket is recreated", || path.exists()).await;
     stop.cancel();
     tokio::time::timeout(LONG, task).await.unwrap().unwrap();
     assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! Whose address it is, as a table: hosts of labs and data centres, and what their Nodes say.
+//! Choices on hosts of labs and data centres, by the addresses that Nodes claim.
 
 use super::*;
 use crate::underlay::{Address, Families, NoRoute, Route, RouteAnswer, StoreAt, select};
@@ -203,9 +203,15 @@ fn vagrant() -> HostOf {
     host(NAT, &VAGRANT).internal(&["10.0.2.15"])
 }
 
+fn check_choices(cases: Vec<(&str, HostOf, &str)>) {
+    for (case, host, want) in cases {
+        assert_eq!(host.choice(), want, "{case}");
+    }
+}
+
 #[test]
-fn nat_of_each_machine_alone_is_passed_over() {
-    for (case, host, want) in [
+fn nat_interface_is_skipped_when_another_joins_the_machines() {
+    check_choices(vec![
         ("the first node of a lab", vagrant(), RIGHT),
         ("before kubelet reports", host(NAT, &VAGRANT), RIGHT),
         (
@@ -249,7 +255,7 @@ fn nat_of_each_machine_alone_is_passed_over() {
             RIGHT,
         ),
         (
-            "--node-ip on the others alone",
+            "--node-ip only on the others",
             vagrant().others(&[], &["192.168.56.12"]),
             RIGHT,
         ),
@@ -268,12 +274,18 @@ fn nat_of_each_machine_alone_is_passed_over() {
             ),
             RIGHT,
         ),
-        ("IPv6 alone", vagrant().families(V6), "enp0s8 fd00:56::11"),
+        ("only IPv6", vagrant().families(V6), "enp0s8 fd00:56::11"),
         (
             "both families",
             vagrant().families(BOTH),
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
+    ]);
+}
+
+#[test]
+fn nat_interface_is_used_when_nothing_else_is_certain() {
+    check_choices(vec![
         (
             "another machine's NAT",
             host("192.168.121.1", &["eth0 192.168.121.5/24", VAGRANT[1]]),
@@ -305,9 +317,7 @@ fn nat_of_each_machine_alone_is_passed_over() {
                 .others(&["192.168.56.12"], &[]),
             RIGHT,
         ),
-    ] {
-        assert_eq!(host.choice(), want, "{case}");
-    }
+    ]);
 }
 
 #[test]
@@ -319,14 +329,14 @@ fn lan_with_the_routers_address_is_used_when_another_host_answers() {
     };
     assert_eq!(lan().choice(), "eth0 10.0.2.21");
     assert_eq!(lan().others(&["10.0.2.22"], &[]).choice(), "eth0 10.0.2.21");
-    // Somebody else's link says nothing of this one.
+    // A host that answers on another link proves nothing about this one.
     let mut elsewhere = lan();
     elsewhere.facts.answering = vec![(3, ip("10.0.2.22"))];
     assert_eq!(elsewhere.choice(), "storage0 10.9.0.1");
 }
 
 #[test]
-fn published_address_stays_whoever_claims_it() {
+fn published_address_stays_when_other_nodes_claim_it() {
     for (case, host, want) in [
         (
             "Go flannel published the NAT address",
@@ -375,7 +385,7 @@ fn published_address_stays_whoever_claims_it() {
 }
 
 #[test]
-fn claims_of_other_nodes_pass_an_address_over_while_another_is_left() {
+fn claimed_address_is_skipped_while_another_is_left() {
     let one = || host("192.0.2.1", &["eth0 192.0.2.11/24"]).internal(&["192.0.2.11"]);
     let two = || {
         host(
@@ -448,7 +458,7 @@ fn claims_of_other_nodes_pass_an_address_over_while_another_is_left() {
 }
 
 #[test]
-fn error_names_the_nodes_and_the_remedies_without_the_pods_links() {
+fn refusal_names_nodes_and_remedies_without_pod_links() {
     let lab = host(
         NAT,
         &[VAGRANT[0], "veth1a2b fe80::7/64", "cni0 10.244.1.1/24"],
@@ -478,7 +488,7 @@ fn error_names_the_nodes_and_the_remedies_without_the_pods_links() {
 }
 
 #[test]
-fn flags_and_annotations_take_precedence() {
+fn named_interface_takes_precedence_over_claims() {
     let lab = vagrant().others(&["10.0.2.15"], &["192.168.56.11"]);
     let (facts, known) = (lab.facts, lab.known);
     let request = |selectors, public: Option<[u8; 4]>| Request {
@@ -505,7 +515,7 @@ fn flags_and_annotations_take_precedence() {
 }
 
 #[test]
-fn servers_matter_where_the_usual_addresses_are_in_doubt() {
+fn servers_are_needed_when_the_addresses_are_in_doubt() {
     let plain = host("192.0.2.1", &["eth0 192.0.2.11/24"]).internal(&["192.0.2.11"]);
     assert!(!needs_servers(&plain.known, &plain.facts));
     for doubtful in [vagrant(), plain.others(&[], &["192.0.2.11"])] {

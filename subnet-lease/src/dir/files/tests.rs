@@ -67,7 +67,7 @@ fn fifo(path: &Path) {
 }
 
 #[test]
-fn what_is_away_is_neither_read_nor_made() {
+fn missing_directory_is_neither_read_nor_created() {
     let bed = bed();
     bed.put().unwrap();
     let aside = bed.folder.path().join("aside");
@@ -188,7 +188,7 @@ fn the_lock_is_a_regular_file() {
 }
 
 #[test]
-fn what_a_killed_writer_left_is_cleared_and_nothing_else() {
+fn temporary_files_alone_are_removed_after_a_kill() {
     let bed = bed();
     let subnets = bed.root().join("subnets");
     let ours = [

@@ -15,7 +15,7 @@ impl Holder {
             self.claim.public = public;
         }
         self.wanted = attrs;
-        self.telling_failures = 0;
+        self.publication.failures = 0;
         self.tell().await
     }
 
@@ -23,12 +23,12 @@ impl Holder {
     pub(super) async fn tell(&mut self) -> Result<(), Lost> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
-            self.unpublished = None;
-            self.telling_failures = 0;
+            self.publication.pending_since = None;
+            self.publication.failures = 0;
             return Ok(());
         }
         let now = self.io.now();
-        self.unpublished.get_or_insert(now);
+        self.publication.pending_since.get_or_insert(now);
         // Readiness must know before the store answers, which may take long.
         self.show();
         let compare = self.tenure.unchanged();
@@ -36,19 +36,19 @@ impl Holder {
         let answer = txn(&self.io, compare, write, &self.tenure.key).await;
         let pause = jitter(
             &self.claim,
-            self.telling_failures,
-            PUBLICATION.after(self.telling_failures),
+            self.publication.failures,
+            PUBLICATION.after(self.publication.failures),
         );
-        self.telling = self.io.now() + pause;
+        self.publication.next = self.io.now() + pause;
         match answer {
             Ok((true, revision, _)) => self.stands(attrs, revision),
             Ok((false, _, Some(entry))) => {
-                self.telling_failures += 1;
+                self.publication.failures += 1;
                 return self.changed(entry).await;
             }
             Ok((false, _, None)) => return self.put_back().await,
             Err(failure) => {
-                self.telling_failures += 1;
+                self.publication.failures += 1;
                 self.unanswered(attrs, &failure);
             }
         }
@@ -88,8 +88,8 @@ impl Holder {
             ));
         }
         if self.publication() == self.tenure.attrs {
-            self.unpublished = None;
-            self.telling_failures = 0;
+            self.publication.pending_since = None;
+            self.publication.failures = 0;
         }
     }
 

@@ -20,12 +20,12 @@ impl Holder {
         news: Option<News>,
     ) -> Result<(), Lost> {
         let now = self.io.now();
-        if now < self.may_defend {
-            self.proof = self.proof.min(self.may_defend);
+        if now < self.defence.next_write {
+            self.proof = self.proof.min(self.defence.next_write);
             return Ok(());
         }
         if self.write(item, contested, news).await? {
-            self.may_defend = now + DEFENCE;
+            self.defence.next_write = now + DEFENCE;
         }
         Ok(())
     }
@@ -33,16 +33,16 @@ impl Holder {
     /// Undoes an edit by hand: at once, and with growing pauses while the edits go on.
     pub(super) async fn correct(&mut self, item: &Item, news: News) -> Result<(), Lost> {
         let now = self.io.now();
-        if now < self.may_defend {
-            self.proof = self.proof.min(self.may_defend);
+        if now < self.defence.next_write {
+            self.proof = self.proof.min(self.defence.next_write);
             return Ok(());
         }
-        if now > self.may_defend + PROOF {
-            self.corrections = 0;
+        if now > self.defence.next_write + PROOF {
+            self.defence.corrections = 0;
         }
         if self.write(item, false, Some(news)).await? {
-            self.may_defend = now + CORRECTION.after(self.corrections);
-            self.corrections += 1;
+            self.defence.next_write = now + CORRECTION.after(self.defence.corrections);
+            self.defence.corrections += 1;
         }
         Ok(())
     }
@@ -121,9 +121,7 @@ impl Holder {
                     .items
                     .iter()
                     .find(|item| item.subnets.overlaps(&self.tenure.subnets));
-                return Err(Lost::Taken(
-                    LeaseProblem::taken(&self.tenure.key, item).into(),
-                ));
+                return Err(self.taken(item));
             }
             let keepalive = self.keepalive().await;
             let lease = if self.tenure.lease == 0 { 0 } else { keepalive };
@@ -156,21 +154,7 @@ impl Holder {
                         self.tenure.renewed,
                     ) = (revision, lease, keepalive, now);
                     self.stands(attrs, revision);
-                    return match settle(
-                        &self.io,
-                        &self.claim,
-                        &self.config,
-                        &mut self.tenure,
-                        false,
-                    )
-                    .await
-                    {
-                        Settled::Ours(_) => Ok(()),
-                        Settled::Yielded => Err(Lost::Taken(
-                            LeaseProblem::taken(&self.tenure.key, None).into(),
-                        )),
-                        Settled::Refused(why) => Err(Lost::Taken((*why).into())),
-                    };
+                    return self.settle_again().await;
                 }
                 Ok((false, ..)) => {
                     attempt += 1;
@@ -178,9 +162,7 @@ impl Holder {
                     // Refused although the list shows no lease: another key has our prefix.
                     if attempt > 2 {
                         revoke(&self.io, keepalive).await;
-                        return Err(Lost::Taken(
-                            LeaseProblem::taken(&self.tenure.key, None).into(),
-                        ));
+                        return Err(self.taken(None));
                     }
                 }
                 Err(failure) => {
@@ -193,6 +175,19 @@ impl Holder {
                 }
             }
         }
+    }
+
+    /// Decides between our key and the others that were written at the same time.
+    async fn settle_again(&mut self) -> Result<(), Lost> {
+        match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
+            Settled::Ours(_) => Ok(()),
+            Settled::Yielded => Err(self.taken(None)),
+            Settled::Refused(why) => Err(Lost::Taken((*why).into())),
+        }
+    }
+
+    fn taken(&self, item: Option<&Item>) -> Lost {
+        Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into())
     }
 
     /// The lease that is kept alive; a new one where it is gone.

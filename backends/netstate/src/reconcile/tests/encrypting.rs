@@ -163,7 +163,7 @@ async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler<Encrypti
 }
 
 #[test]
-fn own_routes_in_the_clear_many_of_them_go_with_the_first_pass() {
+fn many_unencrypted_own_routes_are_deleted_by_the_first_pass() {
     paused(async {
         let kernel = FakeKernel::default();
         // Of peers that encrypt, of peers that do not yet, of one whose lease cannot be read, and of nobody.
@@ -197,7 +197,7 @@ fn own_routes_in_the_clear_many_of_them_go_with_the_first_pass() {
 }
 
 #[test]
-fn peers_and_allowed_ips_many_of_them_still_wait_a_minute() {
+fn deletion_of_many_peers_waits_a_minute() {
     paused(async {
         let kernel = FakeKernel::default();
         drop(
@@ -274,7 +274,7 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     });
 }
 
-/// Any route inside the network or beside it.
+/// Any route inside or outside of the network.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         (0u8..6, 16u8..=32)
@@ -295,7 +295,7 @@ proptest! {
 
     /// Whatever is there: none of our routes, and none as Go flannel makes them, leads past the device; all others are as they were.
     #[test]
-    fn nothing_of_flannels_leads_past_the_device(
+    fn flannel_routes_never_bypass_the_encrypting_device(
         ours in proptest::collection::btree_set(any_net(), 0..12),
         boot in proptest::collection::btree_map(any_net(), (any::<bool>(), any::<bool>()), 0..12),
         peers in proptest::collection::btree_map(2u8..6, any::<bool>(), 0..4),

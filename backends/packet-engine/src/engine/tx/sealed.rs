@@ -32,7 +32,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
             Ok(slot) => slot,
-            Err((tell, reason)) => return self.refuse(tell, reason, unpacked, buffer, state),
+            Err((reply, reason)) => return self.refuse(reply, reason, unpacked, buffer, state),
         };
         let way = match sealer.hold(slot) {
             Ok(way) => way,

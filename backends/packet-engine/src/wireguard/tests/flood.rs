@@ -307,7 +307,7 @@ fn a_thousand_forged_initiations_a_second_are_no_load() {
 
 /// Peers answer the node's own initiations while strangers send theirs from anywhere.
 #[test]
-fn answers_of_peers_find_room_beside_a_flood_of_initiations() {
+fn peer_answers_find_room_during_a_flood_of_initiations() {
     let mut node = node();
     let mut peers = Sender::peers(&node, 40);
     let message = Sender::new(99, &node, elsewhere()).initiation();

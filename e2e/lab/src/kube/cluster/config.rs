@@ -7,7 +7,7 @@ pub(super) fn containerd(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
 
-/// kubelet's.
+/// kubelet's configuration as YAML.
 pub(super) fn kubelet(options: &ClusterOptions) -> String {
     format!(
         "{KUBELET}{}",
@@ -30,7 +30,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     snapshotter = "native"
 "#;
 
-/// It leaves this machine's cgroups, disks and rules alone.
+/// It does not touch this machine's cgroups, disks and rules.
 const KUBELET: &str = r"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -21,7 +21,7 @@ const STOP: Duration = Duration::from_secs(10);
 /// Below /var/lib.
 const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";
 
-/// What runs on a node.
+/// The processes of a node.
 #[derive(Debug)]
 struct Running {
     kubelet: Option<Process>,
@@ -36,7 +36,7 @@ pub struct Member {
     running: Option<Running>,
     host: Host,
     options: ClusterOptions,
-    /// Whether kubelet is told its node's address.
+    /// Whether kubelet gets `--node-ip`.
     node_ip: bool,
     kubeconfig: PathBuf,
     is_prepared: bool,
@@ -69,7 +69,7 @@ impl Member {
         &self.host
     }
 
-    /// Whether it was started.
+    /// Whether the node's containerd and kubelet were started.
     pub fn is_started(&self) -> bool {
         self.running.is_some()
     }
@@ -127,7 +127,7 @@ impl Member {
         self.start_kubelet()
     }
 
-    /// What its disk holds before its first start.
+    /// Writes the content of its disk before its first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
         std::fs::write(
@@ -247,7 +247,7 @@ impl Member {
         self.start()
     }
 
-    /// Imports an image archive.
+    /// Imports an image archive into the node's containerd.
     ///
     /// # Errors
     /// When containerd refuses it.
@@ -327,7 +327,7 @@ impl Member {
     }
 }
 
-/// Where a node's programs are: installed, or kept by `make setup`.
+/// `PATH` of a node's programs: installed, or kept by `make setup`.
 fn path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
     let is_installed =

@@ -1,4 +1,4 @@
-//! What a cluster is made of.
+//! Options of a cluster.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use crate::kube::api_server::Families;
 /// How kube-proxy writes its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProxyMode {
-    /// By iptables.
+    /// `--proxy-mode=iptables`, the default.
     #[default]
     Iptables,
-    /// By nftables.
+    /// `--proxy-mode=nftables` instead of iptables.
     Nftables,
 }
 
@@ -26,13 +26,13 @@ impl ProxyMode {
 /// Which addresses the nodes have, each behind a NAT of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nat {
-    /// All the same one.
+    /// All nodes have the same one.
     Equal,
-    /// One each.
+    /// Each node has one of its own.
     Apart,
 }
 
-/// What a cluster is made of.
+/// Options of a cluster: nodes, families, kube-proxy, images.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     pub(crate) nodes: u8,
@@ -47,7 +47,7 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// So many nodes with IPv4, kube-proxy with iptables, kubelets that are told their address.
+    /// So many nodes with IPv4, kube-proxy with iptables, kubelets with `--node-ip`.
     pub fn new(nodes: u8) -> ClusterOptions {
         ClusterOptions {
             nodes,
@@ -83,10 +83,10 @@ impl ClusterOptions {
         self.node_ip(&vec![false; nodes])
     }
 
-    /// Which kubelets are told their address, node by node; those that are not named are told.
+    /// Which kubelets get `--node-ip`, node by node; further ones get it.
     #[must_use]
-    pub fn node_ip(mut self, told: &[bool]) -> ClusterOptions {
-        self.node_ip = told.to_vec();
+    pub fn node_ip(mut self, nodes: &[bool]) -> ClusterOptions {
+        self.node_ip = nodes.to_vec();
         self
     }
 
@@ -118,7 +118,7 @@ impl ClusterOptions {
         self
     }
 
-    /// Tells pods of a name service at 10.96.0.10, which the test installs.
+    /// Configures pods with a name service at 10.96.0.10, which the test installs.
     #[must_use]
     pub fn name_service(mut self) -> ClusterOptions {
         self.name_service = true;
@@ -132,7 +132,7 @@ impl ClusterOptions {
         self
     }
 
-    /// How containerd keeps images.
+    /// containerd's snapshotter for images.
     pub(crate) fn snapshotter(&self) -> &'static str {
         if self.layers { "overlayfs" } else { "native" }
     }

@@ -6,19 +6,19 @@ use std::time::Instant;
 /// A request that came, and how it was answered.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The host that asks.
+    /// Address of the client's host.
     pub from: IpAddr,
-    /// `GET`, `PATCH`, …
+    /// HTTP method: `GET`, `PATCH`, …
     pub method: String,
     /// The path with its query.
     pub path: String,
-    /// The field `User-Agent`.
+    /// The header field `User-Agent`; empty without.
     pub agent: String,
-    /// The field `Authorization`.
+    /// The header field `Authorization`, if the client sent it.
     pub authorization: Option<String>,
     /// The status of the answer; 0 as long as there is none.
     pub status: u16,
-    /// When it came.
+    /// Time at which its head was read.
     pub at: Instant,
 }
 
@@ -34,10 +34,10 @@ impl Call {
     }
 }
 
-/// What becomes of a request.
+/// The judge's decision about a request.
 #[derive(Debug, Clone, Default)]
 pub enum Answer {
-    /// The server's answer.
+    /// Passes the server's answer to the client.
     #[default]
     Pass,
     /// The server's, for the holder of this token instead of the client's own.
@@ -46,7 +46,7 @@ pub enum Answer {
     Reply(u16, Vec<(String, String)>, String),
     /// No answer, and the connection stays.
     Silence,
-    /// The connection ends.
+    /// Closes the client's connection without an answer.
     Cut,
 }
 

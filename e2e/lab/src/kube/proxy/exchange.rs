@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::kube::client::connect;
 use crate::kube::http::{Body, Head, relay};
 use crate::kube::proxy::call::{Answer, Call};
-use crate::kube::proxy::shared::Shared;
+use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
 /// Serves a client until one side ends.
@@ -34,41 +35,9 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     let mut upstream = None;
     while let Some(mut head) = Head::read(&mut requests)? {
         shared.gate()?;
-        let mut words = head.first.split(' ').map(str::to_owned);
-        let (method, path) = (
-            words.next().unwrap_or_default(),
-            words.next().unwrap_or_default(),
-        );
-        let text = |name| head.field(name).map(str::to_owned);
-        let (agent, authorization) = (
-            text("user-agent").unwrap_or_default(),
-            text("authorization"),
-        );
-        let call = Call {
-            from,
-            method: method.clone(),
-            path,
-            agent,
-            authorization,
-            status: 0,
-            at: Instant::now(),
-        };
-        let (judge, number) = {
-            let mut state = shared.lock();
-            state.calls.push(call.clone());
-            (std::sync::Arc::clone(&state.judge), state.calls.len() - 1)
-        };
-        let note = |status: u16| {
-            // The list may have been forgotten meanwhile.
-            if let Some(known) = shared
-                .lock()
-                .calls
-                .get_mut(number)
-                .filter(|known| known.at == call.at)
-            {
-                known.status = status;
-            }
-        };
+        let call = Call::of(&head, from);
+        let (judge, number) = shared.record(&call);
+        let note = |status: u16| shared.note_status(number, &call, status);
         let token = match judge(&call) {
             Answer::Pass => call
                 .authorization
@@ -82,14 +51,7 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
                     &mut std::io::sink(),
                     &|| Ok(()),
                 )?;
-                let mut answer = Head {
-                    first: format!("HTTP/1.1 {status} Lab"),
-                    fields,
-                };
-                answer.set("Content-Type", "application/json");
-                answer.set("Content-Length", &body.len().to_string());
-                answer.write(&mut answers)?;
-                answers.write_all(body.as_bytes())?;
+                reply(&mut answers, status, fields, &body)?;
                 note(status);
                 continue;
             }
@@ -119,7 +81,7 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
         shared.gate()?;
         note(answer.status());
         answer.write(&mut answers)?;
-        let body = answer.body(Some(&method));
+        let body = answer.body(Some(&call.method));
         relay(body, server as &mut dyn BufRead, &mut answers, &|| {
             shared.gate()
         })?;
@@ -128,4 +90,59 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Answers instead of the server.
+fn reply(
+    answers: &mut TcpStream,
+    status: u16,
+    fields: Vec<(String, String)>,
+    body: &str,
+) -> Result<()> {
+    let mut answer = Head {
+        first: format!("HTTP/1.1 {status} Lab"),
+        fields,
+    };
+    answer.set("Content-Type", "application/json");
+    answer.set("Content-Length", &body.len().to_string());
+    answer.write(answers)?;
+    answers.write_all(body.as_bytes())
+}
+
+impl Call {
+    /// A request that comes now.
+    fn of(head: &Head, from: IpAddr) -> Call {
+        let mut words = head.first.split(' ').map(str::to_owned);
+        let text = |name| head.field(name).map(str::to_owned);
+        Call {
+            from,
+            method: words.next().unwrap_or_default(),
+            path: words.next().unwrap_or_default(),
+            agent: text("user-agent").unwrap_or_default(),
+            authorization: text("authorization"),
+            status: 0,
+            at: Instant::now(),
+        }
+    }
+}
+
+impl Shared {
+    /// Adds a request to the list: the judge to ask, and the request's place.
+    fn record(&self, call: &Call) -> (Judge, usize) {
+        let mut state = self.lock();
+        state.calls.push(call.clone());
+        (Arc::clone(&state.judge), state.calls.len() - 1)
+    }
+
+    /// Notes how a request was answered, unless the list was cleared meanwhile.
+    fn note_status(&self, number: usize, call: &Call, status: u16) {
+        let mut state = self.lock();
+        if let Some(known) = state
+            .calls
+            .get_mut(number)
+            .filter(|known| known.at == call.at)
+        {
+            known.status = status;
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What the threads of a proxy share.
+//! State that the threads of a proxy share.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use rustls::ClientConfig;
 use crate::kube::proxy::call::{Answer, Call};
 use crate::net::netns::Netns;
 
-type Judge = Arc<dyn Fn(&Call) -> Answer + Send + Sync>;
+pub(super) type Judge = Arc<dyn Fn(&Call) -> Answer + Send + Sync>;
 
 pub(super) struct State {
     pub(super) judge: Judge,

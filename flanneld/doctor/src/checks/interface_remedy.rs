@@ -1,4 +1,4 @@
-//! The interface that the nodes should use, and how to say so.
+//! The interface that the nodes should use, and the commands that choose it.
 
 use super::daemon_set;
 use crate::command::Command;
@@ -11,7 +11,7 @@ use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
 use types::Family;
 
-/// VirtualBox's and QEMU's own NAT: each machine is alone behind it. A NAT *network* has the gateway 10.0.2.1 and joins its machines.
+/// The gateway of VirtualBox's and QEMU's own NAT, behind which each machine is isolated. A NAT *network* has the gateway 10.0.2.1 and joins its machines.
 const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 
 /// What shows that an interface leads to the NAT of this one virtual machine.
@@ -33,9 +33,7 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 
 /// An interface that may be the right one.
 pub(super) struct Candidate<'a> {
-    /// The interface.
     pub interface: &'a Interface,
-    /// Its address.
     pub address: String,
     /// What leads there, and the command that shows it; `None` if it is just there.
     pub leads: Option<(String, String)>,
@@ -50,15 +48,15 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
         Family::V4
     };
     let mut found: Vec<Candidate<'a>> = Vec::new();
-    let ways = facts
+    let lookups = facts
         .host
-        .ways
+        .lookups
         .known()
         .into_iter()
         .flatten()
-        .filter(|way| way.kind != LookupPurpose::Peer);
-    for way in ways {
-        let Ok(answer) = &way.by else { continue };
+        .filter(|lookup| lookup.kind != LookupPurpose::Peer);
+    for lookup in lookups {
+        let Ok(answer) = &lookup.by else { continue };
         let Some(interface) = facts
             .host
             .interface(answer.index)
@@ -79,12 +77,12 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
         {
             let text = format!(
                 "{} at {} is reached by {}, {address}",
-                way.whose, way.to, interface.name
+                lookup.whose, lookup.to, interface.name
             );
             found.push(Candidate {
                 interface,
                 address: address.to_string(),
-                leads: Some((text, format!("ip route get {}", way.to))),
+                leads: Some((text, format!("ip route get {}", lookup.to))),
             });
         }
     }
@@ -223,17 +221,17 @@ pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
-/// A command of flannelctl that asks the store: with what the daemon is told about it, in its file, which is systemd's and no script of a shell,
-/// and on its command line.
+/// Returns a command of flannelctl with access to the store. It takes the daemon's options from its file, which has systemd's syntax and is no
+/// shell script, and from its command line.
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {
-            let told = facts
+            let arguments = facts
                 .daemon
                 .arguments
                 .iter()
                 .filter(|argument| names_store(&argument.flag));
-            let flags: String = told
+            let flags: String = arguments
                 .map(|argument| {
                     format!(
                         " {}",
@@ -249,7 +247,7 @@ pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     }
 }
 
-/// The command that starts the daemon anew.
+/// Returns the command that restarts the daemon.
 pub(super) fn restart(facts: &Facts) -> Command {
     match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".into(),

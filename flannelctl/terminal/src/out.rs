@@ -1,4 +1,4 @@
-//! All output: makes foreign text printable, and treats a closed pipe as no crash.
+//! All output: makes foreign text printable, and ends without a panic when the reader closes the pipe.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -18,12 +18,12 @@ pub fn say(text: impl Display) {
     write_text(&format!("{}\n", printable::lines(&text.to_string())));
 }
 
-/// The same, with our colours.
+/// Prints lines on standard output that may have colours of [`Screen::styled`](crate::screen::Screen::styled).
 pub fn say_styled(text: impl Display) {
     write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 
-/// Prints a question or the start of a line, with our colours; the cursor stays behind it.
+/// Prints a question or the start of a line, with colours; the cursor stays after it.
 pub fn begin(text: impl Display) {
     write_text(&printable::styled_line(&text.to_string()));
 }
@@ -38,7 +38,7 @@ pub fn clear() {
     write_text("\x1b[H\x1b[2J");
 }
 
-/// Whether nobody reads standard output any more.
+/// Whether writing to standard output has failed, as after `| head`.
 pub fn is_closed() -> bool {
     FAILED
         .lock()
@@ -56,7 +56,7 @@ pub fn generated(script: &[u8]) {
     write(script);
 }
 
-/// Prints a line on standard error, beside the output.
+/// Prints lines on standard error.
 pub fn note(text: impl Display) {
     // A closed standard error cannot be reported.
     let _ = writeln!(stderr(), "{}", printable::lines(&text.to_string()));
@@ -79,7 +79,7 @@ fn program() -> String {
     printable::line(&name.to_string_lossy()).into_owned()
 }
 
-/// The same for errors with logs of several lines.
+/// Prints an error with several lines, such as a log, on standard error.
 pub fn complain_at_length(text: impl Display) {
     note(format!("{}: {text:#}", program()));
 }

@@ -1,14 +1,14 @@
-//! What only root may do is refused before it is begun, in one line.
+//! Checks of rights before a command begins, with one line of refusal.
 
 use anyhow::{Result, bail};
 
 /// The number of CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
 
-/// Demands root.
+/// Demands root; `what` completes the sentence "only root may …".
 ///
 /// # Errors
-/// This user is not root.
+/// The effective user is not root.
 pub fn root(what: &str) -> Result<()> {
     if !is_root() {
         bail!("only root may {what}; use sudo");
@@ -16,7 +16,7 @@ pub fn root(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Demands root, or the capability to change the network.
+/// Demands root or CAP_NET_ADMIN; `what` completes the sentence "only root may …".
 ///
 /// # Errors
 /// This process has neither.
@@ -28,7 +28,7 @@ pub fn network(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether this process is root's.
+/// Whether the effective user is root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_capability_is_read() {
+    fn capability_is_read_from_status() {
         for (status, has) in [
             ("Name:\tx\nCapEff:\t0000000000001000\n", true),
             ("CapEff:\t000001ffffffffff\n", true),

@@ -1,8 +1,8 @@
-//! What comes in: answers, and the questions of others.
+//! Received packets: answers, and the questions of others.
 
 use super::machine::Node;
 use super::message::{Datagram, Now, Waiting, What};
-use super::peer::{Peer, PeerClaim};
+use super::peer::{PeerClaim, PeerState};
 use super::rounds::part;
 use crate::target::{Path, overlay_addresses};
 use crate::verdict::ProbeResult;
@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Node {
-    /// Takes a datagram. Returns the answer to it, if it is a question that gets one.
-    pub fn hear(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
+    /// Takes a datagram. Returns the answer where it is a question that gets one.
+    pub fn receive(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
             Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
                 self.answer_echo(now, &datagram, &header, &body)
@@ -23,15 +23,15 @@ impl Node {
                 self.answer_row(now, &datagram, &header)
             }
             Some(Message::Echo(header, body)) => {
-                match self.awaited(header.nonce, datagram.way, datagram.from, &header) {
-                    Some(waiting) => self.heard_echo(now, waiting, datagram.at, &header, &body),
+                match self.awaited(header.nonce, datagram.path, datagram.from, &header) {
+                    Some(waiting) => self.take_echo(now, waiting, datagram.at, &header, &body),
                     None => self.traffic.junk += 1,
                 }
                 None
             }
             Some(Message::Row(header, rest)) => {
-                match self.awaited(header.nonce, datagram.way, datagram.from, &header) {
-                    Some(waiting) => self.heard_row(now, waiting, &header, rest),
+                match self.awaited(header.nonce, datagram.path, datagram.from, &header) {
+                    Some(waiting) => self.take_row(now, waiting, &header, rest),
                     None => self.traffic.junk += 1,
                 }
                 None
@@ -43,20 +43,26 @@ impl Node {
         }
     }
 
-    /// The question to which this is the answer: outstanding, asked of this address by this way, and for us.
-    fn awaited(&mut self, nonce: u64, way: Path, from: IpAddr, header: &Header) -> Option<Waiting> {
-        let waiting = *self.waiting.get(&nonce)?;
+    /// Returns the question to which this is the answer: outstanding, asked of this address over this path, and for us.
+    fn awaited(
+        &mut self,
+        nonce: u64,
+        path: Path,
+        from: IpAddr,
+        header: &Header,
+    ) -> Option<Waiting> {
+        let waiting = self.outstanding.get(nonce)?;
         let is_row = header.kind == MessageKind::RowAnswer;
         let asked =
-            waiting.way == way && waiting.to == from && (waiting.what == What::Row) == is_row;
+            waiting.path == path && waiting.to == from && (waiting.what == What::Row) == is_row;
         if !asked || Some(header.to) != self.local.who(waiting.key.into()) {
             return None;
         }
-        self.waiting.remove(&nonce);
+        self.outstanding.remove(nonce);
         Some(waiting)
     }
 
-    fn heard_echo(
+    fn take_echo(
         &mut self,
         now: Now,
         waiting: Waiting,
@@ -75,7 +81,7 @@ impl Node {
             }
             peer.answered_by = Some(header.from);
             if let What::Session(number, _) = waiting.what
-                && let Some(session) = self.sessions.get_mut(&number)
+                && let Some(session) = self.sessions.open.get_mut(&number)
             {
                 session.other = Some(header.from);
             }
@@ -113,47 +119,37 @@ impl Node {
         peer.answers_at = body
             .answers_at
             .filter(|ip| overlay_addresses(&waiting.key).contains(ip));
-        if waiting.way == Path::Overlay {
+        if waiting.path == Path::Overlay {
             peer.history.round_trip(rtt);
         }
         self.answered(now, waiting, at, rtt, body.heard_overlay_ms);
     }
 
     /// Takes the answer to a ping.
-    pub fn pong(&mut self, now: Now, way: Path, from: IpAddr, nonce: u64, at: Duration) {
-        let is_ping = |what: What| match what {
-            What::Ping
-            | What::BridgePing
-            | What::FullPing
-            | What::UnderlayPing
-            | What::SizePing(_) => true,
-            What::Session(_, kind) => kind.is_ping(),
-            _ => false,
-        };
-        let asked =
-            self.waiting.get(&nonce).copied().filter(|waiting| {
-                waiting.way == way && waiting.to == from && is_ping(waiting.what)
-            });
+    pub fn pong(&mut self, now: Now, path: Path, from: IpAddr, nonce: u64, at: Duration) {
+        let asked = self
+            .outstanding
+            .get(nonce)
+            .filter(|waiting| waiting.path == path && waiting.to == from && waiting.what.is_ping());
         let Some(waiting) = asked else { return };
-        self.waiting.remove(&nonce);
+        self.outstanding.remove(nonce);
         self.traffic.answered += 1;
         let rtt = at.saturating_sub(waiting.at);
         if let Some(peer) = self
             .peers
             .get_mut(&waiting.key)
-            .filter(|peer| peer.standing.present.ping_only && waiting.way == Path::Overlay)
+            .filter(|peer| peer.standing.present.ping_only && waiting.path == Path::Overlay)
         {
             peer.history.round_trip(rtt);
         }
         self.answered(now, waiting, at, rtt, None);
     }
 
-    /// Takes an error by which the host that was asked refuses a question: as good as an answer to a ping.
+    /// Takes the ICMP error by which a host refuses a question. It proves as much as an answer to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
-            .waiting
-            .get(&nonce)
-            .copied()
+            .outstanding
+            .get(nonce)
             .filter(|waiting| waiting.to == from);
         let Some(waiting) = asked else { return };
         let what = match waiting.what {
@@ -161,36 +157,33 @@ impl Node {
             What::Small => What::Ping,
             What::Underlay => What::UnderlayPing,
             What::Session(number, kind) if !kind.is_ping() => {
-                if let Some(session) = self.sessions.get_mut(&number) {
+                if let Some(session) = self.sessions.open.get_mut(&number) {
                     session.refused(kind);
                 }
-                self.waiting.remove(&nonce);
+                self.outstanding.remove(nonce);
                 return;
             }
             _ => return,
         };
-        self.waiting.remove(&nonce);
+        self.outstanding.remove(nonce);
         let Some(peer) = self.peers.get_mut(&waiting.key) else {
             return;
         };
-        match waiting.way {
-            Path::Overlay => peer.through_at = Some(at.into()),
-            Path::Underlay => peer.underlay_at = Some(at.into()),
-        }
+        peer.times.answered.note(waiting.path, at);
         // The question itself stays unanswered: the round is not over because of this.
         if let Some(round) = peer
             .round
             .as_mut()
             .filter(|round| round.number == waiting.round)
-            && let Some(heard) = part(&mut round.evidence, what)
+            && let Some(result) = part(&mut round.evidence, what)
         {
-            *heard = ProbeResult::Answered;
+            *result = ProbeResult::Answered;
             round.refused = true;
             peer.refuses = true;
         }
     }
 
-    /// An answer from whom it was expected.
+    /// Takes an answer from the peer that was asked.
     fn answered(
         &mut self,
         now: Now,
@@ -202,20 +195,17 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&waiting.key) else {
             return;
         };
-        match waiting.way {
-            Path::Overlay => peer.through_at = Some(at.into()),
-            Path::Underlay => peer.underlay_at = Some(at.into()),
-        }
+        peer.times.answered.note(waiting.path, at);
         match waiting.what {
             What::Session(number, kind) => {
-                if let Some(session) = self.sessions.get_mut(&number) {
+                if let Some(session) = self.sessions.open.get_mut(&number) {
                     session.answered(kind, rtt);
                 }
             }
             What::Size(size) | What::SizePing(size) => {
                 if let Some(mtu_search) = &mut peer.mtu_search {
                     mtu_search.answered(size);
-                    self.mtu_searches.insert((now.at, waiting.key));
+                    self.deadlines.mtu_searches.insert(now.at, waiting.key);
                 }
             }
             what => self.count(now, waiting, what, hears_us_ms),
@@ -239,23 +229,24 @@ impl Node {
         if what == What::Underlay {
             round.evidence.hears_us_ms = hears_us_ms;
         }
-        if let Some(heard) = part(&mut round.evidence, what) {
-            *heard = ProbeResult::Answered;
+        if let Some(result) = part(&mut round.evidence, what) {
+            *result = ProbeResult::Answered;
         }
         round.ponged |= matches!(what, What::Ping | What::BridgePing | What::FullPing);
         round.open = round.open.saturating_sub(1);
         if round.open == 0 {
             // Nothing more to wait for.
-            self.closes.remove(&(round.closes, waiting.key));
+            let closes = &mut self.deadlines.closes;
+            closes.remove(round.closes, waiting.key);
             round.closes = now.at;
-            self.closes.insert((now.at, waiting.key));
+            closes.insert(now.at, waiting.key);
         }
     }
 
-    /// Which peer a question comes from: an address of a lease in force, by the way that belongs to it.
-    pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&Peer> {
+    /// Returns the peer that asks: its address belongs to a lease in force, on this path.
+    pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&PeerState> {
         let address = datagram.from;
-        match datagram.way {
+        match datagram.path {
             Path::Overlay => {
                 // Subnets of leases in force do not overlap: the address is of the last one that begins at or before it, or of none.
                 let (key, peer) = self.peers.range(..=IpNet::from(address)).next_back()?;

@@ -30,7 +30,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Colours on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`.
+    /// Standard output, with colours on a terminal unless `NO_COLOR` is set or `TERM` is `dumb`.
     pub fn open() -> Screen {
         let terminal = std::io::stdout().is_terminal()
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
@@ -42,7 +42,7 @@ impl Screen {
         }
     }
 
-    /// Neither a terminal nor colours.
+    /// A screen that is no terminal and has no colours.
     pub fn plain() -> Screen {
         Screen {
             terminal: false,
@@ -50,12 +50,12 @@ impl Screen {
         }
     }
 
-    /// Whether a person reads it.
+    /// Whether standard output is a terminal.
     pub fn is_terminal(self) -> bool {
         self.terminal
     }
 
-    /// The text in a style, with control characters escaped.
+    /// Returns the text in a style, with control characters escaped.
     pub fn styled(self, style: Style, text: impl Display) -> String {
         let code = match style {
             Style::Good => "32",
@@ -101,7 +101,7 @@ impl Screen {
         })
     }
 
-    /// The same for work that started earlier and measures its own duration.
+    /// Runs a step, as [`Screen::step`] does, whose work started earlier and measures its own duration.
     pub fn timed_step<T>(
         self,
         what: &str,

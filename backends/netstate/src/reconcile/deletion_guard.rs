@@ -1,0 +1,80 @@
+//! Delays the deletion of many objects in a first pass: the store may just have been emptied.
+
+use crate::encrypted::Encrypted;
+use crate::object::{KernelState, Key, Op, Value};
+use crate::scope::Scope;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a first pass delays the deletion of many routes.
+const DELETION_DELAY: Duration = Duration::from_secs(60);
+
+/// Whether a pass that deletes many objects is still delayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeletionGuard {
+    Armed,
+    Waiting(Instant),
+    Off,
+}
+
+impl DeletionGuard {
+    /// Removes deletions from a first pass that would delete many of the existing routes, until they are due.
+    pub(super) fn hold_back(
+        &mut self,
+        ops: &mut Vec<Op>,
+        want: &KernelState,
+        have: &KernelState,
+        scope: &Scope,
+    ) -> Option<Instant> {
+        if *self == DeletionGuard::Off {
+            return None;
+        }
+        let encrypted = Encrypted::by(want);
+        // Objects of former networks do not come back with the store. What would go in the clear is never worth the wait.
+        let stale = |key: &Key, value: &Value| match (key, value) {
+            (Key::Route(net, _), Value::Route(route)) => {
+                scope.covered(net) || encrypted.is_bypassed_by(net, route)
+            }
+            (Key::Neighbor(_, ip), _) => scope.covered(&ipnet::IpNet::from(*ip)),
+            (Key::AllowedIp(_, net), _) => scope.covered(net),
+            _ => false,
+        };
+        let counts = |value: &Value| match value {
+            Value::Route(route) => route.protocol == scope.protocol,
+            value => matches!(value, Value::WireguardPeer(_)),
+        };
+        let ours = |key: &Key, value: &Value| counts(value) && !stale(key, value);
+        let marked = have
+            .0
+            .iter()
+            .filter(|(key, value)| ours(key, value))
+            .count();
+        let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
+        let now = Instant::now();
+        let due = if let DeletionGuard::Waiting(due) = *self {
+            due
+        } else {
+            now + DELETION_DELAY
+        };
+        if going <= 3 || going * 5 <= marked || now >= due {
+            *self = DeletionGuard::Off;
+            return None;
+        }
+        if *self == DeletionGuard::Armed {
+            tracing::warn!(
+                count = going,
+                total = marked,
+                seconds = DELETION_DELAY.as_secs(),
+                "many routes and peers in the kernel have no lease; keeping them for now in case the store is incomplete"
+            );
+        }
+        *self = DeletionGuard::Waiting(due);
+        // A deletion of a desired object makes room for its replacement.
+        let of_peers = |key: &Key| !matches!(key, Key::Link(_) | Key::Address(..));
+        let waits = |key: &Key, value: &Value| {
+            of_peers(key) && !stale(key, value) && !want.0.contains_key(key)
+        };
+        ops.retain(|op| !matches!(op, Op::Delete(key, value) if waits(key, value)));
+        Some(due)
+    }
+}

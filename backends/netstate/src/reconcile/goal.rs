@@ -1,0 +1,90 @@
+//! The goal of the reconciler: the plan, its scope, and the objects that all networks share.
+
+use super::failures::Failures;
+use crate::blackhole;
+use crate::desired::Desired;
+use crate::kernel::{Facts, OpError};
+use crate::object::{KernelState, Key};
+use crate::plan::Plan;
+use crate::scope::Scope;
+use crate::sighting::holders;
+use crate::underlay::Underlay;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::LeaseTable;
+use tokio::sync::Notify;
+use types::Subnets;
+
+/// Options of the reconciler.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The interval of the audit, which compares the kernel with the desired state. None: never.
+    pub audit: Option<Duration>,
+    /// Whether this node's own subnets get blackhole routes, for any plan.
+    pub blackhole: bool,
+}
+
+pub(super) struct Goal<P> {
+    pub plan: P,
+    /// The plan's scope. The former networks are dropped once nothing of them is left.
+    pub scope: Scope,
+    pub underlay: Underlay,
+    pub options: Options,
+    /// Notified when the plan has changed, as it does with a new key.
+    pub replanned: Arc<Notify>,
+}
+
+impl<P: Plan> Goal<P> {
+    pub(super) fn new(plan: P, underlay: &Underlay, options: Options) -> Self {
+        Self {
+            scope: plan.scope().clone(),
+            plan,
+            underlay: underlay.clone(),
+            options,
+            replanned: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Whether the data plane cannot work without this object. With two families, one may fail.
+    pub(super) fn needs(&self, key: &Key) -> bool {
+        match key {
+            Key::Link(_) => true,
+            Key::Address(..) => !matches!(self.plan.own(), Subnets::Both(..)),
+            Key::Fdb(..)
+            | Key::Neighbor(..)
+            | Key::WireguardPeer(..)
+            | Key::AllowedIp(..)
+            | Key::Route(..) => false,
+        }
+    }
+
+    /// The desired state: the plan's objects, and those that all networks share.
+    pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
+        let mut desired = Desired::whole(&self.plan, leases, facts);
+        if self.options.blackhole {
+            blackhole::want(&mut desired.state, self.plan.own(), self.plan.scope());
+        }
+        desired
+    }
+
+    /// Sorts errors by the node or the peer that they affect.
+    pub(super) fn failures(
+        &self,
+        errors: &[OpError],
+        leases: &LeaseTable,
+        facts: &Facts,
+    ) -> Failures {
+        if errors.is_empty() {
+            return Failures::default();
+        }
+        let own = self.desired(&LeaseTable::default(), facts).state;
+        let (holders, owners) = holders(&self.plan, leases, facts);
+        Failures::of(errors.to_vec(), &own, &holders, &owners)
+    }
+
+    /// Ends the cleanup of the former run: objects that appear in its networks from now on belong to others.
+    pub(super) fn forget_former(&mut self, want: &KernelState) {
+        self.scope.former = None;
+        self.scope.links.retain(|name| want.link(*name).is_some());
+    }
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs every test. The end-to-end ones mostly wait, so the other tests, and then the virtual machine, run beside them; what they print follows at
+# the end. A failure of one hides none of the others.
+# Usage: suites.sh SECONDS NAME...     (for e2e/vm/test.sh)
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+seconds=$1
+shift
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+export INSTA_UPDATE=no
+
+# The programs too. All of it is built at once: parts of the workspace alone have other features, and would be compiled anew.
+cargo test --workspace --no-run || exit 1
+
+# Named one by one, because `--exclude e2e` changes the features.
+mapfile -t tests < <(cargo metadata --no-deps --format-version=1 | grep -o '{[^{}]*}' | grep '"kind":\["test"\]' | grep '"test":true' |
+    sed 's/.*"name":"\([^"]*\)".*/--test=\1/' | sort -u | grep -v -- '--test=e2e$')
+[ ${#tests[@]} -gt 9 ] || { echo "cargo metadata names no tests" >&2; exit 1; }
+others() {
+    local failed=
+    cargo test --workspace --no-fail-fast --lib --bins "${tests[@]}" || failed=yes
+    cargo test --workspace --no-fail-fast --doc || failed=yes
+    [ -z "$failed" ]
+}
+machine() { ./e2e/setup.sh vm && ./e2e/vm/test.sh "$seconds" "$@"; }
+{
+    others > "$logs/others" 2>&1
+    echo $? > "$logs/others.code"
+    machine "$@" > "$logs/machine" 2>&1
+    echo $? > "$logs/machine.code"
+} &
+beside=$!
+
+# A thread for each: the lab lets as many run as the machine bears (e2e/lab/src/turn.rs).
+cargo test --workspace --no-fail-fast --test e2e -- --test-threads=512
+code=$?
+wait "$beside"
+for part in others machine; do
+    printf '\n== %s\n' "$part"
+    cat "$logs/$part"
+    [ "$(cat "$logs/$part.code")" = 0 ] || code=1
+done
+exit "$code"

@@ -1,0 +1,98 @@
+//! The backends whose packets our own engine carries, one row each: configuration, device, port and overhead.
+
+use serde_json::{Value, json};
+
+/// A backend of the packet engine.
+pub(crate) struct Engine {
+    /// A part of the names of its labs.
+    pub(crate) name: &'static str,
+    /// The value of `Backend` in the network's configuration.
+    conf: &'static str,
+    /// The device of both families, or of IPv4 where each family has its own.
+    pub(crate) device: &'static str,
+    /// The device of IPv6.
+    pub(crate) v6_device: &'static str,
+    /// The UDP port of the tunnel, of IPv4 where each family has its own.
+    pub(crate) port: u16,
+    /// The UDP port of the tunnel of IPv6.
+    pub(crate) v6_port: u16,
+    /// By how much an IPv4 packet and an IPv6 packet of a pod is shorter than the underlay's MTU.
+    pub(crate) overheads: (u32, u32),
+}
+
+impl Engine {
+    /// A network of IPv4 only.
+    pub(crate) fn v4(&self) -> String {
+        json!({ "Network": "10.5.0.0/16", "Backend": self.backend() }).to_string()
+    }
+
+    /// A network of both families.
+    pub(crate) fn dual(&self) -> String {
+        json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": self.backend() }).to_string()
+    }
+
+    fn backend(&self) -> Value {
+        serde_json::from_str(self.conf).unwrap()
+    }
+
+    pub(crate) fn is_wireguard(&self) -> bool {
+        self.device == "flannel-wg"
+    }
+
+    pub(crate) fn device_of(&self, ipv6: bool) -> &'static str {
+        if ipv6 { self.v6_device } else { self.device }
+    }
+}
+
+pub(crate) static UDP: Engine = Engine {
+    name: "udp",
+    conf: r#"{"Type":"udp"}"#,
+    device: "flannel0",
+    v6_device: "flannel0",
+    port: 8285,
+    v6_port: 8285,
+    overheads: (28, 28),
+};
+
+pub(crate) static VXLAN: Engine = Engine {
+    name: "vxlan",
+    conf: r#"{"Type":"vxlan","Mode":"userspace"}"#,
+    device: "flannel.1",
+    v6_device: "flannel-v6.1",
+    port: 8472,
+    v6_port: 8472,
+    overheads: (50, 70),
+};
+
+/// A device for each family. The overhead is IPv6's 40, UDP's 8 and WireGuard's 32, as for the kernel's device.
+pub(crate) static WIREGUARD: Engine = Engine {
+    name: "wireguard",
+    conf: r#"{"Type":"wireguard","Implementation":"userspace"}"#,
+    device: "flannel-wg",
+    v6_device: "flannel-wg-v6",
+    port: 51820,
+    v6_port: 51821,
+    overheads: (80, 80),
+};
+
+/// One device with sockets of both families.
+pub(crate) static WIREGUARD_AUTO: Engine = Engine {
+    name: "wireguard auto",
+    conf: r#"{"Type":"wireguard","Implementation":"userspace","Mode":"auto"}"#,
+    device: "flannel-wg",
+    v6_device: "flannel-wg",
+    port: 51820,
+    v6_port: 51820,
+    overheads: (80, 80),
+};
+
+/// One device with sockets of IPv6.
+pub(crate) static WIREGUARD_IPV6: Engine = Engine {
+    name: "wireguard ipv6",
+    conf: r#"{"Type":"wireguard","Implementation":"userspace","Mode":"ipv6"}"#,
+    device: "flannel-wg",
+    v6_device: "flannel-wg",
+    port: 51820,
+    v6_port: 51820,
+    overheads: (80, 80),
+};

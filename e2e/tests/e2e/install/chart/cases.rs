@@ -1,0 +1,380 @@
+//! The values of the chart, each set by a case, and what the DaemonSet has of them.
+
+use serde_json::{Value, json};
+
+/// Values that are set together, and what has to come of them.
+pub(super) struct Case {
+    /// Also the namespace that the case is rendered for.
+    pub name: &'static str,
+    /// Paths of values, and their JSON.
+    pub values: &'static [(&'static str, &'static str)],
+    /// The backend in net-conf.json; none: not compared.
+    pub backend: Option<Value>,
+    /// JSON pointers into the DaemonSet's pod, and what is there; null: nothing.
+    pub places: Vec<(&'static str, Value)>,
+}
+
+impl Case {
+    fn new(name: &'static str, values: &'static [(&'static str, &'static str)]) -> Case {
+        Case {
+            name,
+            values,
+            backend: None,
+            places: Vec::new(),
+        }
+    }
+
+    fn backend(self, backend: Value) -> Case {
+        Case {
+            backend: Some(backend),
+            ..self
+        }
+    }
+
+    fn has(mut self, place: &'static str, value: Value) -> Case {
+        self.places.push((place, value));
+        self
+    }
+
+    fn lacks(self, place: &'static str) -> Case {
+        self.has(place, Value::Null)
+    }
+}
+
+/// The security context of a container that is not privileged.
+fn unprivileged() -> Value {
+    json!({
+        "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+        "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"] },
+    })
+}
+
+pub(super) fn all() -> Vec<Case> {
+    [
+        networks(),
+        backends(),
+        images(),
+        cni(),
+        pods(),
+        security(),
+        policy(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn networks() -> Vec<Case> {
+    vec![
+        Case::new("dual-stack", &[("podCidrv6", "\"fd00:244::/48\"")])
+            .backend(json!({ "Type": "vxlan" })),
+        Case::new(
+            "ipv6-only",
+            &[
+                ("podCidr", "\"\""),
+                ("podCidrv6", "\"fd00:244::/48\""),
+                ("flannel.backend", "\"host-gw\""),
+            ],
+        )
+        .backend(json!({ "Type": "host-gw" })),
+    ]
+}
+
+fn backends() -> Vec<Case> {
+    vec![
+        Case::new(
+            "udp",
+            &[
+                ("flannel.backend", "\"udp\""),
+                ("flannel.backendPort", "8286"),
+                ("flannel.mtu", "1400"),
+            ],
+        )
+        .backend(json!({ "Type": "udp", "Port": 8286, "MTU": 1400 }))
+        .has("/containers/0/securityContext/privileged", json!(true))
+        // A privileged container has the host's devices.
+        .lacks("/containers/0/volumeMounts/5"),
+        Case::new(
+            "vxlan",
+            &[
+                ("flannel.backendPort", "8473"),
+                ("flannel.vni", "7"),
+                ("flannel.GBP", "true"),
+                ("flannel.directRouting", "true"),
+                ("flannel.macPrefix", "\"0E-2B\""),
+                ("flannel.backendExtra", "{\"ChecksumOffload\":\"off\"}"),
+            ],
+        )
+        .backend(json!({
+            "Type": "vxlan", "Port": 8473, "VNI": 7, "GBP": true, "DirectRouting": true, "MacPrefix": "0E-2B", "ChecksumOffload": "off",
+        })),
+        Case::new(
+            "wireguard",
+            &[
+                ("flannel.backend", "\"wireguard\""),
+                ("flannel.backendPort", "51820"),
+                ("flannel.backendPortv6", "51822"),
+                ("flannel.psk", "\"0123\""),
+                ("flannel.tunnelMode", "\"separate\""),
+                ("flannel.keepaliveInterval", "25"),
+            ],
+        )
+        .backend(json!({
+            "Type": "wireguard", "ListenPort": 51820, "ListenPortV6": 51822, "PSK": "0123", "Mode": "separate", "PersistentKeepaliveInterval": 25,
+        })),
+        // As Go flannel's chart needs it. It is no mode of carrying packets.
+        Case::new(
+            "wireguard-auto",
+            &[
+                ("flannel.backend", "\"wireguard\""),
+                ("flannel.tunnelMode", "\"\\\"auto\\\"\""),
+            ],
+        )
+        .backend(json!({ "Type": "wireguard", "Mode": "auto" }))
+        .has("/containers/0/securityContext", unprivileged()),
+    ]
+}
+
+fn images() -> Vec<Case> {
+    vec![
+        Case::new(
+            "images",
+            &[
+                (
+                    "flannel.image.repository",
+                    "\"registry.example.org/flannel\"",
+                ),
+                ("flannel.image.tag", "\"t1\""),
+                ("flannel.image.pullPolicy", "\"Always\""),
+                (
+                    "flannel.flannel_cni.image.repository",
+                    "\"registry.example.org/plugin\"",
+                ),
+                ("flannel.flannel_cni.image.tag", "\"t2\""),
+                ("flannel.flannel_cni.image.pullPolicy", "\"Never\""),
+                ("global.imagePullSecrets", "[{\"name\":\"secret\"}]"),
+            ],
+        )
+        .has(
+            "/containers/0/image",
+            json!("registry.example.org/flannel:t1"),
+        )
+        .has("/containers/0/imagePullPolicy", json!("Always"))
+        .has(
+            "/initContainers/0/image",
+            json!("registry.example.org/plugin:t2"),
+        )
+        .has("/initContainers/0/imagePullPolicy", json!("Never"))
+        .has("/imagePullSecrets/0/name", json!("secret")),
+    ]
+}
+
+fn cni() -> Vec<Case> {
+    let k3s = Case::new(
+        "cni-of-k3s",
+        &[
+            ("flannel.cniBinDir", "\"/var/lib/rancher/k3s/data/cni\""),
+            (
+                "flannel.cniConfDir",
+                "\"/var/lib/rancher/k3s/agent/etc/cni/net.d\"",
+            ),
+            ("flannel.cniVersion", "\"1.1.0\""),
+            ("flannel.enableNFTables", "true"),
+        ],
+    )
+    .has(
+        "/volumes/1/hostPath/path",
+        json!("/var/lib/rancher/k3s/data/cni"),
+    )
+    .has(
+        "/volumes/2/hostPath/path",
+        json!("/var/lib/rancher/k3s/agent/etc/cni/net.d"),
+    )
+    .has(
+        "/initContainers/0/volumeMounts/0/mountPath",
+        json!("/opt/cni/bin"),
+    )
+    .has(
+        "/containers/0/volumeMounts/4",
+        json!({ "name": "cni-data", "mountPath": "/var/lib/cni", "readOnly": true }),
+    );
+    let no_cni = Case::new(
+        "no-cni",
+        &[
+            ("flannel.skipCNIConfigInstallation", "true"),
+            ("flannel.cniDataDir", "\"\""),
+            ("flannel.args", "[\"--kube-subnet-mgr\"]"),
+            ("flannel.extraArgs", "[\"--iface=eth1\"]"),
+            (
+                "flannel.extraEnv",
+                "[{\"name\":\"FLANNELD_V\",\"value\":\"1\"}]",
+            ),
+            ("flannel.apiUrl", "\"https://10.0.0.1:6443\""),
+            ("flannel.healthz.port", "0"),
+        ],
+    )
+    .has(
+        "/containers/0/args",
+        json!([
+            "--kube-subnet-mgr",
+            "--iface=eth1",
+            "--kube-api-url=https://10.0.0.1:6443"
+        ]),
+    )
+    .has(
+        "/containers/0/env/3",
+        json!({ "name": "FLANNELD_V", "value": "1" }),
+    )
+    .lacks("/containers/0/livenessProbe")
+    .lacks("/containers/0/ports")
+    .lacks("/containers/0/volumeMounts/3")
+    .lacks("/volumes/4");
+    vec![k3s, no_cni]
+}
+
+fn pods() -> Vec<Case> {
+    vec![
+        Case::new(
+            "pod",
+            &[
+                ("flannel.cniConf", "\"{\\\"name\\\":\\\"own\\\"}\""),
+                ("flannel.resources.requests.cpu", "\"50m\""),
+                ("flannel.resources.requests.memory", "\"20Mi\""),
+                ("flannel.healthz.port", "9000"),
+                ("flannel.healthz.livenessProbe.initialDelaySeconds", "1"),
+                ("flannel.healthz.livenessProbe.periodSeconds", "2"),
+                ("flannel.healthz.readinessProbe.initialDelaySeconds", "3"),
+                ("flannel.healthz.readinessProbe.periodSeconds", "4"),
+                ("flannel.tolerations", "[{\"operator\":\"Exists\"}]"),
+                ("flannel.nodeSelector", "{\"role\":\"worker\"}"),
+            ],
+        )
+        .has(
+            "/containers/0/resources",
+            json!({ "requests": { "cpu": "50m", "memory": "20Mi" } }),
+        )
+        .has("/containers/0/ports/0/containerPort", json!(9000))
+        .has("/containers/0/livenessProbe/initialDelaySeconds", json!(1))
+        .has("/containers/0/livenessProbe/periodSeconds", json!(2))
+        .has("/containers/0/readinessProbe/initialDelaySeconds", json!(3))
+        .has("/containers/0/readinessProbe/periodSeconds", json!(4))
+        .has("/tolerations", json!([{ "operator": "Exists" }]))
+        .has("/nodeSelector", json!({ "role": "worker" })),
+    ]
+}
+
+fn security() -> Vec<Case> {
+    vec![
+        contexts_and_volumes(),
+        Case::new(
+            "privileged",
+            &[("flannel.securityContext", "{\"privileged\":true}")],
+        )
+        .has(
+            "/containers/0/securityContext",
+            json!({ "privileged": true, "readOnlyRootFilesystem": true }),
+        ),
+        // A right that is refused stays refused.
+        Case::new(
+            "unprivileged-udp",
+            &[
+                ("flannel.backend", "\"udp\""),
+                ("flannel.securityContext", "{\"privileged\":false}"),
+            ],
+        )
+        .has("/containers/0/securityContext", unprivileged()),
+    ]
+}
+
+fn contexts_and_volumes() -> Case {
+    Case::new(
+        "contexts",
+        &[
+            (
+                "flannel.securityContext",
+                "{\"seLinuxOptions\":{\"type\":\"spc_t\"},\"readOnlyRootFilesystem\":false}",
+            ),
+            (
+                "flannel.flannel_cni.securityContext",
+                "{\"privileged\":true}",
+            ),
+            (
+                "flannel.podSecurityContext.seccompProfile.type",
+                "\"Unconfined\"",
+            ),
+            ("flannel.podAnnotations", "{\"example.org/a\":\"b\"}"),
+            (
+                "flannel.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
+                "[{\"matchExpressions\":[{\"key\":\"role\",\"operator\":\"Exists\"}]}]",
+            ),
+            (
+                "flannel.extraVolumes",
+                "[{\"name\":\"psk\",\"secret\":{\"secretName\":\"psk\",\"defaultMode\":256}}]",
+            ),
+            (
+                "flannel.extraVolumeMounts",
+                "[{\"name\":\"psk\",\"mountPath\":\"/etc/psk\"}]",
+            ),
+            ("flannel.updateStrategy.type", "\"OnDelete\""),
+            (
+                "flannel.updateStrategy.rollingUpdate.maxUnavailable",
+                "null",
+            ),
+        ],
+    )
+    .has(
+        "/containers/0/securityContext/seLinuxOptions/type",
+        json!("spc_t"),
+    )
+    .has(
+        "/containers/0/securityContext/readOnlyRootFilesystem",
+        json!(false),
+    )
+    .has(
+        "/containers/0/securityContext/capabilities",
+        unprivileged()["capabilities"].clone(),
+    )
+    .has(
+        "/initContainers/0/securityContext",
+        json!({ "privileged": true, "readOnlyRootFilesystem": true }),
+    )
+    .has("/securityContext/seccompProfile/type", json!("Unconfined"))
+    .has(
+        "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/key",
+        json!("role"),
+    )
+    .has("/volumes/6/secret/secretName", json!("psk"))
+    .has("/containers/0/volumeMounts/5/mountPath", json!("/etc/psk"))
+}
+
+fn policy() -> Vec<Case> {
+    vec![
+        Case::new(
+            "policy",
+            &[
+                ("policy.enabled", "true"),
+                ("policy.annotationPrefix", "\"example.org/net-\""),
+                ("netpol.enabled", "true"),
+                ("netpol.args", "[\"--v=3\"]"),
+                ("netpol.image.repository", "\"registry.example.org/netpol\""),
+                ("netpol.image.tag", "\"t3\""),
+                ("netpol.resources.requests.cpu", "\"1m\""),
+                ("netpol.resources.requests.memory", "\"1Mi\""),
+            ],
+        )
+        .has(
+            "/containers/0/args/2",
+            json!("--kube-annotation-prefix=example.org/net-"),
+        )
+        .has(
+            "/containers/1/image",
+            json!("registry.example.org/netpol:t3"),
+        )
+        .has("/containers/1/args", json!(["--v=3"]))
+        .has(
+            "/containers/1/resources/requests",
+            json!({ "cpu": "1m", "memory": "1Mi" }),
+        )
+        .has("/containers/1/securityContext/privileged", json!(true)),
+    ]
+}

@@ -1,0 +1,100 @@
+//! The interface that carries packets between nodes.
+
+use crate::flags::InterfaceFlags;
+use crate::mistake::{Fault, PatternError, Warning};
+use crate::reader::{Reader, given};
+use crate::selector::{Pattern, Selector};
+use crate::settings::InterfaceSettings;
+use crate::store::Store;
+use crate::value::Value;
+use std::net::IpAddr;
+use std::time::Duration;
+use types::{Addresses, Family};
+
+impl InterfaceFlags {
+    /// Returns which interface is wanted. `auto` has no meaning with Kubernetes, where the Node's addresses decide.
+    pub(super) fn read(&self, store: &Store, reader: &mut Reader) -> InterfaceSettings {
+        let Self {
+            iface,
+            iface_cidr,
+            iface_regex,
+            iface_can_reach,
+            iface_wait,
+            public_ip,
+            public_ipv6,
+        } = self;
+        // In the order of trying.
+        let mut selectors: Vec<Selector> = iface.iter().map(by_name_or_address).collect();
+        selectors.extend(iface_cidr.iter().filter_map(|value| by_cidr(value, reader)));
+        selectors.extend(
+            iface_regex
+                .iter()
+                .filter_map(|value| by_pattern(value, reader)),
+        );
+        selectors.extend(given(iface_can_reach).and_then(|value| by_target(value, reader)));
+        if matches!(store, Store::Kube(_)) && selectors.contains(&Selector::Auto) {
+            selectors.retain(|selector| *selector != Selector::Auto);
+            reader.warnings.push(Warning::Auto);
+        }
+        let public = Addresses::from_options(
+            reader.address(public_ip, Family::V4),
+            reader.address(public_ipv6, Family::V6),
+        );
+        let seconds = reader.ranged(iface_wait, 0, 31_536_000, "seconds; 0 waits forever");
+        InterfaceSettings {
+            selectors,
+            public,
+            wait: (seconds > 0).then(|| Duration::from_secs(seconds)),
+        }
+    }
+}
+
+/// Returns the default route's interface for an empty value, on which manifests with an unset variable rely.
+fn by_default_route(value: &Value<String>) -> Option<Selector> {
+    value
+        .text
+        .is_empty()
+        .then(|| Selector::DefaultRoute(value.from.clone()))
+}
+
+fn by_name_or_address(value: &Value<String>) -> Selector {
+    by_default_route(value).unwrap_or_else(|| match value.text.as_str() {
+        "auto" => Selector::Auto,
+        text => text
+            .parse()
+            .map_or_else(|_| Selector::Name(text.to_owned()), Selector::Address),
+    })
+}
+
+fn by_cidr(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
+    by_default_route(value).or_else(|| match value.text.parse::<ipnet::IpNet>() {
+        Ok(net) => Some(Selector::Cidr(net.trunc())),
+        Err(_) => {
+            reader.wrong(value.mistake(Fault::InterfaceNetwork(value.text.clone())));
+            None
+        }
+    })
+}
+
+fn by_pattern(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
+    by_default_route(value).or_else(|| match Pattern::new(&value.text) {
+        Ok(pattern) => Some(Selector::Regex(pattern)),
+        Err(cause) => {
+            reader.wrong(value.mistake(Fault::Pattern(PatternError {
+                pattern: value.text.clone(),
+                cause,
+            })));
+            None
+        }
+    })
+}
+
+fn by_target(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
+    match value.text.parse::<IpAddr>() {
+        Ok(target) => Some(Selector::CanReach(target)),
+        Err(_) => {
+            reader.wrong(value.mistake(Fault::Address(value.text.clone())));
+            None
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The log's options.
+
+use crate::flags::LogFlags;
+use crate::go;
+use crate::mistake::Fault;
+use crate::reader::{Reader, given};
+use crate::settings::Logging;
+
+impl LogFlags {
+    /// Reads the group. klog's own flags are checked as klog checks them and have no effect.
+    pub(super) fn read(&self, reader: &mut Reader) -> Logging {
+        let Self {
+            log_format,
+            v,
+            vmodule,
+            log_backtrace_at,
+        } = self;
+        if let Some(value) = given(vmodule) {
+            for part in value.text.split(',').filter(|part| !part.is_empty()) {
+                let level = part
+                    .split_once('=')
+                    .filter(|(pattern, _)| !pattern.is_empty())
+                    .and_then(|(_, level)| go::decimal(level));
+                if level.is_none_or(|level| level < 0) {
+                    reader.wrong(value.mistake(Fault::Vmodule(part.to_owned())));
+                }
+            }
+        }
+        if let Some(value) = given(log_backtrace_at) {
+            let line = value
+                .text
+                .split_once(':')
+                .filter(|(file, _)| !file.is_empty())
+                .and_then(|(_, line)| go::decimal(line));
+            if line.is_none_or(|line| line <= 0) {
+                reader.wrong(value.mistake(Fault::Backtrace(value.text.clone())));
+            }
+        }
+        Logging {
+            format: reader.choice(log_format),
+            verbosity: reader.last(v).map_or(0, |(_, level)| level),
+        }
+    }
+}

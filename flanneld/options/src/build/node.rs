@@ -1,0 +1,125 @@
+//! What concerns this node: its identity, its files and its kernel.
+
+use crate::flags::NodeFlags;
+use crate::mistake::{Fault, Warning};
+use crate::reader::{Reader, given};
+use crate::settings::{CniConf, NodeSettings};
+use crate::value::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+impl NodeFlags {
+    /// Reads the group. `backends` are the names of all backends.
+    pub(super) fn read(&self, backends: &[&str], reader: &mut Reader) -> NodeSettings {
+        let Self {
+            subnet_file,
+            install_cni_conf,
+            node_id,
+            require_backend,
+            refuse_insecure,
+            audit_interval,
+            set_sysctls,
+            route_protocol,
+        } = self;
+        let seconds = reader.ranged(audit_interval, 0, 86_400, "seconds; 0: on events only");
+        NodeSettings {
+            audit: (seconds > 0).then(|| Duration::from_secs(seconds)),
+            route_protocol: number_of_routes(route_protocol, reader),
+            id: identity(node_id, reader),
+            subnet_file: path_of_subnet_file(subnet_file, reader),
+            cni_conf: source_and_destination(install_cni_conf, reader),
+            set_sysctls: reader.on(set_sysctls),
+            require_backend: known_backends(require_backend, backends, reader),
+            refuse_insecure: reader.on(refuse_insecure),
+        }
+    }
+}
+
+fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
+    let value = given(values)?;
+    if value.text.len() > 253
+        || value
+            .text
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace())
+    {
+        reader.wrong(value.mistake(Fault::NodeId(value.text.clone())));
+    }
+    Some(value.text.clone())
+}
+
+/// Returns the backends that a network configuration may name, out of `all`.
+fn known_backends(values: &[Value<String>], all: &[&str], reader: &mut Reader) -> Vec<String> {
+    let Some(value) = given(values) else {
+        return Vec::new();
+    };
+    // As in the configuration, capitals do not matter.
+    let names: Vec<String> = value
+        .text
+        .split(',')
+        .map(|name| name.trim().to_ascii_lowercase())
+        .filter(|name| !name.is_empty())
+        .collect();
+    if names.is_empty() {
+        reader.wrong(value.mistake(Fault::NoBackend(value.text.clone())));
+    }
+    for name in names.iter().filter(|name| !all.contains(&name.as_str())) {
+        reader.wrong(value.mistake(Fault::Backend {
+            name: name.clone(),
+            known: all.iter().map(|name| (*name).to_owned()).collect(),
+        }));
+    }
+    names
+}
+
+fn path_of_subnet_file(values: &[Value<String>], reader: &mut Reader) -> PathBuf {
+    let Some(value) = values.last() else {
+        return PathBuf::new();
+    };
+    let file = PathBuf::from(&value.text);
+    if file.file_name().is_none() {
+        reader.wrong(value.mistake(Fault::File(value.text.clone())));
+    }
+    file
+}
+
+fn source_and_destination(values: &[Value<String>], reader: &mut Reader) -> Option<CniConf> {
+    let value = given(values)?;
+    let paths = value
+        .text
+        .split_once(':')
+        .map(|(source, destination)| (PathBuf::from(source), PathBuf::from(destination)));
+    match paths {
+        Some((source, destination))
+            if source.file_name().is_some() && destination.file_name().is_some() =>
+        {
+            Some(CniConf {
+                source,
+                destination,
+            })
+        }
+        _ => {
+            reader.wrong(value.mistake(Fault::TwoFiles(value.text.clone())));
+            None
+        }
+    }
+}
+
+/// Returns the protocol number of our routes, and warns of one that `/etc/iproute2/rt_protos` gives to a routing daemon.
+fn number_of_routes(values: &[Value<i64>], reader: &mut Reader) -> u8 {
+    let number = reader.ranged(
+        values,
+        5,
+        255,
+        "0 to 4 belong to the kernel and to routes made by hand",
+    );
+    if let Some(value) = values.last()
+        && matches!(number, 8..=18 | 42 | 186..=189 | 192)
+    {
+        reader.warnings.push(Warning::RouteProtocol {
+            from: value.from.clone(),
+            number,
+        });
+    }
+    u8::try_from(number).unwrap_or(u8::MAX)
+}

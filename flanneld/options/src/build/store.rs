@@ -1,0 +1,188 @@
+//! The store that the flags name.
+
+use crate::endpoint::{Endpoint, clean, holds_user};
+use crate::flags::{DirFlags, EtcdFlags, StoreFlags};
+use crate::mistake::{Fault, Mistake, Partner, Warning};
+use crate::reader::{Reader, file, given};
+use crate::store::{Etcd, Secret, Store, Tls};
+use crate::value::{Origin, Value};
+use std::path::PathBuf;
+
+impl StoreFlags {
+    /// Returns the store with its warnings, for programs that have only these flags.
+    ///
+    /// # Errors
+    /// Every mistake in these flags and their variables.
+    pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<Mistake>> {
+        let mut reader = Reader::default();
+        let store = self.store(&mut reader);
+        reader.end().map(|warnings| (store, warnings))
+    }
+
+    /// Returns the store; mistakes and warnings go to the reader.
+    pub(super) fn store(&self, reader: &mut Reader) -> Store {
+        let Self {
+            etcd,
+            dir: DirFlags { subnet_dir },
+            kubernetes,
+        } = self;
+        let kube = kubernetes.read(reader);
+        let dir = given(subnet_dir);
+        if let Some(kube) = kube {
+            if let Some(dir) = dir {
+                reader.wrong(Mistake::TwoStores {
+                    dir: dir.from.clone(),
+                    other: "--kube-subnet-mgr".to_owned(),
+                    kubernetes: true,
+                });
+            }
+            return Store::Kube(Box::new(kube));
+        }
+        let Some(dir) = dir else {
+            return Store::Etcd(etcd.read(reader));
+        };
+        for other in etcd.chosen() {
+            reader.wrong(Mistake::TwoStores {
+                dir: dir.from.clone(),
+                other: other.from.clone(),
+                kubernetes: false,
+            });
+        }
+        Store::Dir(PathBuf::from(&dir.text))
+    }
+}
+
+impl EtcdFlags {
+    /// Returns the values that are not defaults.
+    fn chosen(&self) -> impl Iterator<Item = &Value<String>> {
+        let Self {
+            etcd_endpoints,
+            etcd_prefix,
+            etcd_cafile,
+            etcd_certfile,
+            etcd_keyfile,
+            etcd_username,
+            etcd_password,
+        } = self;
+        [
+            etcd_endpoints,
+            etcd_prefix,
+            etcd_cafile,
+            etcd_certfile,
+            etcd_keyfile,
+            etcd_username,
+            etcd_password,
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|value| value.origin != Origin::Default)
+    }
+
+    fn read(&self, reader: &mut Reader) -> Etcd {
+        let client = together(
+            (&self.etcd_certfile, Partner::KeyFile),
+            (&self.etcd_keyfile, Partner::CertFile),
+            reader,
+        )
+        .map(|(cert, key)| (PathBuf::from(cert), PathBuf::from(key)));
+        let endpoints = endpoints(&self.etcd_endpoints, client.is_some(), reader);
+        let tls = self.tls(client, &endpoints, reader);
+        let user = together(
+            (&self.etcd_username, Partner::Password),
+            (&self.etcd_password, Partner::User),
+            reader,
+        )
+        .map(|(user, password)| (user.to_owned(), Secret::new(password.to_owned())));
+        Etcd {
+            endpoints,
+            prefix: self.prefix(reader),
+            tls,
+            user,
+        }
+    }
+
+    /// Returns the TLS options where at least one endpoint uses them, and warns of each endpoint that does not.
+    fn tls(
+        &self,
+        client: Option<(PathBuf, PathBuf)>,
+        endpoints: &[Endpoint],
+        reader: &mut Reader,
+    ) -> Option<Tls> {
+        let ca = file(&self.etcd_cafile);
+        if ca.is_none() && client.is_none() {
+            return None;
+        }
+        for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
+            reader.warnings.push(Warning::TlsUnused(endpoint.clone()));
+        }
+        endpoints
+            .iter()
+            .any(|endpoint| endpoint.tls)
+            .then_some(Tls { ca, client })
+    }
+
+    /// Returns the root of the keys as [`Etcd`] has it: cleaned, and empty for `/`.
+    fn prefix(&self, reader: &mut Reader) -> String {
+        let Some(value) = self.etcd_prefix.last() else {
+            return String::new();
+        };
+        let cleaned = clean(&value.text);
+        if cleaned == "." || cleaned.starts_with("..") {
+            reader.wrong(value.mistake(Fault::Root(value.text.clone())));
+        }
+        if cleaned == "/" {
+            String::new()
+        } else {
+            cleaned
+        }
+    }
+}
+
+/// Returns the values of two flags that need each other, each with what is missing where the other one is not given.
+fn together<'a>(
+    (first, needs): (&'a [Value<String>], Partner),
+    (second, is_needed_by): (&'a [Value<String>], Partner),
+    reader: &mut Reader,
+) -> Option<(&'a str, &'a str)> {
+    let (one, missing) = match (given(first), given(second)) {
+        (Some(first), Some(second)) => return Some((&first.text, &second.text)),
+        (None, None) => return None,
+        (Some(first), None) => (first, needs),
+        (None, Some(second)) => (second, is_needed_by),
+    };
+    reader.wrong(Mistake::Alone {
+        from: one.from.clone(),
+        missing,
+    });
+    None
+}
+
+/// Returns etcd's addresses; those without a scheme use TLS where `tls_by_default`.
+fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader) -> Vec<Endpoint> {
+    let Some(value) = values.last() else {
+        return Vec::new();
+    };
+    let parts: Vec<&str> = value
+        .text
+        .split(',')
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+        .collect();
+    if parts.is_empty() {
+        reader.wrong(value.mistake(Fault::NoEndpoint));
+    }
+    let (endpoints, wrong): (Vec<_>, Vec<_>) = parts
+        .into_iter()
+        .map(|text| Endpoint::parse(text, tls_by_default))
+        .partition(Result::is_ok);
+    if !wrong.is_empty() && holds_user(&value.text) {
+        // A comma in a password cuts it into pieces: none of them is shown.
+        reader.wrong(value.mistake(Fault::EndpointUser));
+    } else {
+        wrong
+            .into_iter()
+            .filter_map(Result::err)
+            .for_each(|why| reader.wrong(value.mistake(Fault::Endpoint(why))));
+    }
+    endpoints.into_iter().flatten().collect()
+}

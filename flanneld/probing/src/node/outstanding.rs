@@ -1,0 +1,45 @@
+//! Questions whose answers are awaited.
+
+use super::message::{ANSWER_TIMEOUT, LATE_TIMEOUT, Waiting};
+use ipnet::IpNet;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// Questions by their nonces, and when each is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    by_nonce: HashMap<u64, Waiting>,
+    expiries: VecDeque<(Duration, u64)>,
+}
+
+impl Outstanding {
+    pub(super) fn insert(&mut self, nonce: u64, waiting: Waiting) {
+        self.by_nonce.insert(nonce, waiting);
+        self.expiries
+            .push_back((waiting.at + LATE_TIMEOUT.max(ANSWER_TIMEOUT), nonce));
+    }
+
+    pub(super) fn get(&self, nonce: u64) -> Option<Waiting> {
+        self.by_nonce.get(&nonce).copied()
+    }
+
+    pub(super) fn remove(&mut self, nonce: u64) {
+        self.by_nonce.remove(&nonce);
+    }
+
+    /// Keeps only the questions to peers that stay.
+    pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
+        self.by_nonce.retain(|_, waiting| stays(&waiting.key));
+    }
+
+    /// Forgets the questions whose answers would come too late even to show that nothing was lost.
+    pub(super) fn expire(&mut self, now: Duration) {
+        while let Some((_, nonce)) = self.expiries.pop_front_if(|(until, _)| *until <= now) {
+            self.by_nonce.remove(&nonce);
+        }
+    }
+
+    pub(super) fn delay(&mut self, by: Duration) {
+        self.expiries.iter_mut().for_each(|(until, _)| *until += by);
+    }
+}

@@ -1,0 +1,371 @@
+//! The tasks that keep a running network: each is started by a method of its own, in the order of [`Daemon::serve`].
+
+use super::end::End;
+use super::node::Leased;
+use super::reconsider::Reconsider;
+use super::tunnel::Tunnel;
+use super::{Daemon, readiness_monitor};
+use crate::checks::silence::{self, Heard};
+use crate::cni_conf::CniConfKeeper;
+use crate::health::condition::Condition;
+use crate::mesh::Mesh;
+use crate::network::RunningNetwork;
+use crate::traffic::{self, Keeper, Nodes};
+use crate::underlay::UnderlayTrouble;
+use crate::underlay::read::follow;
+use crate::{subnet_env_keeper, systemd};
+use backends::{Announced, Inputs, Network, Renewal, Underlay};
+use ipnet::IpNet;
+use run_dir::{exit_report, subnet_env};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use subnet_lease::admission::Reason;
+use subnet_lease::feed::Reading;
+use subnet_lease::manager::{Lost, NodeState, SubnetManager};
+use subnet_lease::{LeaseAttrs, LeaseTable};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+use traffic_rules::Wanted;
+use traffic_rules::ownership::OtherDaemons;
+use traffic_rules::rules::RuleOptions;
+use types::{Encapsulation, Problem, Subnets};
+
+/// Audits at least this frequent serve as a heartbeat of the network.
+const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
+
+impl Daemon {
+    /// The port of probes, unless the tunnel has it: the tunnel needs it more.
+    pub(super) fn probe_port(&self, tunnel: &Tunnel) -> Option<u16> {
+        let port = self.settings.listen.probe_port?;
+        (!tunnel.ports.contains(&port)).then_some(port)
+    }
+
+    /// The prober, unless the backend carries no packets or has the port.
+    pub(super) fn mesh(
+        &self,
+        node: &Leased,
+        tunnel: &Tunnel,
+        underlay: &watch::Receiver<Underlay>,
+    ) -> Option<Mesh> {
+        let port = self.probe_port(tunnel);
+        if let (None, Some(port)) = (port, self.settings.listen.probe_port) {
+            warn!(
+                port,
+                remedy = "name another one with --probe-port on all nodes",
+                "no probes between nodes: the UDP port is the backend's"
+            );
+        }
+        Some(Mesh::new(
+            port?,
+            &node.claim.node.id,
+            node.lease.subnets,
+            tunnel.overlay.clone()?,
+            underlay.clone(),
+            self.health.clone(),
+        ))
+    }
+
+    /// Applies the traffic rules and keeps them in place. A delay shows in readiness and delays nothing else. The receiver changes whenever
+    /// rules are written.
+    pub(super) async fn start_rules(
+        &mut self,
+        node: &Leased,
+        tunnel: &Tunnel,
+        underlay: &watch::Receiver<Underlay>,
+        leases: &watch::Receiver<Arc<LeaseTable>>,
+    ) -> watch::Receiver<u64> {
+        let wanted = self.wanted_rules(node, tunnel.guarded);
+        if wanted.options.guard.is_some() && wanted.encapsulation.is_none() {
+            warn!(
+                backend = node.config.backend,
+                "--encap-notrack, --encap-peers and --encap-bar-pods do nothing: the backend has no tunnels to guard"
+            );
+        }
+        let previous = subnet_env::last_served(&self.settings.node.subnet_file);
+        let before = previous.networks().iter().flat_map(Subnets::nets).collect();
+        let keeper = Keeper::new(
+            wanted,
+            Nodes {
+                leases: leases.clone(),
+                underlay: underlay.clone(),
+            },
+            before,
+            self.rights.devices.clone(),
+            self.health.clone(),
+        );
+        let written = keeper.written();
+        let (applied_out, applied) = oneshot::channel();
+        self.run
+            .spawn(keeper.keep(applied_out, self.run.stop.clone()));
+        let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
+        written
+    }
+
+    fn wanted_rules(&self, node: &Leased, guarded: Encapsulation) -> Wanted {
+        let rules = &self.settings.rules.options;
+        Wanted {
+            networks: node.config.networks,
+            own: node.lease.subnets,
+            options: RuleOptions {
+                non_masquerade: [
+                    node.config.non_masquerade.clone(),
+                    rules.non_masquerade.clone(),
+                ]
+                .concat(),
+                ..rules.clone()
+            },
+            nftables: node.config.nftables,
+            resync: self.settings.rules.resync,
+            encapsulation: guarded,
+            hosts: BTreeSet::new(),
+            peers: BTreeSet::new(),
+            guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
+            others: OtherDaemons::default(),
+        }
+    }
+
+    /// Tells pods' runtimes, systemd and whoever asks that the network is there.
+    pub(super) fn publish(&mut self, network: &RunningNetwork) {
+        if network.set_sysctls {
+            // Before the first pods, and without waiting.
+            self.sysctls
+                .apply(&network.network, &network.underlay.borrow().name);
+        }
+        self.health.serves(network.clone());
+        if let Err(error) =
+            subnet_env::write(&self.settings.node.subnet_file, &network.env.borrow())
+        {
+            // The keeper retries at once and reports failures.
+            self.health.fail(Condition::SubnetEnv, error);
+        }
+        if let Some(conf) = self.settings.node.cni_conf.clone() {
+            // The runtime starts pods once it has this file.
+            let mut keeper = CniConfKeeper::new(conf, self.health.clone());
+            keeper.pass();
+            self.run.spawn(keeper.keep(self.run.stop.clone()));
+        }
+        self.health.clear(Condition::Start);
+        exit_report::remove(&self.settings.node.subnet_file);
+        systemd::ready(&format!(
+            "subnet {}, {} peers",
+            network.network.own,
+            network.leases.borrow().len()
+        ));
+    }
+
+    /// Probes the peers, and asks the store for the holders of those that are cut off.
+    pub(super) fn keep_probing(
+        &mut self,
+        mesh: Mesh,
+        node: &Leased,
+        network: &RunningNetwork,
+        heard: watch::Sender<Heard>,
+    ) {
+        let prober = mesh.prober.clone();
+        let asks = silence::ask(
+            node.manager.clone(),
+            move || {
+                prober
+                    .anybody_cut_off()
+                    .then(|| prober.peers(|peer| silence::asked(&peer)))
+            },
+            network.leases.clone(),
+            node.lease.subnets,
+            heard,
+        );
+        self.spawn_until_stop(asks);
+        self.run
+            .spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
+    }
+
+    /// Asks the backend for another identity when an older node has this one's.
+    pub(super) fn keep_identity(&mut self, renewal: Option<Renewal>, network: &RunningNetwork) {
+        if let Some(renewal) = renewal {
+            self.spawn_until_stop(renew_identity(network.readings.clone(), renewal));
+        }
+    }
+
+    /// Keeps subnet.env as it should be.
+    pub(super) fn keep_subnet_env(&mut self, network: &RunningNetwork) {
+        self.run.spawn(subnet_env_keeper::keep(
+            self.settings.node.subnet_file.clone(),
+            network.env.clone(),
+            self.health.clone(),
+            self.run.stop.clone(),
+        ));
+    }
+
+    /// Looks again at the choice of the interface, where the store knows the nodes' addresses.
+    pub(super) fn keep_choice(
+        &mut self,
+        node: &Leased,
+        network: &RunningNetwork,
+        devices: Vec<String>,
+    ) {
+        let Some(changes) = node.manager.node_info_changes() else {
+            return;
+        };
+        let reconsider = Reconsider {
+            manager: node.manager.clone(),
+            settings: self.settings.clone(),
+            config: node.whole.clone(),
+            chosen: node.found.chosen.clone(),
+            network: network.clone(),
+            devices,
+            left: self.left.clone(),
+            known: self.known.clone(),
+        };
+        let stop = self.run.stop.clone();
+        self.run.tasks.spawn(async move {
+            stop.run_until_cancelled(reconsider.watch(changes))
+                .await
+                .unwrap_or(Ok(()))
+        });
+    }
+
+    /// Follows the underlay, and reports this host's addresses to the store's client.
+    pub(super) fn keep_underlay(
+        &mut self,
+        node: &Leased,
+        network: &RunningNetwork,
+        needs_links: bool,
+        underlay: watch::Sender<Underlay>,
+    ) {
+        let health = self.health.clone();
+        let report = move |trouble: Option<&UnderlayTrouble>| {
+            health.condition(Condition::Underlay, trouble.map(Problem::of));
+        };
+        self.run.spawn(follow(
+            node.found.chosen.clone(),
+            needs_links,
+            underlay,
+            report,
+            self.run.stop.clone(),
+        ));
+        self.run.spawn(report_addresses(
+            node.manager.clone(),
+            network.underlay.clone(),
+            self.run.stop.clone(),
+        ));
+    }
+
+    /// Watches readiness. The receiver says whether the kernel is in sync.
+    pub(super) fn keep_ready(&mut self, network: &RunningNetwork) -> watch::Receiver<bool> {
+        let (programmed_out, programmed) = watch::channel(network.observer.status().kernel.in_step);
+        let audit = self.settings.node.audit;
+        let monitor = readiness_monitor::ReadinessMonitor {
+            network: network.clone(),
+            audits: audit.is_some_and(|audit| audit <= FREQUENT_AUDIT),
+            programmed: programmed_out,
+            health: self.health.clone(),
+        };
+        self.run.spawn(monitor.watch(self.run.stop.clone()));
+        programmed
+    }
+
+    /// Keeps the kernel in sync with the leases.
+    pub(super) fn keep_kernel(
+        &mut self,
+        running: Box<dyn Network>,
+        network: &RunningNetwork,
+        announced: watch::Sender<Announced>,
+    ) {
+        let inputs = Inputs {
+            leases: network.leases.clone(),
+            underlay: network.underlay.clone(),
+            stop: self.run.stop.clone(),
+        };
+        self.run
+            .tasks
+            .spawn(async move { running.run(inputs, announced).await.map_err(End::failed) });
+    }
+
+    /// Renews, proves and defends this node's lease.
+    pub(super) fn keep_lease(
+        &mut self,
+        node: Leased,
+        attrs: watch::Receiver<LeaseAttrs>,
+        programmed: watch::Receiver<bool>,
+    ) {
+        let state = NodeState { attrs, programmed };
+        let (stop, health) = (self.run.stop.clone(), self.health.clone());
+        self.run.tasks.spawn(async move {
+            tokio::select! {
+                // A stop ends what `hold` follows, too: that is no loss of the lease.
+                biased;
+                () = stop.cancelled() => Ok(()),
+                lost = node.manager.hold(&node.claim, &node.config, state, node.held.0) => Err(match lost {
+                    Lost::Taken(why) => {
+                        health.lost(why.clone());
+                        End::LeaseLost(Box::new(why))
+                    }
+                    Lost::Displaced(why) => {
+                        health.lost(why.clone());
+                        End::failed(why)
+                    }
+                    Lost::Moved(why) => End::moved(why),
+                }),
+            }
+        });
+    }
+
+    /// Starts a task that the stop ends wherever it waits.
+    fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.run.stop.clone();
+        self.run
+            .spawn(async move { stop.run_until_cancelled(task).await.unwrap_or_default() });
+    }
+}
+
+/// Asks for another identity when an older node has this one's: all peers refuse the later.
+async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
+    /// The new identity has to reach the store and come back.
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    loop {
+        let older = readings
+            .borrow_and_update()
+            .refused
+            .iter()
+            .find(|refused| refused.reason() == Reason::OurIdentity)
+            .cloned();
+        if let Some(older) = older {
+            warn!(peer = %older, "this node's key is that of an older node, as of a cloned disk: making another one");
+            renewal.ask();
+            tokio::time::sleep(TIMEOUT).await;
+            if readings
+                .borrow()
+                .refused
+                .iter()
+                .any(|refused| refused.reason() == Reason::OurIdentity)
+            {
+                continue;
+            }
+        }
+        if readings.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Reports this host's addresses to the store's client, so that it need not wait for answers to an address that is gone.
+async fn report_addresses(
+    manager: Arc<dyn SubnetManager>,
+    mut underlay: watch::Receiver<Underlay>,
+    stop: CancellationToken,
+) {
+    let follow = async {
+        while underlay.changed().await.is_ok() {
+            let local: Vec<_> = underlay
+                .borrow_and_update()
+                .local
+                .iter()
+                .map(IpNet::addr)
+                .collect();
+            manager.readdressed(&local);
+        }
+        std::future::pending::<()>().await;
+    };
+    stop.run_until_cancelled(follow).await;
+}
