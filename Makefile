@@ -71,7 +71,7 @@ picture: ## Draw docs/demo.svg from a real run of the demonstration
 	python3 docs/demo-svg.py 'make demo' < target/demo.typescript > docs/demo.svg
 
 test: lint ## All checks and all tests: what CI runs
-	./e2e/suites.sh $(if $(ALL),5400,1500) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %))
+	./e2e/suites.sh $(if $(ALL),5400,720) $(VM_TESTS) $(if $(ALL),,$(VM_REST:%=--skip %))
 	@$(MAKE) --no-print-directory test-interop
 
 TOOLS := $(CACHE)/tools/bin

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs every test. The end-to-end ones mostly wait, so the other tests, and then the virtual machine, run beside them; what they print follows at
-# the end. A failure of one hides none of the others.
+# Runs every test. The end-to-end ones mostly wait, so the other tests run beside them; what these print follows. An emulated machine takes both
+# processors: it comes last. A failure of one hides none of the others.
 # Usage: suites.sh SECONDS NAME...     (for e2e/vm/test.sh)
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=$1
 shift
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+logs=$(mktemp)
+trap 'rm -f "$logs"' EXIT
 export INSTA_UPDATE=no
 
 # The programs too. All of it is built at once: parts of the workspace alone have other features, and would be compiled anew.
@@ -23,22 +23,13 @@ others() {
     cargo test --workspace --no-fail-fast --doc || failed=yes
     [ -z "$failed" ]
 }
-machine() { ./e2e/setup.sh vm && ./e2e/vm/test.sh "$seconds" "$@"; }
-{
-    others > "$logs/others" 2>&1
-    echo $? > "$logs/others.code"
-    machine "$@" > "$logs/machine" 2>&1
-    echo $? > "$logs/machine.code"
-} &
+others > "$logs" 2>&1 &
 beside=$!
 
+code=0
 # A thread for each: the lab lets as many run as the machine bears (e2e/lab/src/turn.rs).
-cargo test --workspace --no-fail-fast --test e2e -- --test-threads=512
-code=$?
-wait "$beside"
-for part in others machine; do
-    printf '\n== %s\n' "$part"
-    cat "$logs/$part"
-    [ "$(cat "$logs/$part.code")" = 0 ] || code=1
-done
+cargo test --workspace --no-fail-fast --test e2e -- --test-threads=512 || code=1
+wait "$beside" || code=1
+cat "$logs"
+{ ./e2e/setup.sh vm && ./e2e/vm/test.sh "$seconds" "$@"; } || code=1
 exit "$code"

@@ -175,6 +175,7 @@ impl LeaseTable {
     }
 
     /// The shared lease of these subnets.
+    #[cfg(feature = "managers")]
     pub(crate) fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
         self.leases.get(subnets)
     }

@@ -315,6 +315,40 @@ fn a_go_node_is_taken_over_in_place_and_given_back_host_gw() -> Result<()> {
     taken_over("host-gw", EtcdVersion::V34)
 }
 
+/// The kernel has what the Go node left, with our routing protocol.
+fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Result<()> {
+    let wanted: Vec<String> = before
+        .iter()
+        .map(|line| line.replace("proto boot", "proto 241"))
+        .collect();
+    eventually_ok(SOON, "only the routes' mark has changed", || {
+        let found = bed.objects(host)?;
+        ensure!(found == wanted, "{found:#?}\ninstead of {wanted:#?}");
+        Ok(())
+    })
+}
+
+/// The key has the value that the Go node wrote, our node's identity, and a lease of its own.
+fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> Result<()> {
+    let keys = bed.client.get_prefix(SUBNETS)?;
+    ensure!(keys.len() == 3, "{keys:#?}");
+    let entry = bed.client.get(key)?.context("the key stays")?;
+    let rest = entry
+        .value
+        .strip_prefix(value.trim_end_matches('}'))
+        .map(|rest| rest.trim_start_matches('}'));
+    ensure!(
+        rest.is_some_and(|rest| rest.starts_with(r#","NodeID":{"#)),
+        "what Go reads has changed: {} instead of {value}",
+        entry.value
+    );
+    ensure!(
+        entry.lease != 0 && entry.lease != lease,
+        "our node has a lease of its own: {entry:?}"
+    );
+    Ok(())
+}
+
 /// The binary of a node is swapped for ours and back while all pods talk: nothing is lost, nothing is made anew.
 fn taken_over(backend: &'static str, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("taken over {backend}"), |lab| {
@@ -348,34 +382,9 @@ fn taken_over(backend: &'static str, version: EtcdVersion) -> Result<()> {
             .try_for_each(|mesh| mesh.wait_flowing(SOON).map(drop))?;
         for round in 1..=2 {
             let mut daemon = host.flanneld(&bed.options()?)?;
-            let wanted: Vec<String> = before
-                .iter()
-                .map(|line| line.replace("proto boot", "proto 241"))
-                .collect();
-            eventually_ok(SOON, "only the routes' mark has changed", || {
-                let found = bed.objects(host)?;
-                ensure!(
-                    found == wanted,
-                    "round {round}: {found:#?}\ninstead of {wanted:#?}"
-                );
-                Ok(())
-            })?;
-            let keys = bed.client.get_prefix(SUBNETS)?;
-            ensure!(keys.len() == 3, "{keys:#?}");
-            let entry = bed.client.get(&key)?.context("the key stays")?;
-            let rest = entry
-                .value
-                .strip_prefix(value.trim_end_matches('}'))
-                .map(|rest| rest.trim_start_matches('}'));
-            ensure!(
-                rest.is_some_and(|rest| rest.starts_with(r#","NodeID":{"#)),
-                "what Go reads has changed: {} instead of {value}",
-                entry.value
-            );
-            ensure!(
-                entry.lease != 0 && entry.lease != go[0].lease,
-                "our node has a lease of its own: {entry:?}"
-            );
+            only_the_protocol_changed(&bed, host, &before)
+                .with_context(|| format!("round {round}"))?;
+            only_the_node_id_was_added(&bed, &key, &value, go[0].lease)?;
             ensure!(
                 std::fs::read_to_string(daemon.subnet_file())? == env,
                 "subnet.env: {:?}",

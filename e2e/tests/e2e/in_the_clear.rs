@@ -116,25 +116,8 @@ pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Re
         for number in 0..bed.hosts.len() {
             bed.daemons[number].terminate(SOON)?;
             let host = &bed.hosts[number];
-            // What Go flannel leaves has the protocol `boot`.
-            let of_go = match number % 2 {
-                0 => {
-                    "for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done"
-                }
-                _ => "true",
-            };
             let gateway = &bed.hosts[(number + 1) % bed.hosts.len()];
-            let to_late = format!(
-                "ip route add {} via {} dev enp0s8; ip -6 route add {} via {} dev enp0s8",
-                late[0],
-                gateway.v4()?,
-                late[1],
-                gateway.v6()?
-            );
-            host.netns().sh(&format!(
-                "{of_go}; {to_late}; ip route add {of_operator} via {} dev enp0s8",
-                gateway.v4()?
-            ))?;
+            add_foreign_routes(host, gateway, number % 2 == 0, &late, &of_operator)?;
             bed.daemons[number] = host.flanneld(&bed.options[number].clone().deadline(SOON))?;
             nodes.push(Node::of(host, &bed.pods[number])?);
             if number > 0 {
@@ -145,49 +128,88 @@ pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Re
             mesh.finish()?;
         }
 
-        // The node that comes to the subnet of Go flannel's routes.
-        let keys = Keys::new();
-        std::fs::write(key_file(&newcomer)?, keys.private_text())?;
-        let data = |port| json!({ "PublicKey": keys.public_text(), "Port": port });
-        let lease = json!({
-            "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
-            "BackendData": data(51820), "BackendV6Data": data(51821),
-        });
-        std::fs::write(
-            bed.leases
-                .join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")),
-            lease.to_string(),
-        )?;
-        let last: Flanneld = newcomer.flanneld(&bed.options[0].clone().deadline(SOON))?;
-        let subnet = last.subnet_env()?;
-        ensure!(
-            subnet.subnet.map(|net| net.trunc().to_string()).as_ref() == late.first(),
-            "{subnet:?}"
-        );
-        let pod = newcomer.pod("p1", &subnet)?;
-        nodes.push(Node::of(&newcomer, &pod)?);
-        bed.hosts.push(newcomer);
-        bed.pods.push(pod);
-        bed.daemons.push(last);
+        nodes.push(join_at(&mut bed, newcomer, n)?);
         let reached = reach(&bed.pods);
 
         judge(&capture.finish_timed()?, began, &nodes)?;
         reached?;
         for host in bed.hosts.iter().take(NODES.into()) {
-            let routes = host.netns().sh("ip route; ip -6 route")?;
-            ensure!(
-                late.iter().all(|net| !routes.contains(net)),
-                "{}: {routes}",
-                host.name()
-            );
-            ensure!(
-                routes.contains(&format!("{of_operator} via")),
-                "{}: an operator's route is gone: {routes}",
-                host.name()
-            );
+            only_the_operators_route_stays(host, &late, &of_operator)?;
         }
         bed.require_no_errors()
     })
+}
+
+/// Routes to the subnet of a node that comes later, and an operator's; those of our own become Go flannel's, which have the protocol `boot`.
+fn add_foreign_routes(
+    host: &Host,
+    gateway: &Host,
+    as_go: bool,
+    late: &[String; 2],
+    of_operator: &str,
+) -> Result<()> {
+    let of_go = if as_go {
+        "for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done"
+    } else {
+        "true"
+    };
+    let (v4, v6) = (gateway.v4()?, gateway.v6()?);
+    let to_late = format!(
+        "ip route add {} via {v4} dev enp0s8; ip -6 route add {} via {v6} dev enp0s8",
+        late[0], late[1]
+    );
+    host.netns()
+        .sh(&format!(
+            "{of_go}; {to_late}; ip route add {of_operator} via {v4} dev enp0s8"
+        ))
+        .map(drop)
+}
+
+/// A node joins at the subnet of Go flannel's routes.
+fn join_at(bed: &mut Bed, newcomer: Host, n: u8) -> Result<Node> {
+    let keys = Keys::new();
+    std::fs::write(key_file(&newcomer)?, keys.private_text())?;
+    let data = |port| json!({ "PublicKey": keys.public_text(), "Port": port });
+    let lease = json!({
+        "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
+        "BackendData": data(51820), "BackendV6Data": data(51821),
+    });
+    std::fs::write(
+        bed.leases
+            .join(format!("subnets/10.5.{n}.0-24&fd00:5:0:{n}::-64")),
+        lease.to_string(),
+    )?;
+    let last: Flanneld = newcomer.flanneld(&bed.options[0].clone().deadline(SOON))?;
+    let subnet = last.subnet_env()?;
+    ensure!(
+        subnet.subnet.map(|net| net.trunc().to_string()) == Some(format!("10.5.{n}.0/24")),
+        "{subnet:?}"
+    );
+    let pod = newcomer.pod("p1", &subnet)?;
+    let node = Node::of(&newcomer, &pod)?;
+    bed.hosts.push(newcomer);
+    bed.pods.push(pod);
+    bed.daemons.push(last);
+    Ok(node)
+}
+
+fn only_the_operators_route_stays(
+    host: &Host,
+    late: &[String; 2],
+    of_operator: &str,
+) -> Result<()> {
+    let routes = host.netns().sh("ip route; ip -6 route")?;
+    ensure!(
+        late.iter().all(|net| !routes.contains(net)),
+        "{}: {routes}",
+        host.name()
+    );
+    ensure!(
+        routes.contains(&format!("{of_operator} via")),
+        "{}: an operator's route is gone: {routes}",
+        host.name()
+    );
+    Ok(())
 }
 
 /// Waits until these reach each other in both families.

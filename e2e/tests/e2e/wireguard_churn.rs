@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Lab, Pod, Probe, ProbeOptions, Uplink, eventually, eventually_ok};
-use player::{Opened, Player};
+use player::Player;
 
 use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
@@ -175,6 +175,39 @@ impl Dealer<'_> {
     }
 }
 
+/// The holders of the last deal open packets that were sent from `after` on.
+fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) -> Result<()> {
+    eventually(SOON, "the last holders get the packets", || {
+        last.iter().enumerate().all(|(subnet, (player, key))| {
+            let opened = players[*player].opened();
+            opened.iter().any(|packet| {
+                packet.key == *key
+                    && packet.number >= after
+                    && packet.to.octets()[2] == SUBNETS[subnet]
+            })
+        })
+    })
+    .map(drop)
+}
+
+/// What the players opened of a subnet's packets.
+fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
+    let mut reads = Vec::new();
+    for (number, player) in players.iter().enumerate() {
+        let of_subnet = player
+            .opened()
+            .into_iter()
+            .filter(|packet| packet.to.octets()[2] == third);
+        reads.extend(of_subnet.map(|packet| Read {
+            holder: (number, packet.key),
+            number: packet.number,
+            begun: packet.step,
+            at: packet.at,
+        }));
+    }
+    reads
+}
+
 /// One node is real: its daemon, its pod, the leases that it reads. The two others are played, because a daemon does not tell which packets it could
 /// open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever had. A packet tells by its destination for
 /// whom it is; who can open it is what counts, not whom it was sent to.
@@ -223,17 +256,7 @@ fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
                 }
                 let (took, after) = (begun.elapsed(), sent.load(Ordering::SeqCst));
                 // Whatever was skipped, the last word counts.
-                let last = dealer.deals[STEPS];
-                eventually(SOON, "the last holders get the packets", || {
-                    last.iter().enumerate().all(|(subnet, (player, key))| {
-                        let opened = players[*player].opened();
-                        opened.iter().any(|packet| {
-                            packet.key == *key
-                                && packet.number >= after
-                                && packet.to.octets()[2] == SUBNETS[subnet]
-                        })
-                    })
-                })?;
+                last_holders_get_the_packets(&players, &dealer.deals[STEPS], after)?;
                 Ok(took)
             };
             let took = play();
@@ -244,26 +267,7 @@ fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
         let waited = in_vain() - before.get();
         let (sent, mut opened, mut steps) = (sent.load(Ordering::SeqCst), 0, Vec::new());
         for (subnet, third) in SUBNETS.into_iter().enumerate() {
-            let mut packets = Vec::new();
-            for (number, player) in players.iter().enumerate() {
-                let its = player
-                    .opened()
-                    .into_iter()
-                    .filter(|packet| packet.to.octets()[2] == third);
-                let read = |Opened {
-                                key,
-                                number: packet,
-                                step,
-                                at,
-                                ..
-                            }| Read {
-                    holder: (number, key),
-                    number: packet,
-                    begun: step,
-                    at,
-                };
-                packets.extend(its.map(read));
-            }
+            let packets = reads(&players, third);
             steps.push(judge(&dealer.deals, subnet, &packets)?);
             opened += packets.len() as u64;
         }

@@ -48,11 +48,54 @@ struct Lie {
     wants: Ipv4Addr,
 }
 
+/// Public keys of low order: the shared secret with any of them is zero (RFC 7748, section 6.1).
+fn weak_points() -> [String; 4] {
+    [
+        point(0, 0),
+        point(1, 0),
+        point(0, 0x80),
+        STANDARD.encode([&[0xec][..], &[0xff; 30], &[0x7f]].concat()),
+    ]
+}
+
+/// What a reader logs of a subnet whose value has the key of an owner.
+fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> String {
+    let key = &keys[owner];
+    if owner == reader {
+        format!("the value of {subnet} cannot be used: {key} is this node's own")
+    } else {
+        format!(
+            "the value of {subnet} cannot be used: {key} is used by the node at 192.168.56.{} already",
+            101 + owner
+        )
+    }
+}
+
+fn lie(net: &str, public_key: String, told: [String; 2], listed: &'static str) -> Result<Lie> {
+    let net: ipnet::Ipv4Net = net.parse()?;
+    let wants = net.hosts().nth(8).context("an address")?;
+    Ok(Lie {
+        key: net.to_string().replace('/', "-"),
+        public_key,
+        told,
+        listed,
+        wants,
+    })
+}
+
 fn lies(bed: &Bed) -> Result<Vec<Lie>> {
     let keys = [
         published(&bed.store, &bed.hosts[0])?,
         published(&bed.store, &bed.hosts[1])?,
     ];
+    let mut lies = Vec::from(wrong_subnets(bed)?);
+    lies.extend(wrong_keys()?);
+    lies.extend(keys_in_use(&keys)?);
+    Ok(lies)
+}
+
+/// Half of the second node's subnet, a range that has both, and one outside of the network.
+fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
     let subnet = |number: usize| {
         bed.daemons[number]
             .subnet_env()?
@@ -62,71 +105,60 @@ fn lies(bed: &Bed) -> Result<Vec<Lie>> {
     };
     let subnets = [subnet(0)?, subnet(1)?];
     let fresh = || Keys::new().public_text();
-    let both = |text: &str| [text.to_owned(), text.to_owned()];
-    let mut lies = Vec::new();
-    let mut lie =
-        |net: String, public_key: String, told: [String; 2], listed: &'static str| -> Result<()> {
-            let net: ipnet::Ipv4Net = net.parse()?;
-            let wants = net.hosts().nth(8).context("an address")?;
-            lies.push(Lie {
-                key: net.to_string().replace('/', "-"),
-                public_key,
-                told,
-                listed,
-                wants,
-            });
-            Ok(())
-        };
-    // Half of the second node's subnet, and what has both.
     let half = format!("{}/25", subnets[1].network());
-    lie(
-        half.clone(),
-        fresh(),
-        [
-            format!("{half} overlaps the older lease {}", subnets[1]),
-            format!("{half} overlaps this node's own {}", subnets[1]),
-        ],
-        "overlaps the older",
-    )?;
-    let wide = "10.5.0.0/19".to_owned();
-    lie(
-        wide.clone(),
-        fresh(),
-        [0, 1].map(|own| format!("{wide} overlaps this node's own {}", subnets[own])),
-        "overlaps the older",
-    )?;
-    lie(
-        "10.9.1.0/24".to_owned(),
-        fresh(),
-        both("10.9.1.0/24 is not a subnet of 10.5.0.0/16"),
-        "no subnet of 10.5.0.0/16",
-    )?;
-    let weak = [
-        point(0, 0),
-        point(1, 0),
-        point(0, 0x80),
-        STANDARD.encode([&[0xec][..], &[0xff; 30], &[0x7f]].concat()),
-    ];
-    for (number, key) in (101..).zip(weak) {
+    let wide = "10.5.0.0/19";
+    Ok([
+        lie(
+            &half,
+            fresh(),
+            [
+                format!("{half} overlaps the older lease {}", subnets[1]),
+                format!("{half} overlaps this node's own {}", subnets[1]),
+            ],
+            "overlaps the older",
+        )?,
+        lie(
+            wide,
+            fresh(),
+            [0, 1].map(|own| format!("{wide} overlaps this node's own {}", subnets[own])),
+            "overlaps the older",
+        )?,
+        lie(
+            "10.9.1.0/24",
+            fresh(),
+            [0, 1].map(|_| "10.9.1.0/24 is not a subnet of 10.5.0.0/16".to_owned()),
+            "no subnet of 10.5.0.0/16",
+        )?,
+    ])
+}
+
+/// Keys that share no secret, and one that is too short.
+fn wrong_keys() -> Result<Vec<Lie>> {
+    let mut lies = Vec::new();
+    for (number, key) in (101..).zip(weak_points()) {
         let text = format!(
             "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} shares no secret with anybody"
         );
-        lie(
-            format!("10.5.{number}.0/24"),
+        lies.push(lie(
+            &format!("10.5.{number}.0/24"),
             key,
-            both(&text),
+            [text.clone(), text],
             "shares no secret with anybody",
-        )?;
+        )?);
     }
     let short =
         "the value of 10.5.110.0/24 cannot be used: its PublicKey is not 32 bytes in base64";
-    lie(
-        "10.5.110.0/24".to_owned(),
+    lies.push(lie(
+        "10.5.110.0/24",
         STANDARD.encode([7; 31]),
-        both(short),
+        [0, 1].map(|_| short.to_owned()),
         "is not 32 bytes in base64",
-    )?;
-    // Each node's own key, as the other's: with other last bits, and with a line end within.
+    )?);
+    Ok(lies)
+}
+
+/// Each node's own key, as the other's: with other last bits, with a line end within, and as it is.
+fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
     let (other_bits, with_end) = (
         respelt(&keys[1])?,
         format!("{}\n{}", &keys[0][..20], &keys[0][20..]),
@@ -135,30 +167,18 @@ fn lies(bed: &Bed) -> Result<Vec<Lie>> {
         other_bits != keys[1] && bytes(&other_bits).is_err(),
         "it is spelt as it was"
     );
-    let used = |subnet: &str, owner: usize, reader: usize| match owner == reader {
-        true => format!(
-            "the value of {subnet} cannot be used: {} is this node's own",
-            keys[owner]
-        ),
-        false => format!(
-            "the value of {subnet} cannot be used: {} is used by the node at 192.168.56.{} already",
-            keys[owner],
-            101 + owner
-        ),
-    };
-    for (subnet, key, owner) in [
+    let spelt = [
         ("10.5.120.0/24", other_bits, 1),
         ("10.5.121.0/24", with_end, 0),
         ("10.5.122.0/24", keys[0].clone(), 0),
-    ] {
-        lie(
-            subnet.to_owned(),
-            key,
-            [used(subnet, owner, 0), used(subnet, owner, 1)],
-            "is used by the node at",
-        )?;
-    }
-    Ok(lies)
+    ];
+    spelt
+        .into_iter()
+        .map(|(subnet, key, owner)| {
+            let told = [0, 1].map(|reader| key_in_use(subnet, keys, owner, reader));
+            lie(subnet, key, told, "is used by the node at")
+        })
+        .collect()
 }
 
 /// Datagrams of WireGuard that have come to the attacker, by their lengths.

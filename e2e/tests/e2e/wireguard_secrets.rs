@@ -26,6 +26,50 @@ fn mode(path: &Path) -> Result<u32> {
     Ok(fs::metadata(path)?.permissions().mode() & 0o777)
 }
 
+fn is_logged(daemon: &Flanneld, text: &str) -> Result<()> {
+    eventually(SOON, text, || daemon.log().contains(text))
+        .map(drop)
+        .with_context(|| daemon.log_tail(20))
+}
+
+/// A file that was garbled or removed holds the present key again, and only its owner can read it.
+fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
+    eventually_ok(SOON, "the present key is in the file again", || {
+        ensure!(
+            fs::read(file)? == key && mode(file)? == 0o600,
+            "{}",
+            daemon.log_tail(5)
+        );
+        Ok(())
+    })
+}
+
+fn publishes(bed: &Bed, number: usize, keys: &Keys) -> Result<()> {
+    eventually_ok(SOON, "the lease has the other key", || {
+        ensure!(
+            published(&bed.store, &bed.hosts[number])? == keys.public_text(),
+            "{}",
+            bed.daemons[number].log_tail(5)
+        );
+        Ok(())
+    })
+}
+
+/// A file that cannot be read is not taken for a missing one.
+fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
+    bed.daemons[0].terminate(SOON)?;
+    fs::remove_file(file)?;
+    fs::create_dir(file)?;
+    bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
+    let status = bed.daemons[0].wait(SOON)?;
+    let log = bed.daemons[0].log();
+    ensure!(
+        status.code() == Some(1) && log.contains("cannot read or write the WireGuard private key"),
+        "{status}: {log}"
+    );
+    Ok(())
+}
+
 /// Three nodes, each with another state of the file at the start, and another thing that happens to it afterwards.
 #[test]
 fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
@@ -39,11 +83,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         fs::write(&files[2], format!("{}\n", open.private_text()))?;
         fs::set_permissions(&files[2], PermissionsExt::from_mode(0o644))?;
         let bed = Bed::on(lab, &lan, hosts, CONF, |_, options| options)?;
-        let told = |number: usize, text: &str| {
-            let daemon = &bed.daemons[number];
-            eventually(SOON, text, || daemon.log().contains(text))
-                .with_context(|| daemon.log_tail(20))
-        };
+        let told = |number: usize, text: &str| is_logged(&bed.daemons[number], text);
         for number in [0, 1] {
             ensure!(
                 (mode(&files[number])?, fs::read(&files[number])?.len()) == (0o600, 44),
@@ -81,26 +121,12 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         fs::remove_file(&files[1])?;
         replace(&files[2], &other.private_text())?;
         for number in [0, 1] {
-            eventually_ok(SOON, "the present key is in the file again", || {
-                ensure!(
-                    fs::read(&files[number])? == keys[number] && mode(&files[number])? == 0o600,
-                    "{}",
-                    bed.daemons[number].log_tail(5)
-                );
-                Ok(())
-            })?;
+            is_written_again(&bed.daemons[number], &files[number], &keys[number])?;
             told(number, "the present one was written there again")?;
         }
         ensure!(fs::read(aside(0))? == b"garbled\n");
         told(0, "held no WireGuard key and was moved")?;
-        eventually_ok(SOON, "the lease has the other key", || {
-            ensure!(
-                published(&bed.store, &bed.hosts[2])? == other.public_text(),
-                "{}",
-                bed.daemons[2].log_tail(5)
-            );
-            Ok(())
-        })?;
+        publishes(&bed, 2, &other)?;
         mesh.require_clean()?;
         bed.reach()?;
         ensure!(
@@ -118,21 +144,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
             );
         }
         bed.require_no_errors()?;
-
-        // What cannot be read is not taken for none.
-        let mut bed = bed;
-        bed.daemons[0].terminate(SOON)?;
-        fs::remove_file(&files[0])?;
-        fs::create_dir(&files[0])?;
-        bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
-        let status = bed.daemons[0].wait(SOON)?;
-        let log = bed.daemons[0].log();
-        ensure!(
-            status.code() == Some(1)
-                && log.contains("cannot read or write the WireGuard private key"),
-            "{status}: {log}"
-        );
-        Ok(())
+        unreadable_file_ends_the_daemon(bed, &files[0])
     })
 }
 
@@ -169,6 +181,70 @@ fn calls(trace: &str) -> Vec<Call> {
         });
     }
     calls
+}
+
+/// The key is written to a new file, synced, renamed and its folder synced, before the lease with it is written.
+fn key_is_kept_before_it_is_published(
+    calls: &[Call],
+    file: &Path,
+    private: &str,
+    public: &str,
+) -> Result<()> {
+    let folder = file.parent().context("a folder")?.display().to_string();
+    // The one call that fits, and what comes after it.
+    let find = |what: &str, after: usize, fits: &dyn Fn(&str) -> bool| {
+        let call = calls
+            .iter()
+            .find(|call| call.begun > after && fits(&call.text));
+        call.with_context(|| format!("nothing {what} after line {after}"))
+    };
+    let secret: Vec<&Call> = calls
+        .iter()
+        .filter(|call| call.text.contains(private))
+        .collect();
+    ensure!(
+        secret.len() == 1,
+        "the private key is in {} calls",
+        secret.len()
+    );
+    ensure!(secret[0].text.starts_with("write("), "{}", secret[0].text);
+    // write(12</folder/.wgkey.0123>, …
+    let temporary = secret[0].text.split(['<', '>']).nth(1).context("a file")?;
+    ensure!(temporary.starts_with(&format!("{folder}/.")), "{temporary}");
+    let made = calls.iter().find(|call| {
+        call.text.starts_with("openat(") && call.text.contains(&format!("{temporary}\""))
+    });
+    let made = &made.context("who made the file")?.text;
+    ensure!(made.contains("O_EXCL") && made.contains("0600"), "{made}");
+    let synced = find("syncs the key", secret[0].ended, &|text| {
+        text.starts_with("fsync(") && text.contains(temporary)
+    })?;
+    let renamed = find("renames the key", synced.ended, &|text| {
+        text.starts_with("rename")
+            && text.contains(&format!("{temporary}\""))
+            && text.contains(&format!("{}\"", file.display()))
+    })?;
+    let kept = find("syncs the folder", renamed.ended, &|text| {
+        text.starts_with("fsync(") && text.contains(&format!("<{folder}>"))
+    })?;
+    let published = calls
+        .iter()
+        .find(|call| call.text.contains(public))
+        .context("the public key")?;
+    ensure!(
+        published.begun > kept.ended,
+        "line {}, before {}: {}",
+        published.begun,
+        kept.ended,
+        published.text
+    );
+    ensure!(
+        calls
+            .iter()
+            .any(|call| call.text.contains(public) && call.text.contains("subnets/")),
+        "no lease in the trace"
+    );
+    Ok(())
 }
 
 /// A node that crashes in between must not have promised a key that it has no more.
@@ -212,63 +288,8 @@ fn the_key_is_on_the_disk_before_its_lease() -> Result<()> {
             );
             Ok(calls)
         })?;
-        let folder = file.parent().context("a folder")?.display().to_string();
-        // The one call that fits, and what comes after it.
-        let find = |what: &str, after: usize, fits: &dyn Fn(&str) -> bool| {
-            let call = calls
-                .iter()
-                .find(|call| call.begun > after && fits(&call.text));
-            call.with_context(|| {
-                format!("nothing {what} after line {after} of {}", trace.display())
-            })
-        };
-        let secret: Vec<&Call> = calls
-            .iter()
-            .filter(|call| call.text.contains(&private))
-            .collect();
-        ensure!(
-            secret.len() == 1,
-            "the private key is in {} calls",
-            secret.len()
-        );
-        ensure!(secret[0].text.starts_with("write("), "{}", secret[0].text);
-        // write(12</folder/.wgkey.0123>, …
-        let temporary = secret[0].text.split(['<', '>']).nth(1).context("a file")?;
-        ensure!(temporary.starts_with(&format!("{folder}/.")), "{temporary}");
-        let made = calls.iter().find(|call| {
-            call.text.starts_with("openat(") && call.text.contains(&format!("{temporary}\""))
-        });
-        let made = &made.context("who made the file")?.text;
-        ensure!(made.contains("O_EXCL") && made.contains("0600"), "{made}");
-        let synced = find("syncs the key", secret[0].ended, &|text| {
-            text.starts_with("fsync(") && text.contains(temporary)
-        })?;
-        let renamed = find("renames the key", synced.ended, &|text| {
-            text.starts_with("rename")
-                && text.contains(&format!("{temporary}\""))
-                && text.contains(&format!("{}\"", file.display()))
-        })?;
-        let kept = find("syncs the folder", renamed.ended, &|text| {
-            text.starts_with("fsync(") && text.contains(&format!("<{folder}>"))
-        })?;
-        let published = calls
-            .iter()
-            .find(|call| call.text.contains(&public))
-            .context("the public key")?;
-        ensure!(
-            published.begun > kept.ended,
-            "line {}, before {}: {}",
-            published.begun,
-            kept.ended,
-            published.text
-        );
-        ensure!(
-            calls
-                .iter()
-                .any(|call| call.text.contains(&public) && call.text.contains("subnets/")),
-            "no lease in the trace"
-        );
-        Ok(())
+        key_is_kept_before_it_is_published(&calls, &file, &private, &public)
+            .with_context(|| trace.display().to_string())
     })
 }
 

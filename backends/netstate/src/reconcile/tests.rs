@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, Peer, Term};
 use tokio_util::sync::CancellationToken;
 use types::Addresses;

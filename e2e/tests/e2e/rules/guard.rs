@@ -3,7 +3,9 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use lab::{FlanneldOptions, Host, Lab, Netns, Pod, Programs, Store, Xtables, eventually};
+use lab::{
+    Flanneld, FlanneldOptions, Host, Lab, Netns, Pod, Programs, Store, Switch, Xtables, eventually,
+};
 
 use super::node::{
     DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, NFTABLES, Node, reaches, told,
@@ -25,7 +27,7 @@ fn backend_without_a_port_gets_no_guard() {
         )
         .unwrap();
     assert_eq!(
-        told(&daemon.log(), "the backend host-gw has no tunnels to guard"),
+        told(&daemon.log(), "the backend has no tunnels to guard"),
         1,
         "{}",
         daemon.log()
@@ -137,45 +139,66 @@ fn the_encapsulation_port_is_guarded_by_nftables() {
     the_encapsulation_port_is_guarded(GUARDED_NFTABLES, false);
 }
 
-/// Tunnel packets of others than nodes are let in, counted or dropped; those of nodes always come; pods cannot make any.
-fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
-    let lab = Lab::new("guard").unwrap();
-    let store = Store::dir(&lab.folder("leases").unwrap());
-    store.configure(config).unwrap();
-    let lan = lab.switch("lan").unwrap();
-    let hosts = lab.hosts(&lan, 4).unwrap();
-    let plain = FlanneldOptions::new(&store)
-        .iface("enp0s8")
-        .arg("--ip-masq")
-        .arg("--iptables-resync=1");
-    let plain = if legacy {
-        plain.env("PATH", &legacy_programs(&lab))
-    } else {
-        plain
-    };
-    let two = hosts[1].flanneld(&plain).unwrap();
-    let pod_two = hosts[1].pod("p2", &two.subnet_env().unwrap()).unwrap();
-    let mut pod_one = None;
-    let mut forger = None;
-    // Off comes last: what the kernel tracked once it knows for half a minute.
-    for mode in ["drop", "count", "off"] {
-        let mut options = plain.clone().arg(&format!("--encap-peers={mode}"));
+/// A node whose tunnel port is guarded, its peer, a host that forges packets, and one that becomes a node later. Fields are dropped in this order.
+struct Scene {
+    config: &'static str,
+    plain: FlanneldOptions,
+    pod_two: Pod,
+    /// The peer of the guarded node.
+    _two: Flanneld,
+    hosts: Vec<Host>,
+    _lan: Switch,
+    lab: Lab,
+}
+
+impl Scene {
+    fn build(config: &'static str, legacy: bool) -> Self {
+        let lab = Lab::new("guard").unwrap();
+        let store = Store::dir(&lab.folder("leases").unwrap());
+        store.configure(config).unwrap();
+        let lan = lab.switch("lan").unwrap();
+        let hosts = lab.hosts(&lan, 4).unwrap();
+        let plain = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--ip-masq")
+            .arg("--iptables-resync=1");
+        let plain = if legacy {
+            plain.env("PATH", &legacy_programs(&lab))
+        } else {
+            plain
+        };
+        let two = hosts[1].flanneld(&plain).unwrap();
+        let pod_two = hosts[1].pod("p2", &two.subnet_env().unwrap()).unwrap();
+        Self {
+            config,
+            plain,
+            hosts,
+            _two: two,
+            pod_two,
+            _lan: lan,
+            lab,
+        }
+    }
+
+    fn start(&self, mode: &str) -> Flanneld {
+        let mut options = self.plain.clone().arg(&format!("--encap-peers={mode}"));
         if mode != "off" {
             options = options.arg(GUARDS[0]).arg(GUARDS[1]);
         }
-        let one = hosts[0].flanneld(&options).unwrap();
-        let pod_one =
-            pod_one.get_or_insert_with(|| hosts[0].pod("p1", &one.subnet_env().unwrap()).unwrap());
-        let forger = forger.get_or_insert_with(|| Forger::new(&hosts[2], &hosts[0], pod_one));
+        self.hosts[0].flanneld(&options).unwrap()
+    }
+
+    fn pods_reach_pods(&self, mode: &str, pod_one: &Pod) {
         eventually(
             DEADLINE,
-            &format!("{config} {mode}: pods reach pods"),
-            || {
-                reaches(pod_two.netns(), pod_one.v4().unwrap().into())
-                    && reaches(pod_two.netns(), pod_one.v6().unwrap().into())
-            },
+            &format!("{} {mode}: pods reach pods", self.config),
+            || reaches_both(self.pod_two.netns(), pod_one),
         )
         .unwrap();
+    }
+
+    /// Forged packets come to a pod unless they are dropped.
+    fn forged_packets_are_judged(&self, mode: &str, forger: &Forger, pod_one: &Pod) {
         let (v4, v6) = (
             socket(pod_one.netns(), "0.0.0.0:5000"),
             socket(pod_one.netns(), "[::]:5001"),
@@ -194,7 +217,7 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
         // A single packet of the first can be lost on its own: addresses are being resolved. What counts is that it stays so.
         eventually(
             DEADLINE,
-            &format!("{config} {mode}: forged packets"),
+            &format!("{} {mode}: forged packets", self.config),
             || came() == expected,
         )
         .unwrap();
@@ -204,25 +227,20 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
         assert_eq!(
             came(),
             expected,
-            "{config} {mode}: forged packets, once more"
+            "{} {mode}: forged packets, once more",
+            self.config
         );
-        let metric = "flannel_encap_stranger_packets";
-        if mode == "off" {
-            assert!(one.metric(metric).is_err());
-        } else {
-            // nftables tells the count at its next look, which a change of any table brings about.
-            eventually(DEADLINE, "they are counted", || {
-                one.metric(metric).is_ok_and(|count| count >= 6.0)
-            })
-            .unwrap();
-        }
-        // Whatever a pod sends out of the network to that port is gone; another port is its own business.
+    }
+
+    /// Packets that a pod sends out of the network to the tunnel's port are dropped; another port is its own business.
+    fn pods_make_no_tunnel_packets(&self, mode: &str, pod_one: &Pod) {
         for (port, passes) in [(4000, true), (8472, mode == "off")] {
             let (v4, v6) = (
                 format!("192.168.56.104:{port}"),
                 format!("[fd00:56::104]:{port}"),
             );
-            let receivers = (socket(hosts[3].netns(), &v4), socket(hosts[3].netns(), &v6));
+            let outside = self.hosts[3].netns();
+            let receivers = (socket(outside, &v4), socket(outside, &v6));
             let senders = (
                 socket(pod_one.netns(), "0.0.0.0:0"),
                 socket(pod_one.netns(), "[::]:0"),
@@ -233,11 +251,16 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
                     comes(&senders.1, &v6, &receivers.1)
                 ),
                 (passes, passes),
-                "{config} {mode}: pod to {port}"
+                "{} {mode}: pod to {port}",
+                self.config
             );
         }
+    }
+
+    /// Packets of peers are not tracked while they are guarded.
+    fn peers_are_tracked_only_without_a_guard(&self, mode: &str) {
         let tracked = || {
-            let output = hosts[0]
+            let output = self.hosts[0]
                 .netns()
                 .output("cat", &["/proc/net/nf_conntrack"])
                 .unwrap();
@@ -252,55 +275,93 @@ fn the_encapsulation_port_is_guarded(config: &str, legacy: bool) {
                 .then(|| text.lines().any(|line| from_peer(&line)))
         };
         // What came in before the rules were there is tracked for half a minute; the peer's probes keep alive what is tracked now.
-        let as_expected = || tracked().is_none_or(|tracked| tracked == (mode == "off"));
         eventually(
             2 * DEADLINE,
-            &format!("{config} {mode}: packets of a peer are tracked only without a guard"),
-            as_expected,
+            &format!(
+                "{} {mode}: packets of a peer are tracked only without a guard",
+                self.config
+            ),
+            || tracked().is_none_or(|tracked| tracked == (mode == "off")),
         )
         .unwrap();
     }
-    // Who becomes a node is let in.
-    let one = hosts[0]
-        .flanneld(
-            &plain
-                .clone()
-                .arg("--encap-peers=drop")
-                .arg(GUARDS[0])
-                .arg(GUARDS[1]),
-        )
+
+    /// A host that becomes a node is let in, and one that is no longer a node is not.
+    fn membership_is_followed(&self, pod_one: &Pod) {
+        let one = self.start("drop");
+        let four = self.hosts[3].flanneld(&self.plain).unwrap();
+        let pod_four = self.hosts[3]
+            .pod("p4", &four.subnet_env().unwrap())
+            .unwrap();
+        eventually(DEADLINE, "a new node is let in", || {
+            reaches_both(pod_four.netns(), pod_one)
+        })
         .unwrap();
-    let four = hosts[3].flanneld(&plain).unwrap();
-    let pod_four = hosts[3].pod("p4", &four.subnet_env().unwrap()).unwrap();
-    let pod_one = pod_one.unwrap();
-    eventually(DEADLINE, "a new node is let in", || {
-        reaches(pod_four.netns(), pod_one.v4().unwrap().into())
-            && reaches(pod_four.netns(), pod_one.v6().unwrap().into())
+        let guarded = || {
+            self.hosts[0]
+                .netns()
+                .sh("iptables-nft-save; iptables-legacy-save; nft list tables | grep -q flannel && nft list table ip flannel-ipv4 || true")
+                .unwrap()
+                .contains("192.168.56.104")
+        };
+        assert!(guarded());
+        drop(four);
+        let leases = std::fs::read_dir(self.lab.folder("leases").unwrap().join("subnets"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let file = leases.filter(|path| path.is_file()).find(|path| {
+            std::fs::read_to_string(path)
+                .unwrap()
+                .contains("192.168.56.104")
+        });
+        std::fs::remove_file(file.unwrap()).unwrap();
+        eventually(DEADLINE, "a node that left is not let in", || !guarded()).unwrap();
+        assert_eq!(
+            one.metric("flannel_rule_repairs_total").unwrap(),
+            0.0,
+            "that is no repair"
+        );
+    }
+}
+
+fn reaches_both(from: &Netns, pod: &Pod) -> bool {
+    reaches(from, pod.v4().unwrap().into()) && reaches(from, pod.v6().unwrap().into())
+}
+
+/// Packets from unknown senders are counted, unless they are not looked at.
+fn unknown_senders_are_counted(mode: &str, one: &Flanneld) {
+    let metric = "flannel_encap_stranger_packets";
+    if mode == "off" {
+        assert!(one.metric(metric).is_err());
+        return;
+    }
+    // nftables tells the count at its next look, which a change of any table brings about.
+    eventually(DEADLINE, "they are counted", || {
+        one.metric(metric).is_ok_and(|count| count >= 6.0)
     })
     .unwrap();
-    // And who is none any more is not.
-    let guarded = || {
-        hosts[0]
-            .netns()
-            .sh("iptables-nft-save; iptables-legacy-save; nft list tables | grep -q flannel && nft list table ip flannel-ipv4 || true")
-            .unwrap()
-            .contains("192.168.56.104")
-    };
-    assert!(guarded());
-    drop(four);
-    let leases = std::fs::read_dir(lab.folder("leases").unwrap().join("subnets"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let file = leases.filter(|path| path.is_file()).find(|path| {
-        std::fs::read_to_string(path)
-            .unwrap()
-            .contains("192.168.56.104")
-    });
-    std::fs::remove_file(file.unwrap()).unwrap();
-    eventually(DEADLINE, "a node that left is not let in", || !guarded()).unwrap();
-    assert_eq!(
-        one.metric("flannel_rule_repairs_total").unwrap(),
-        0.0,
-        "that is no repair"
-    );
+}
+
+/// Tunnel packets of others than nodes are let in, counted or dropped; those of nodes always come; pods cannot make any.
+fn the_encapsulation_port_is_guarded(config: &'static str, legacy: bool) {
+    let scene = Scene::build(config, legacy);
+    let mut pod_one = None;
+    let mut forger = None;
+    // Off comes last: what the kernel tracked once it knows for half a minute.
+    for mode in ["drop", "count", "off"] {
+        let one = scene.start(mode);
+        let pod_one = pod_one.get_or_insert_with(|| {
+            scene.hosts[0]
+                .pod("p1", &one.subnet_env().unwrap())
+                .unwrap()
+        });
+        let forger =
+            forger.get_or_insert_with(|| Forger::new(&scene.hosts[2], &scene.hosts[0], pod_one));
+        scene.pods_reach_pods(mode, pod_one);
+        scene.forged_packets_are_judged(mode, forger, pod_one);
+        unknown_senders_are_counted(mode, &one);
+        scene.pods_make_no_tunnel_packets(mode, pod_one);
+        scene.peers_are_tracked_only_without_a_guard(mode);
+    }
+    scene.membership_is_followed(&pod_one.unwrap());
 }

@@ -275,22 +275,53 @@ impl Cluster {
     /// One family's table under the rules that stand now.
     fn table(&self, v6: bool, case: u16) -> Result<String> {
         let _routes = self.multicast(v6)?;
-        let [local, neighbour, remote, third] = &self.pods;
+        let echoes = self.echoes(v6)?;
+        let [node, ..] = &self.hosts[..] else {
+            anyhow::bail!("no hosts")
+        };
+        let named = [
+            ("node", address_of(node, v6)?),
+            ("overlay", self.overlay(v6)?),
+            ("gateway", neighbour_gateway(self, v6)?),
+        ];
+        let mut table = String::from("from local-pod remote-pod host outside multicast\n");
+        for (name, netns, from, base) in self.sources(v6)? {
+            write!(table, "{name}")?;
+            for (column, echo) in (0u16..).zip(echoes.targets_of(&name)) {
+                // Ports of their own for each cell: no connection of an earlier one is still known.
+                let first = base + case * 100 + column * CONNECTIONS;
+                write!(table, " {}", cell(netns, from, first, echo, &named)?)?;
+            }
+            table.push('\n');
+        }
+        Ok(table)
+    }
+
+    /// What answers in this family.
+    fn echoes(&self, v6: bool) -> Result<Echoes> {
+        let [_, neighbour, remote, third] = &self.pods;
         let ([node, ..], [outside, target]) = (&self.hosts[..], &self.outside) else {
             anyhow::bail!("no hosts")
         };
-        let node_address = address_of(node, v6)?;
         let group = GROUPS[usize::from(v6)];
         let pod = |pod: &Pod| Echo::start(pod.netns(), pod_address(pod, v6)?);
-        let echoes = Echoes {
+        Ok(Echoes {
             local: pod(neighbour)?,
             remote: pod(remote)?,
             third: pod(third)?,
-            node: Echo::start(node.netns(), node_address)?,
+            node: Echo::start(node.netns(), address_of(node, v6)?)?,
             outside: Echo::start(outside.netns(), address_of(outside, v6)?)?,
             target: Echo::start(target.netns(), address_of(target, v6)?)?,
             underlay_group: Echo::group(outside.netns(), group, "enp0s8")?,
             pod_group: Echo::group(neighbour.netns(), group, "eth0")?,
+        })
+    }
+
+    /// The rows: a name, where packets come from, and the first port.
+    fn sources(&self, v6: bool) -> Result<Vec<(String, &Netns, IpAddr, u16)>> {
+        let [local, _, remote, _] = &self.pods;
+        let ([node, ..], [outside, _]) = (&self.hosts[..], &self.outside) else {
+            anyhow::bail!("no hosts")
         };
         let any: IpAddr = if v6 {
             Ipv6Addr::UNSPECIFIED.into()
@@ -298,7 +329,8 @@ impl Cluster {
             Ipv4Addr::UNSPECIFIED.into()
         };
         let (local_address, local) = (pod_address(local, v6)?, local.netns());
-        let mut sources: Vec<(String, &Netns, IpAddr, u16)> = vec![
+        let node_address = address_of(node, v6)?;
+        let mut sources = vec![
             ("local-pod".to_owned(), local, local_address, UNMARKED),
             (
                 "remote-pod".to_owned(),
@@ -325,74 +357,44 @@ impl Cluster {
                 .iter()
                 .map(|(mark, port)| (format!("mark-{mark}"), local, local_address, *port)),
         );
-        let gateway = neighbour_gateway(self, v6)?;
-        let named = [
-            ("node", node_address),
-            ("overlay", self.overlay(v6)?),
-            ("gateway", gateway),
-        ];
-        let mut table = String::from("from local-pod remote-pod host outside multicast\n");
-        for (name, netns, from, base) in sources {
-            write!(table, "{name}")?;
-            let is_outside = name == "outside";
-            let targets = [
-                &echoes.local,
-                if name == "remote-pod" {
-                    &echoes.third
-                } else {
-                    &echoes.remote
-                },
-                &echoes.node,
-                if is_outside {
-                    &echoes.target
-                } else {
-                    &echoes.outside
-                },
-                if is_outside {
-                    &echoes.pod_group
-                } else {
-                    &echoes.underlay_group
-                },
-            ];
-            for (column, echo) in (0u16..).zip(targets) {
-                // Ports of their own for each cell: no connection of an earlier one is still known.
-                let first = base + case * 100 + column * CONNECTIONS;
-                let is_changed = |(port, seen): &&(u16, Option<SocketAddr>)| {
-                    seen.is_some_and(|seen| seen.port() != *port)
-                };
-                let mut seen = seen_as(netns, from, first..first + CONNECTIONS, echo.address())?;
-                if seen.iter().filter(is_changed).count() == 1 {
-                    // A port that another connection got at random may be the one that this wants to keep. Hardly twice.
-                    seen = seen_as(
-                        netns,
-                        from,
-                        first + 50..first + 50 + CONNECTIONS,
-                        echo.address(),
-                    )?;
-                }
-                let who = |seen: IpAddr| match named.iter().find(|(_, address)| *address == seen) {
-                    _ if seen == from => "own".to_owned(),
-                    Some((name, _)) => (*name).to_owned(),
-                    None => seen.to_string(),
-                };
-                let mut addresses: Vec<String> = seen
-                    .iter()
-                    .map(|(_, seen)| seen.map_or("nobody".to_owned(), |seen| who(seen.ip())))
-                    .collect();
-                addresses.dedup();
-                let changed = seen.iter().filter(is_changed).count();
-                // One of them may get its own port by chance.
-                let ports = match changed {
-                    0 => "",
-                    changed if changed + 1 >= usize::from(CONNECTIONS) => "*",
-                    _ => "?",
-                };
-                write!(table, " {}{ports}", addresses.join("+"))?;
-            }
-            table.push('\n');
-        }
-        Ok(table)
+        Ok(sources)
     }
+}
+
+/// One cell: as whom the target sees the source, with a mark if its ports are changed.
+fn cell(
+    netns: &Netns,
+    from: IpAddr,
+    first: u16,
+    echo: &Echo,
+    named: &[(&str, IpAddr)],
+) -> Result<String> {
+    let is_changed =
+        |(port, seen): &&(u16, Option<SocketAddr>)| seen.is_some_and(|seen| seen.port() != *port);
+    let mut seen = seen_as(netns, from, first..first + CONNECTIONS, echo.address())?;
+    if seen.iter().filter(is_changed).count() == 1 {
+        // A port that another connection got at random may be the one that this wants to keep. Hardly twice.
+        let others = first + 50..first + 50 + CONNECTIONS;
+        seen = seen_as(netns, from, others, echo.address())?;
+    }
+    let name_of = |seen: IpAddr| match named.iter().find(|(_, address)| *address == seen) {
+        _ if seen == from => "own".to_owned(),
+        Some((name, _)) => (*name).to_owned(),
+        None => seen.to_string(),
+    };
+    let mut addresses: Vec<String> = seen
+        .iter()
+        .map(|(_, seen)| seen.map_or("nobody".to_owned(), |seen| name_of(seen.ip())))
+        .collect();
+    addresses.dedup();
+    let changed = seen.iter().filter(is_changed).count();
+    // One of them may get its own port by chance.
+    let ports = match changed {
+        0 => "",
+        changed if changed + 1 >= usize::from(CONNECTIONS) => "*",
+        _ => "?",
+    };
+    Ok(format!("{}{ports}", addresses.join("+")))
 }
 
 struct Echoes {
@@ -404,6 +406,32 @@ struct Echoes {
     target: Echo,
     underlay_group: Echo,
     pod_group: Echo,
+}
+
+impl Echoes {
+    /// The columns of a source: no source is its own target.
+    fn targets_of(&self, source: &str) -> [&Echo; 5] {
+        let is_outside = source == "outside";
+        [
+            &self.local,
+            if source == "remote-pod" {
+                &self.third
+            } else {
+                &self.remote
+            },
+            &self.node,
+            if is_outside {
+                &self.target
+            } else {
+                &self.outside
+            },
+            if is_outside {
+                &self.pod_group
+            } else {
+                &self.underlay_group
+            },
+        ]
+    }
 }
 
 /// The address of the node's bridge.

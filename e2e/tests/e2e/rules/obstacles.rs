@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    FlanneldOptions, Lab, PingOptions, Programs, Uplink, Xtables, eventually, ping, throughout,
+    Flanneld, FlanneldOptions, Lab, PingOptions, Programs, Switch, Uplink, Xtables, eventually,
+    ping, throughout,
 };
 
 use super::node::{
@@ -259,6 +260,18 @@ impl Drop for ProcessLimit {
     }
 }
 
+/// Starts a node that joins while another one has no processes.
+fn start_newcomer(lab: &Lab, lan: &Switch, node: &Node, applier: Applier) -> Result<Flanneld> {
+    let programs = Programs::all(lab, "other", applier.xtables())?;
+    let options = node
+        .options
+        .clone()
+        .arg("--audit-interval=0")
+        .env("PATH", &programs.path());
+    lab.host("other", &[Uplink::enp0s8(lan, 20)?])?
+        .flanneld(&options)
+}
+
 /// The system gives no more processes: the daemon stays, says so once, serves newcomers all the same, and has its rules again when it does.
 fn without_processes(applier: Applier) {
     Lab::run("processes", |lab| {
@@ -306,14 +319,7 @@ fn without_processes(applier: Applier) {
         };
         // Threads that wait for work end after 10 s, and no new ones can be had; then there is work.
         stays(Duration::from_secs(12))?;
-        let mut options = node.options.clone().arg("--audit-interval=0");
-        options = options.env(
-            "PATH",
-            &Programs::all(lab, "other", applier.xtables())?.path(),
-        );
-        let other = lab
-            .host("other", &[Uplink::enp0s8(&lan, 20)?])?
-            .flanneld(&options)?;
+        let other = start_newcomer(lab, &lan, &node, applier)?;
         stays(Duration::from_secs(1))?;
         ensure!(daemon.is_running(), "it ended: {}", daemon.log_tail(20));
         limit.open()?;
