@@ -1,4 +1,4 @@
-//! The life of the daemon: read [`Daemon::live`] from top to bottom.
+//! The life of the daemon: read `Daemon::live` from top to bottom.
 
 mod attrs;
 mod bridge;

@@ -59,6 +59,7 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
 }
 
 /// Returns the bits in which addresses differ in each of these subnets, of IPv4 and of the last 32 of IPv6. Nodes have 0 or 1 there, pods more.
+#[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     let (mut v4, mut v6) = (u32::MAX, u32::MAX);
     for subnet in subnets {

@@ -223,7 +223,7 @@ pub(crate) fn temporary_prefix(path: &Path) -> String {
     )
 }
 
-/// Returns whether a name is that of a temporary file created by [`write`].
+/// Returns whether a name is that of a temporary file created by [`write()`].
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
     random.is_some_and(|random| {
@@ -234,7 +234,7 @@ pub fn is_temporary(path: &Path, name: &str) -> bool {
     })
 }
 
-/// Returns the path to which [`set_aside`] renames a subnet.env whose subnet is no longer this node's. [`write`] removes that file.
+/// Returns the path to which [`set_aside`] renames a subnet.env whose subnet is no longer this node's. [`write()`] removes that file.
 pub fn former_path(path: &Path) -> PathBuf {
     let mut former = path.as_os_str().to_owned();
     former.push(".former");

@@ -155,6 +155,7 @@ pub enum Notice {
 }
 
 /// A key as text. Bytes that are no UTF-8 are escaped, so that such a key can be told of; a lease's key it never is.
+#[cfg(any(feature = "dir", feature = "etcd"))]
 pub(crate) fn key_text(key: &[u8]) -> String {
     let chunks = key.utf8_chunks();
     chunks

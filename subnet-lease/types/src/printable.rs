@@ -69,7 +69,7 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Several lines of our own: like [`line`], but newlines stay and nothing is cut off.
+/// Several lines of our own: like [`line()`], but newlines stay and nothing is cut off.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
