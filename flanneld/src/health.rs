@@ -446,7 +446,7 @@ impl Health {
             let put_back = inner.run.figures.put_back.within(now.repairs);
             let wanted = now.wanted;
             Kernel {
-                in_sync: now.in_step,
+                in_sync: now.in_sync,
                 trouble: now.trouble_text().to_owned(),
                 failed_peers: now.failed_peers.iter().map(figures::failed_peer).collect(),
                 routes: wanted.routes,

@@ -347,7 +347,7 @@ impl Node {
             }
         }
         assert!(
-            self.status().kernel.in_step,
+            self.status().kernel.in_sync,
             "{}",
             self.status().kernel.trouble_text()
         );

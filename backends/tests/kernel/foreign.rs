@@ -58,7 +58,7 @@ fn a_foreign_route_is_reported_as_a_conflict() {
         .await;
         let kernel = node.status().kernel;
         assert!(
-            kernel.in_step && kernel.trouble.is_none(),
+            kernel.in_sync && kernel.trouble.is_none(),
             "{}",
             kernel.trouble_text()
         );
@@ -110,7 +110,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
         // Admission refuses it where the links are known. A more specific route than that of a link shows here only.
         let kernel = node.status().kernel;
         assert!(
-            kernel.in_step && kernel.failed_peers.len() == 1,
+            kernel.in_sync && kernel.failed_peers.len() == 1,
             "{kernel:?}"
         );
         let failed = &kernel.failed_peers[0];
@@ -170,7 +170,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
             let node = Node::start_with(setup.clone(), leases).await;
             let kernel = node.status().kernel;
             assert!(
-                kernel.in_step && kernel.trouble.is_none(),
+                kernel.in_sync && kernel.trouble.is_none(),
                 "{backend}: {}",
                 kernel.trouble_text()
             );
@@ -204,14 +204,14 @@ fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
             ),
         ] {
             sh(breaks);
-            until("the node is not in sync", || !node.status().kernel.in_step).await;
+            until("the node is not in sync", || !node.status().kernel.in_sync).await;
             let kernel = node.status().kernel;
             assert!(
                 kernel.failed_peers.is_empty() && kernel.trouble.is_some(),
                 "{kernel:?}"
             );
             sh(mends);
-            until("all is well again", || node.status().kernel.in_step).await;
+            until("all is well again", || node.status().kernel.in_sync).await;
         }
         node.stop().await;
     });

@@ -282,7 +282,7 @@ fn underlay_replaced_with_another_index() {
             sh("ip link del eth0");
             // Following the interface is the daemon's work. The node reports what fails without it.
             until("its absence is reported", || {
-                node.status().kernel.trouble.is_some() && !node.status().kernel.in_step
+                node.status().kernel.trouble.is_some() && !node.status().kernel.in_sync
             })
             .await;
             sh(

@@ -253,7 +253,7 @@ impl Daemon {
 
     /// Watches readiness. The receiver says whether the kernel is in sync.
     pub(super) fn keep_ready(&mut self, network: &RunningNetwork) -> watch::Receiver<bool> {
-        let (programmed_out, programmed) = watch::channel(network.observer.status().kernel.in_step);
+        let (programmed_out, programmed) = watch::channel(network.observer.status().kernel.in_sync);
         let audit = self.settings.node.audit;
         let monitor = readiness_monitor::ReadinessMonitor {
             network: network.clone(),

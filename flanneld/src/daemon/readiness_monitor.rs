@@ -99,9 +99,9 @@ impl ReadinessMonitor {
         self.health
             .figures(|figures| figures.put_back.note(kernel.repairs));
         self.programmed.send_if_modified(|present| {
-            std::mem::replace(present, kernel.in_step) != kernel.in_step
+            std::mem::replace(present, kernel.in_sync) != kernel.in_sync
         });
-        if kernel.in_step {
+        if kernel.in_sync {
             last.in_sync_at = Instant::now();
         }
         let late = last.in_sync_at.elapsed() > OUT_OF_SYNC;

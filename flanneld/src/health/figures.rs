@@ -91,7 +91,8 @@ pub(super) struct RuleCounts {
 #[derive(Debug, Serialize)]
 pub(super) struct KernelCounts {
     /// Whether it is in sync with the desired state, apart from peers that failed by themselves.
-    pub in_step: bool,
+    #[serde(rename = "in_step")]
+    pub in_sync: bool,
     /// What is wrong; empty if nothing is.
     pub trouble: String,
     /// The peers that it refuses, each for a reason of its own.
@@ -143,7 +144,7 @@ impl Figures {
             mtu: network.env.borrow().mtu,
             wireguard: wireguard(&status),
             kernel: Some(KernelCounts {
-                in_step: status.kernel.in_step,
+                in_sync: status.kernel.in_sync,
                 trouble: status.kernel.trouble_text().to_owned(),
                 failed_peers: status.kernel.failed_peers.iter().map(failed_peer).collect(),
                 passes: status.kernel.passes,

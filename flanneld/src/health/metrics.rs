@@ -97,10 +97,17 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
         );
     }
     if let Some(kernel) = &counts.kernel {
+        let in_sync = u64::from(kernel.in_sync);
+        gauge(
+            "kernel_in_sync",
+            "1 while the kernel is in sync with the desired state, apart from peers that failed by themselves",
+            in_sync,
+        );
+        // Its name in earlier versions.
         gauge(
             "kernel_in_step",
-            "1 while the kernel is in sync with the desired state, apart from peers that failed by themselves",
-            u64::from(kernel.in_step),
+            "The same as flannel_kernel_in_sync",
+            in_sync,
         );
         gauge(
             "peers_failed",

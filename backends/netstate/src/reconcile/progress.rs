@@ -19,7 +19,7 @@ pub struct Progress {
     pub(super) writes: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) repairs: AtomicU64,
-    pub(super) in_step: AtomicBool,
+    pub(super) in_sync: AtomicBool,
     pub(super) comparing: AtomicBool,
     pub(super) trouble: Mutex<Option<Problem>>,
     pub(super) failed_peers: Mutex<Vec<FailedPeer>>,
@@ -94,7 +94,7 @@ pub struct Snapshot {
     /// Operations that reverted a change of another program.
     pub repairs: u64,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
-    pub in_step: bool,
+    pub in_sync: bool,
     /// Whether a full pass holds two states of the kernel, the wanted one and the present one: with thousands of peers that is much memory.
     pub comparing: bool,
     /// The current problem. None while the kernel is in sync. Its parts are the first refusals.
@@ -124,7 +124,7 @@ impl Progress {
             writes: self.writes.load(Relaxed),
             failures: self.failures.load(Relaxed),
             repairs: self.repairs.load(Relaxed),
-            in_step: self.in_step.load(Relaxed),
+            in_sync: self.in_sync.load(Relaxed),
             comparing: self.comparing.load(Relaxed),
             trouble: self
                 .trouble

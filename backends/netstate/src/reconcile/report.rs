@@ -245,8 +245,8 @@ impl Report {
         self.set_problem(Some(Problem::of(error)), false);
     }
 
-    fn set_problem(&mut self, trouble: Option<Problem>, in_step: bool) {
-        self.progress.in_step.store(in_step, Relaxed);
+    fn set_problem(&mut self, trouble: Option<Problem>, in_sync: bool) {
+        self.progress.in_sync.store(in_sync, Relaxed);
         match &trouble {
             None => {
                 if self.logged.take().is_some() {

@@ -273,7 +273,7 @@ proptest! {
             // A first pass may delay deletions for a minute.
             sleep(Duration::from_secs(300)).await;
             assert_eq!(kernel.world().state, running.want());
-            assert!(running.progress.in_step.load(Relaxed));
+            assert!(running.progress.in_sync.load(Relaxed));
             let (passes, writes) = (running.progress.passes.load(Relaxed), kernel.world().writes);
             sleep(Duration::from_secs(3600)).await;
             assert_eq!((running.progress.passes.load(Relaxed), kernel.world().writes), (passes, writes));
@@ -417,7 +417,7 @@ fn lease_changes_need_no_read_of_the_kernel() {
             .send_replace(Arc::new(table((2..40).map(|peer| (peer, 7)))));
         running.wait().await;
         assert_eq!(kernel.world().state, running.want());
-        assert!(kernel.world().reads > reads && running.progress.in_step.load(Relaxed));
+        assert!(kernel.world().reads > reads && running.progress.in_sync.load(Relaxed));
         running.end().await;
     });
 }
@@ -480,7 +480,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         assert_eq!(kernel.world().state.len(), 2);
         let now = running.progress.snapshot();
         assert!(
-            now.in_step && now.trouble.is_none(),
+            now.in_sync && now.trouble.is_none(),
             "one peer does not hold the node back: {}",
             now.trouble_text()
         );
@@ -527,7 +527,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         running.wait().await;
         let now = running.progress.snapshot();
         assert!(
-            !now.in_step
+            !now.in_sync
                 && now.trouble_text().contains("10.244.3.0/24")
                 && now.failed_peers.is_empty(),
             "{now:?}"
@@ -549,14 +549,14 @@ fn a_local_cause_holds_the_node_back_even_for_one_peer() {
         sleep(Duration::from_millis(10)).await;
         let now = running.progress.snapshot();
         assert!(
-            !now.in_step
+            !now.in_sync
                 && now.trouble_text().contains("10.244.4.0/24")
                 && now.failed_peers.is_empty(),
             "{now:?}"
         );
         kernel.world().faults.clear();
         running.wait().await;
-        assert!(running.progress.snapshot().in_step);
+        assert!(running.progress.snapshot().in_sync);
         running.end().await;
     });
 }
