@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// An API server takes 300 MB, a cluster 1 GB and all processors at its start.
-static CLUSTERS: Queue = Queue::new(4);
+static CLUSTERS: Queue = Queue::new(3);
 /// Hosts with daemons and probes.
 static LABS: Queue = Queue::new(8);
 
