@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Runs every test. The end-to-end ones mostly wait, so the other tests run beside them; what these print follows. An emulated machine takes both
-# processors: it comes last. A failure of one hides none of the others.
+# Runs every test: first those that compute and measure, then the end-to-end ones, which mostly wait, and last those of the virtual machine, which takes
+# both processors. A failure of one hides none of the others.
 # Usage: suites.sh SECONDS NAME...     (for e2e/vm/test.sh)
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=$1
 shift
-logs=$(mktemp)
-trap 'rm -f "$logs"' EXIT
 export INSTA_UPDATE=no
 
 # The programs too. All of it is built at once: parts of the workspace alone have other features, and would be compiled anew.
@@ -17,19 +15,11 @@ cargo test --workspace --no-run || exit 1
 mapfile -t tests < <(cargo metadata --no-deps --format-version=1 | grep -o '{[^{}]*}' | grep '"kind":\["test"\]' | grep '"test":true' |
     sed 's/.*"name":"\([^"]*\)".*/--test=\1/' | sort -u | grep -v -- '--test=e2e$')
 [ ${#tests[@]} -gt 9 ] || { echo "cargo metadata names no tests" >&2; exit 1; }
-others() {
-    local failed=
-    cargo test --workspace --no-fail-fast --lib --bins "${tests[@]}" || failed=yes
-    cargo test --workspace --no-fail-fast --doc || failed=yes
-    [ -z "$failed" ]
-}
-others > "$logs" 2>&1 &
-beside=$!
 
 code=0
+cargo test --workspace --no-fail-fast --lib --bins "${tests[@]}" || code=1
+cargo test --workspace --no-fail-fast --doc || code=1
 # A thread for each: the lab lets as many run as the machine bears (e2e/lab/src/turn.rs).
 cargo test --workspace --no-fail-fast --test e2e -- --test-threads=512 || code=1
-wait "$beside" || code=1
-cat "$logs"
 { ./e2e/setup.sh vm && ./e2e/vm/test.sh "$seconds" "$@"; } || code=1
 exit "$code"
