@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LAST_PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks: a tenth of the time so far, within these limits. A look often starts programs, which take time from the other tests.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+const MAX_PAUSE: Duration = Duration::from_millis(300);
 /// Between two looks at what is to hold all the time.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
 
@@ -19,13 +20,11 @@ pub fn eventually(
     mut holds: impl FnMut() -> bool,
 ) -> Result<Duration> {
     let start = Instant::now();
-    let mut pause = FIRST_PAUSE;
     while !holds() {
         if start.elapsed() >= deadline {
             bail!("not within {deadline:?}: {what}");
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LAST_PAUSE);
+        pause(start);
     }
     Ok(start.elapsed())
 }
@@ -40,17 +39,19 @@ pub fn eventually_ok<T>(
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let start = Instant::now();
-    let mut pause = FIRST_PAUSE;
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
             Err(error) if start.elapsed() >= deadline => {
                 return Err(error).with_context(|| format!("not within {deadline:?}: {what}"));
             }
-            Err(_) => std::thread::sleep(pause),
+            Err(_) => pause(start),
         }
-        pause = (pause * 2).min(LAST_PAUSE);
     }
+}
+
+fn pause(start: Instant) {
+    std::thread::sleep((start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
 }
 
 /// Checks again and again, for so long, that something holds: for what must not happen, which has no event to wait for.
