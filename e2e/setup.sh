@@ -178,7 +178,7 @@ container_runtime() {
         mv "$half" "$folder"
     fi
     # A changed recipe makes new images.
-    folder=$cache/images-$(cat "$here/kubernetes/image.py" "$here/kubernetes/images.sh" "$here/kubernetes/pause.c" | cksum | cut -d' ' -f1)
+    folder=$cache/images-$(cat "$here/kubernetes/images.sh" "$here/../conf/image/mkimage.py" "$here/kubernetes/pause.c" | cksum | cut -d' ' -f1)
     [ -e "$folder/busybox.tar" ] || "$here/kubernetes/images.sh" "$cache/containerd/bin/busybox" "$folder"
     ln -sfn "$folder" "$cache/images"
 }

@@ -1,6 +1,6 @@
 //! The `alloc` backend: a lease and nothing else. Packets are carried by other means.
 
-use crate::backend::{Accepts, Backend, Error, Network, Setup};
+use crate::backend::{Backend, Error, Network, Setup};
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
@@ -9,9 +9,7 @@ use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
-use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
-use types::Subnets;
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 
@@ -64,10 +62,6 @@ impl Backend for Alloc {
         Ok(announced(underlay))
     }
 
-    fn accepts(&self) -> Accepts {
-        Arc::new(|_| Ok(()))
-    }
-
     async fn join(
         self: Box<Self>,
         own: Lease,
@@ -81,8 +75,7 @@ impl Backend for Alloc {
             ..self.setup.clone()
         };
         let plan = AllocPlan {
-            scope: setup.scope(Vec::new()),
-            own: own.subnets,
+            scope: setup.scope(own.subnets, Vec::new()),
         };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
@@ -100,16 +93,11 @@ fn announced(underlay: &Underlay) -> Announced {
 /// A plan without objects: what another backend left in the kernel with our protocol number is removed.
 struct AllocPlan {
     scope: Scope,
-    own: Subnets,
 }
 
 impl Plan for AllocPlan {
     fn scope(&self) -> &Scope {
         &self.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.own
     }
 
     fn kinds(&self) -> Kinds {

@@ -2,7 +2,6 @@
 
 pub use crate::error::Error;
 use crate::handover::Files;
-pub use crate::refusal::Refusal;
 use crate::status::NetworkHandle;
 use async_trait::async_trait;
 use netstate::names::LinkName;
@@ -13,13 +12,10 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::features::Features;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, PeerRules};
 use tokio::sync::{Notify, watch};
 use types::Subnets;
 use types::{Encapsulation, Family, Profile};
-
-/// Decides whether the backend can use a lease. Pure.
-pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Refusal> + Send + Sync>;
 
 /// The input of a backend at the start.
 #[derive(Clone, Debug)]
@@ -45,8 +41,23 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The scope of a backend with these links.
-    pub(crate) fn scope(&self, mut links: Vec<LinkName>) -> Scope {
+    /// The setup of a backend that does not run, or runs in a test.
+    pub fn of(config: NetworkConfig) -> Self {
+        Self {
+            config,
+            node_id: String::new(),
+            route_protocol: 241,
+            files: Files::default(),
+            options: Options::default(),
+            former: None,
+            left_behind: Vec::new(),
+            refuse_insecure: false,
+            features: Features::default(),
+        }
+    }
+
+    /// The scope of a backend with these subnets and links.
+    pub(crate) fn scope(&self, own: Subnets, mut links: Vec<LinkName>) -> Scope {
         let left: Vec<LinkName> = self
             .left_behind
             .iter()
@@ -63,6 +74,7 @@ impl Setup {
         Scope {
             links,
             networks: self.config.networks,
+            own,
             former: self.former,
             protocol: self.route_protocol,
             checksum_offload: false,
@@ -157,9 +169,9 @@ pub trait Backend: Send {
         None
     }
 
-    /// Whether a lease is this node's by what identifies it to the backend. Read before the lease is acquired.
-    fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
-        Arc::new(|_| false)
+    /// What identifies this node to the backend, as its own leases have it. Read before the lease is acquired. `None` if it is not known yet.
+    fn identity(&self) -> Option<String> {
+        None
     }
 
     /// Asks the running network for another identity. `None` if it cannot change it.
@@ -182,8 +194,10 @@ pub trait Backend: Send {
         false
     }
 
-    /// Whether a peer's lease can be used. Checked before it enters the table.
-    fn accepts(&self) -> Accepts;
+    /// Which leases of peers can be used. Checked before they enter the table.
+    fn rules(&self) -> Arc<dyn PeerRules> {
+        Arc::new(())
+    }
 
     /// Makes the first pass and returns the running network.
     ///
@@ -203,7 +217,7 @@ pub trait Network: Send {
     /// Keeps the kernel in sync with the inputs until `stop`. New announcements are sent to `out`.
     ///
     /// # Errors
-    /// The data plane cannot be repaired any more.
+    /// The data plane cannot be repaired.
     async fn run(
         self: Box<Self>,
         inputs: Inputs,
@@ -211,7 +225,7 @@ pub trait Network: Send {
     ) -> Result<(), Error>;
 
     /// Provides the network's status while it runs.
-    fn observer(&self) -> NetworkHandle;
+    fn observer(&self) -> Arc<dyn NetworkHandle>;
 
     /// Looks at the kernel while it runs.
     fn kernel_audit(&self) -> KernelAudit;

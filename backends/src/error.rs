@@ -37,8 +37,6 @@ pub enum Error {
         /// The device name that cannot be used.
         name: &'static str,
     },
-    /// This build has no WireGuard in user space.
-    NoUserspaceWireguard,
 }
 
 /// Why an underlay does not suit a backend.
@@ -102,7 +100,7 @@ pub enum UnderlayError {
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// It has no address of the tunnel's family any more.
+    /// It has no address of the tunnel's family.
     NoTunnelSource,
 }
 
@@ -141,7 +139,6 @@ impl Coded for Error {
             Error::NoFamily => "network-without-family",
             Error::NotAnnounced { .. } => "backend-not-announced",
             Error::DeviceName { .. } => "interface-name-invalid",
-            Error::NoUserspaceWireguard => "wireguard-userspace-missing",
         }
     }
 
@@ -177,9 +174,6 @@ impl fmt::Display for Error {
             Error::NoFamily => f.write_str("the network has no address family"),
             Error::NotAnnounced { backend } => write!(f, "{backend}: join comes after announce"),
             Error::DeviceName { name } => write!(f, "{name} is not an interface name"),
-            Error::NoUserspaceWireguard => f.write_str(
-                "this program was built without WireGuard in user space (feature wireguard)",
-            ),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Setup};
+use crate::backend::{Backend, Error, Network, Overlay, Setup};
 use crate::error::UnderlayError;
 use crate::network;
 use async_trait::async_trait;
@@ -14,7 +14,6 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
-use types::Subnets;
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 
@@ -98,10 +97,6 @@ impl Backend for HostGw {
         })
     }
 
-    fn accepts(&self) -> Accepts {
-        Arc::new(|_| Ok(()))
-    }
-
     async fn join(
         self: Box<Self>,
         own: Lease,
@@ -110,8 +105,7 @@ impl Backend for HostGw {
     ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
         let plan = HostGwPlan {
-            scope: self.setup.scope(Vec::new()),
-            own: own.subnets,
+            scope: self.setup.scope(own.subnets, Vec::new()),
         };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
@@ -128,16 +122,11 @@ fn announced(underlay: &Underlay) -> Announced {
 
 struct HostGwPlan {
     scope: Scope,
-    own: Subnets,
 }
 
 impl Plan for HostGwPlan {
     fn scope(&self) -> &Scope {
         &self.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.own
     }
 
     fn kinds(&self) -> Kinds {

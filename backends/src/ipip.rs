@@ -1,9 +1,10 @@
 //! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Backend, Error, Network, Overlay, Setup, Takes};
 use crate::config_error::{ConfigError, Fault};
 use crate::error::UnderlayError;
 use crate::network;
+use crate::refusal::Refusal;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use netstate::kernel::Facts;
@@ -19,10 +20,9 @@ use netstate::underlay::Underlay;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::json::Object;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
-use types::Subnets;
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
-use types::{Encapsulation, Family, Profile};
+use types::{Encapsulation, Family, Problem, Profile};
 
 /// The wire name.
 pub const KIND: &str = "ipip";
@@ -151,16 +151,8 @@ impl Backend for Ipip {
         Ok(announced(underlay.mtu))
     }
 
-    fn accepts(&self) -> Accepts {
-        Arc::new(
-            |lease| match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
-                (true, None) => Err(Refusal::NoAddress {
-                    family: Family::V4,
-                    backend: KIND,
-                }),
-                _ => Ok(()),
-            },
-        )
+    fn rules(&self) -> Arc<dyn PeerRules> {
+        Arc::new(Rules)
     }
 
     async fn join(
@@ -171,12 +163,26 @@ impl Backend for Ipip {
     ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
         let plan = IpipPlan {
-            scope: self.setup.scope(vec![self.device]),
-            own: own.subnets,
+            scope: self.setup.scope(own.subnets, vec![self.device]),
             device: self.device,
             direct_routing: self.direct_routing,
         };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
+    }
+}
+
+/// A lease can be used if it has an IPv4 address.
+struct Rules;
+
+impl PeerRules for Rules {
+    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
+        match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
+            (true, None) => Err(Problem::from(Refusal::NoAddress {
+                family: Family::V4,
+                backend: KIND,
+            })),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -195,7 +201,6 @@ fn announced(underlay_mtu: u32) -> Announced {
 
 struct IpipPlan {
     scope: Scope,
-    own: Subnets,
     device: LinkName,
     direct_routing: bool,
 }
@@ -203,10 +208,6 @@ struct IpipPlan {
 impl Plan for IpipPlan {
     fn scope(&self) -> &Scope {
         &self.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.own
     }
 
     fn kinds(&self) -> Kinds {
@@ -219,7 +220,7 @@ impl Plan for IpipPlan {
 
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        let Some(own) = self.own.v4() else {
+        let Some(own) = self.scope.own.v4() else {
             return state;
         };
         // The interface's address, not the public one: packets leave with it.

@@ -5,12 +5,15 @@
 pub mod alloc;
 pub mod backend;
 pub(crate) mod config_error;
+mod config_keys;
 pub mod error;
+#[cfg(test)]
+mod fixture;
 pub mod handover;
 pub mod host_gw;
 pub mod ipip;
 mod network;
-pub mod refusal;
+pub(crate) mod refusal;
 pub mod registry;
 pub(crate) mod secret_error;
 pub mod status;
@@ -19,12 +22,11 @@ mod userspace;
 pub mod vxlan;
 pub mod wireguard;
 
-pub use backend::{Accepts, Backend, Network, Overlay, Renewal, Setup, Takes};
+pub use backend::{Backend, Network, Overlay, Renewal, Setup, Takes};
 pub use error::Error;
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;
-pub use refusal::Refusal;
-pub use registry::{create, identity_of, names, profile, profiles};
+pub use registry::{create, identity_of, names, profile, profiles, rules};
 pub use status::Status;

@@ -1,18 +1,19 @@
 //! A running network: a reconciler and the engines of its devices.
 
 use crate::backend::{Error, Network, Setup};
-use crate::status::{Needs, NetworkHandle};
+use crate::status::{NetworkHandle, Status};
 use async_trait::async_trait;
-use netstate::kernel::Kernel;
-use netstate::object::Key;
+use netstate::kernel::{Facts, Kernel};
+use netstate::object::{Key, Value};
 use netstate::plan::{Announced, Plan};
+use netstate::reconcile::progress::Progress;
 use netstate::reconcile::questions::KernelAudit;
 use netstate::reconcile::{Inputs, Reconciler};
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
 use std::pin::Pin;
 use std::sync::Arc;
-use subnet_lease::LeaseTable;
+use subnet_lease::{LeaseTable, Peer};
 use tokio::sync::{Notify, watch};
 
 /// Work that a network does concurrently with its reconciler.
@@ -23,7 +24,7 @@ pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork 
 struct Running<P, K> {
     reconciler: Reconciler<P, K>,
     background: Option<BackgroundWork>,
-    observer: NetworkHandle,
+    observer: Arc<dyn NetworkHandle>,
 }
 
 /// Makes the first pass of a plan. `engines` are the counters of the kernel's devices in user space, by device.
@@ -55,9 +56,13 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     background: Option<BeginBackground>,
 ) -> Result<Box<dyn Network>, Error> {
     let plan = Arc::new(plan);
-    let needs = needs(plan.clone());
-    let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
-    let observer = NetworkHandle::of(reconciler.progress(), engines).with_needs(needs);
+    let reconciler =
+        Reconciler::join(plan.clone(), kernel, underlay, leases, setup.options).await?;
+    let observer = Arc::new(Handle {
+        plan,
+        progress: reconciler.progress(),
+        engines,
+    });
     let background = background.map(|begin| begin(reconciler.replanned()));
     Ok(Box::new(Running {
         reconciler,
@@ -66,21 +71,27 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     }))
 }
 
-/// The kernel objects of a peer: its own objects, and the node's routes to its subnet.
-fn needs<P: Plan + 'static>(plan: Arc<P>) -> Needs {
-    Arc::new(move |peer, facts| {
+/// The network, without the loop that owns its reconciler.
+struct Handle<P> {
+    plan: Arc<P>,
+    progress: Arc<Progress>,
+    engines: Vec<(String, Arc<Counters>)>,
+}
+
+impl<P: Plan> NetworkHandle for Handle<P> {
+    fn status(&self) -> Status {
+        Status::of(&self.progress, &self.engines)
+    }
+
+    /// The peer's own objects, and the node's routes to its subnet.
+    fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let leads_there =
             |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));
-        let shared = plan
-            .base(facts)
-            .0
-            .into_iter()
-            .filter(|(key, _)| leads_there(key));
-        plan.of_peer(peer, facts)
-            .into_iter()
-            .chain(shared)
-            .collect()
-    })
+        let base = self.plan.base(facts).0.into_iter();
+        let shared = base.filter(|(key, _)| leads_there(key));
+        let own = self.plan.of_peer(peer, facts).into_iter();
+        own.chain(shared).collect()
+    }
 }
 
 #[async_trait]
@@ -102,7 +113,7 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
         Ok(())
     }
 
-    fn observer(&self) -> NetworkHandle {
+    fn observer(&self) -> Arc<dyn NetworkHandle> {
         self.observer.clone()
     }
 

@@ -9,7 +9,7 @@ use types::{Coded, Family};
 
 /// Why the backend cannot use a peer's lease, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// It has no public address of the family that the backend needs.
     NoAddress {
         /// The address family that the lease lacks.

@@ -3,7 +3,8 @@
 use crate::backend::{Backend, Error, Setup};
 use crate::config_error::ConfigError;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
-use subnet_lease::LeaseAttrs;
+use std::sync::Arc;
+use subnet_lease::{LeaseAttrs, NetworkConfig, PeerRules};
 use types::{Family, Profile};
 
 struct Kind {
@@ -19,32 +20,32 @@ static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
         make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)),
-        identity: vtep,
+        identity: vxlan::identity,
     },
     Kind {
         profile: &udp::PROFILE,
         make: |setup| Ok(Box::new(udp::Udp::new(setup)?)),
-        identity: nothing,
+        identity: |_, _| None,
     },
     Kind {
         profile: &ipip::PROFILE,
         make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)),
-        identity: nothing,
+        identity: |_, _| None,
     },
     Kind {
         profile: &wireguard::PROFILE,
         make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)),
-        identity: wireguard_key,
+        identity: wireguard::identity,
     },
     Kind {
         profile: &host_gw::PROFILE,
         make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))),
-        identity: nothing,
+        identity: |_, _| None,
     },
     Kind {
         profile: &alloc::PROFILE,
         make: |setup| Ok(Box::new(alloc::Alloc::new(setup))),
-        identity: nothing,
+        identity: |_, _| None,
     },
 ];
 
@@ -100,18 +101,21 @@ pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     (kind(&attrs.backend)?.identity)(attrs, family)
 }
 
-fn nothing(_attrs: &LeaseAttrs, _: Family) -> Option<String> {
-    None
+/// The rules of the backend of a configuration. If that is invalid, they accept every lease.
+pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
+    match create(&Setup::of(config.clone())) {
+        Ok(backend) => backend.rules(),
+        Err(_) => Arc::new(NoBackend),
+    }
 }
 
-fn vtep(attrs: &LeaseAttrs, family: Family) -> Option<String> {
-    vxlan::identity(family.pick(&attrs.data, &attrs.v6_data).as_ref()?)
-}
+/// The rules where no backend can be made.
+struct NoBackend;
 
-/// A node has one key for both families.
-fn wireguard_key(attrs: &LeaseAttrs, family: Family) -> Option<String> {
-    let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
-    wireguard::key(data).map(|key| key.to_string())
+impl PeerRules for NoBackend {
+    fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
+        identity_of(attrs, family)
+    }
 }
 
 #[cfg(test)]
@@ -119,22 +123,11 @@ mod tests {
     use super::*;
     use crate::backend::Takes;
     use netstate::failure::{Failure, KernelError, Request};
-    use netstate::reconcile::Options;
     use subnet_lease::RawJson;
     use types::{Dual, Encapsulation, Family};
 
     fn setup(text: &str) -> Setup {
-        Setup {
-            config: subnet_lease::NetworkConfig::parse(text).unwrap(),
-            node_id: "n".to_owned(),
-            route_protocol: 241,
-            options: Options::default(),
-            former: Default::default(),
-            left_behind: Vec::new(),
-            refuse_insecure: false,
-            features: Default::default(),
-            files: Default::default(),
-        }
+        Setup::of(NetworkConfig::parse(text).unwrap())
     }
 
     fn takes(network: &str, backend: &str, kernel: bool) -> Takes {

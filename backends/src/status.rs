@@ -5,7 +5,6 @@ use netstate::object::{Key, Value};
 use netstate::reconcile::progress::{Progress, Snapshot};
 use packet_engine::counters::{Counters, Direction};
 use packet_engine::reason::Reason;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use subnet_lease::Peer;
@@ -55,56 +54,36 @@ pub struct Traffic {
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Returns the kernel objects that the network needs for one family of a peer.
-pub type Needs = Arc<dyn Fn(&Peer<'_>, &Facts) -> Vec<(Key, Value)> + Send + Sync>;
-
 /// Provides the status of a network, and what it needs for a peer.
-#[derive(Clone)]
-pub struct NetworkHandle {
-    status: Arc<dyn Fn() -> Status + Send + Sync>,
-    needs: Needs,
+pub trait NetworkHandle: Send + Sync {
+    /// Returns the current status of the network.
+    fn status(&self) -> Status;
+
+    /// Returns the kernel objects that the network needs for one family of a peer. Pure: nothing is read.
+    fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 
-impl NetworkHandle {
-    /// Gets the status by calling `status`.
-    pub fn new(status: impl Fn() -> Status + Send + Sync + 'static) -> Self {
-        Self {
-            status: Arc::new(status),
-            needs: Arc::new(|_, _| Vec::new()),
-        }
+/// A network in which nothing happens, for tests.
+impl NetworkHandle for Status {
+    fn status(&self) -> Status {
+        self.clone()
     }
 
-    /// The same for a network with a plan.
-    #[must_use]
-    pub(crate) fn with_needs(self, needs: Needs) -> Self {
-        Self { needs, ..self }
+    fn needs(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        Vec::new()
     }
+}
 
+impl Status {
     /// Combines a reconciler and the engines, by device.
-    pub(crate) fn of(kernel: Arc<Progress>, engines: Vec<(String, Arc<Counters>)>) -> Self {
-        Self::new(move || Status {
+    pub(crate) fn of(kernel: &Progress, engines: &[(String, Arc<Counters>)]) -> Self {
+        Self {
             kernel: kernel.snapshot(),
             engines: engines
                 .iter()
                 .map(|(device, counters)| engine(device, counters))
                 .collect(),
-        })
-    }
-
-    /// Returns the current status of the network.
-    pub fn status(&self) -> Status {
-        (self.status)()
-    }
-
-    /// The kernel objects that the network needs for one family of a peer. Pure: nothing is read.
-    pub fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
-        (self.needs)(peer, facts)
-    }
-}
-
-impl fmt::Debug for NetworkHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.status().fmt(f)
+        }
     }
 }
 
@@ -149,8 +128,7 @@ mod tests {
         counters.sent.packets.store(7, Relaxed);
         counters.received.dropped_many(Reason::Spoofed, 3);
         *counters.mode.lock().unwrap() = "plain".to_owned();
-        let status =
-            NetworkHandle::of(Arc::default(), vec![("flannel0".to_owned(), counters)]).status();
+        let status = Status::of(&Progress::default(), &[("flannel0".to_owned(), counters)]);
         let received = Traffic {
             dropped: vec![("spoofed", 3)],
             ..Traffic::default()

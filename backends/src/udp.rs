@@ -2,9 +2,10 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Backend, Error, Network, Overlay, Setup, Takes};
 use crate::error::UnderlayError;
 use crate::network;
+use crate::refusal::Refusal;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::Config;
@@ -26,10 +27,9 @@ use packet_engine::framing::Framing;
 use packet_engine::table::TableSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable};
-use types::Subnets;
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
 use types::profile::{Device, Keys, Overhead};
-use types::{Encapsulation, Family, Profile};
+use types::{Encapsulation, Family, Problem, Profile};
 
 /// The name in the configuration; on the wire it is empty.
 pub const KIND: &str = "udp";
@@ -148,15 +148,8 @@ impl Backend for Udp {
         true
     }
 
-    fn accepts(&self) -> Accepts {
-        let family = self.outer();
-        Arc::new(move |lease| match lease.attrs.public_for(family) {
-            Some(_) => Ok(()),
-            None => Err(Refusal::NoAddress {
-                family,
-                backend: KIND,
-            }),
-        })
+    fn rules(&self) -> Arc<dyn PeerRules> {
+        Arc::new(Rules(self.outer()))
     }
 
     async fn join(
@@ -170,8 +163,7 @@ impl Backend for Udp {
         };
         let kernel = NetlinkKernel::open()?;
         let plan = UdpPlan {
-            scope: self.setup.scope(vec![device]),
-            own: own.subnets,
+            scope: self.setup.scope(own.subnets, vec![device]),
             config: self.config.clone(),
             device,
             outer: self.outer(),
@@ -188,6 +180,22 @@ impl Backend for Udp {
         kernel.engine(device, config, plan.outer, plan.settings(underlay.mtu));
         let engines = kernel.counters();
         network::join(plan, kernel, engines, underlay, leases, &self.setup).await
+    }
+}
+
+/// A lease can be used if it has an address of the family of the datagrams.
+struct Rules(Family);
+
+impl PeerRules for Rules {
+    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
+        let Self(family) = *self;
+        match lease.attrs.public_for(family) {
+            Some(_) => Ok(()),
+            None => Err(Problem::from(Refusal::NoAddress {
+                family,
+                backend: KIND,
+            })),
+        }
     }
 }
 
@@ -210,7 +218,6 @@ fn device_mtu(underlay: u32, outer: Family) -> u32 {
 /// The plan of udp: kernel objects and forwarding.
 struct UdpPlan {
     scope: Scope,
-    own: Subnets,
     config: Config,
     device: LinkName,
     outer: Family,
@@ -220,7 +227,7 @@ impl UdpPlan {
     fn settings(&self, underlay_mtu: u32) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),
-            own: networks(&self.own),
+            own: networks(&self.scope.own),
             checks: self.config.checks,
             mtu: u16::try_from(device_mtu(underlay_mtu, self.outer)).unwrap_or(u16::MAX),
             routed: true,
@@ -233,10 +240,6 @@ impl UdpPlan {
 impl Plan for UdpPlan {
     fn scope(&self) -> &Scope {
         &self.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.own
     }
 
     fn kinds(&self) -> Kinds {
@@ -254,7 +257,7 @@ impl Plan for UdpPlan {
             checksum_offload: None,
         };
         state.set(Key::Link(self.device), Value::Link(Box::new(link)));
-        for own in self.own.nets() {
+        for own in self.scope.own.nets() {
             state.set(
                 Key::Address(self.device, IpNet::from(own.network())),
                 Value::Address,

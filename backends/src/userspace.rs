@@ -1,7 +1,6 @@
 //! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing ones and
 //! deletes those of another kind. The work on files and threads is done here.
 
-pub(crate) mod checks;
 pub(crate) mod wireguard;
 
 use crate::error::UnderlayError;
@@ -297,7 +296,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
                 device.settings,
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));
-            // Before now, packets waiting in the device and the sockets would not have found a peer.
+            // Reading starts only after the peers are set: packets that wait in the device and the sockets would find no peer.
             let Some(address) = device
                 .address
                 .filter(|_| std::mem::take(&mut device.awaits_table))

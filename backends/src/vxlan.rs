@@ -2,9 +2,10 @@
 
 mod config;
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Setup, Takes};
+use crate::backend::{Backend, Error, Network, Overlay, Setup, Takes};
 use crate::error::UnderlayError;
 use crate::network;
+use crate::refusal::Refusal;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::{Config, Mode};
@@ -30,10 +31,10 @@ use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Subnets};
-use types::{Encapsulation, Family, Profile};
+use types::{Encapsulation, Family, Problem, Profile};
 
 /// The wire name.
 pub const KIND: &str = "vxlan";
@@ -162,11 +163,10 @@ impl Vxlan {
             .collect();
         let scope = Scope {
             checksum_offload: self.config.checksum_offload.is_some(),
-            ..self.setup.scope(links)
+            ..self.setup.scope(own, links)
         };
         Ok(VxlanPlan {
             scope,
-            own,
             config: self.config.clone(),
             port: self.port(),
             macs,
@@ -288,9 +288,8 @@ impl Backend for Vxlan {
         self.userspace
     }
 
-    fn accepts(&self) -> Accepts {
-        let networks = self.setup.config.networks;
-        Arc::new(move |lease| accepted(lease, &networks))
+    fn rules(&self) -> Arc<dyn PeerRules> {
+        Arc::new(Rules(self.setup.config.networks))
     }
 
     async fn join(
@@ -375,7 +374,8 @@ fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
 }
 
 /// The part of the data that must be unique: the MAC, in one spelling.
-pub(crate) fn identity(data: &RawJson) -> Option<String> {
+pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+    let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     // The usual spelling, parsed quickly: every change checks ten thousand of them.
     const MAC: &str = "\"VtepMAC\":\"";
     if let Some(at) = data.as_str().find(MAC)
@@ -397,32 +397,41 @@ pub(crate) fn identity(data: &RawJson) -> Option<String> {
     )
 }
 
-/// A lease can be used if its data for our families can be parsed, and if it has data for at least one.
-fn accepted(lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
-    if lease.attrs.backend != KIND {
-        return Ok(());
+/// A lease can be used if its data for the families of these networks can be parsed, and if it has data for at least one.
+struct Rules(Subnets);
+
+impl PeerRules for Rules {
+    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
+        if lease.attrs.backend != KIND {
+            return Ok(());
+        }
+        let Self(networks) = self;
+        let v4 = networks
+            .v4()
+            .and(lease.subnets.v4())
+            .and(lease.attrs.data.as_ref());
+        let v6 = networks
+            .v6()
+            .and(lease.subnets.v6())
+            .and(lease.attrs.v6_data.as_ref());
+        let mut usable = false;
+        for data in [v4, v6]
+            .into_iter()
+            .flatten()
+            .filter(|data| data.as_str() != "null")
+        {
+            mac_in(data)?;
+            usable = true;
+        }
+        if usable {
+            Ok(())
+        } else {
+            Err(Problem::from(Refusal::Absent { key: VTEP_MAC }))
+        }
     }
-    let v4 = networks
-        .v4()
-        .and(lease.subnets.v4())
-        .and(lease.attrs.data.as_ref());
-    let v6 = networks
-        .v6()
-        .and(lease.subnets.v6())
-        .and(lease.attrs.v6_data.as_ref());
-    let mut usable = false;
-    for data in [v4, v6]
-        .into_iter()
-        .flatten()
-        .filter(|data| data.as_str() != "null")
-    {
-        mac_in(data)?;
-        usable = true;
-    }
-    if usable {
-        Ok(())
-    } else {
-        Err(Refusal::Absent { key: VTEP_MAC })
+
+    fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
+        identity(attrs, family)
     }
 }
 
@@ -447,7 +456,6 @@ fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
 
 struct VxlanPlan {
     scope: Scope,
-    own: Subnets,
     config: Config,
     port: u16,
     macs: Dual<Mac, Mac>,
@@ -459,7 +467,7 @@ impl VxlanPlan {
     fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),
-            own: networks(&self.own),
+            own: networks(&self.scope.own),
             checks: self.config.checks,
             mtu: u16::try_from(self.config.device_mtu(underlay_mtu, family)).unwrap_or(u16::MAX),
             // The tunnel is a link, like the kernel's.
@@ -516,10 +524,6 @@ impl Plan for VxlanPlan {
         &self.scope
     }
 
-    fn own(&self) -> &Subnets {
-        &self.own
-    }
-
     fn kinds(&self) -> Kinds {
         Kinds::Only(KIND)
     }
@@ -530,7 +534,7 @@ impl Plan for VxlanPlan {
 
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        for own in self.own.nets() {
+        for own in self.scope.own.nets() {
             self.device(own, facts, &mut state);
         }
         state
@@ -605,7 +609,7 @@ impl Plan for VxlanPlan {
                 peers: reached.collect(),
             }
         };
-        self.own.nets().map(family).collect()
+        self.scope.own.nets().map(family).collect()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

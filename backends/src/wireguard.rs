@@ -7,10 +7,11 @@ mod secrets;
 mod tests;
 mod userspace;
 
-use crate::backend::{Accepts, Backend, Error, Network, Overlay, Refusal, Renewal, Setup, Takes};
+use crate::backend::{Backend, Error, Network, Overlay, Renewal, Setup, Takes};
 use crate::config_error::ConfigError;
 use crate::error::UnderlayError;
 use crate::network;
+use crate::refusal::Refusal;
 pub use crate::secret_error::PRESHARED_VARIABLE;
 pub use crate::secret_error::{Exposed, FileError, SecretError, SecretKind};
 use async_trait::async_trait;
@@ -32,10 +33,10 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::json::{JsonFault, Object};
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, RawJson};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
 use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
-use types::{Dual, Encapsulation, Family, Profile};
+use types::{Dual, Encapsulation, Family, Problem, Profile};
 
 /// The wire name.
 pub const KIND: &str = "wireguard";
@@ -190,15 +191,11 @@ impl Backend for Wireguard {
         }
     }
 
-    fn is_own(&self) -> Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync> {
-        let path = self.files.key.clone();
-        let own = keys::read(&path, self.files.key_links)
-            .ok()
-            .and_then(|content| match content {
-                keys::Content::Key(key) => Some(key.public()),
-                keys::Content::Garbled | keys::Content::Missing => None,
-            });
-        Arc::new(move |attrs| own.is_some() && identity(attrs) == own)
+    fn identity(&self) -> Option<String> {
+        match keys::read(&self.files.key, self.files.key_links).ok()? {
+            keys::Content::Key(key) => Some(key.public().to_string()),
+            keys::Content::Garbled | keys::Content::Missing => None,
+        }
     }
 
     fn renewal(&self) -> Option<Renewal> {
@@ -238,9 +235,11 @@ impl Backend for Wireguard {
         self.userspace
     }
 
-    fn accepts(&self) -> Accepts {
-        let (config, networks) = (self.config.clone(), self.setup.config.networks);
-        Arc::new(move |lease| accepted(&config, lease, &networks))
+    fn rules(&self) -> Arc<dyn PeerRules> {
+        Arc::new(Rules {
+            config: self.config.clone(),
+            networks: self.setup.config.networks,
+        })
     }
 
     async fn join(
@@ -259,19 +258,18 @@ impl Backend for Wireguard {
             .secrets
             .clone()
             .ok_or(Error::NotAnnounced { backend: KIND })?;
-        let scope = self.setup.scope(self.config.devices());
+        let scope = self.setup.scope(own.subnets, self.config.devices());
         let kernel = NetlinkKernel::open()?;
+        let plan = WireguardPlan {
+            scope,
+            config: self.config,
+            secrets: secrets.clone(),
+        };
+        let background = background(secrets, self.files, self.renewal);
         if self.userspace {
             let kernel =
-                userspace::kernel(kernel, &self.config, &self.setup, &own.subnets, underlay)?;
+                userspace::kernel(kernel, &plan.config, &self.setup, &plan.scope.own, underlay);
             let engines = kernel.counters();
-            let plan = WireguardPlan {
-                scope,
-                own: own.subnets,
-                config: self.config,
-                secrets: secrets.clone(),
-            };
-            let background = background(secrets, self.files, self.renewal);
             return network::join_with_background(
                 plan,
                 kernel,
@@ -283,13 +281,6 @@ impl Backend for Wireguard {
             )
             .await;
         }
-        let plan = WireguardPlan {
-            scope,
-            own: own.subnets,
-            config: self.config,
-            secrets: secrets.clone(),
-        };
-        let background = background(secrets, self.files, self.renewal);
         network::join_with_background(
             plan,
             kernel,
@@ -383,23 +374,29 @@ impl PeerData {
     }
 }
 
-/// The key in the data of a lease, whatever it is worth.
-pub(crate) fn key(data: &RawJson) -> Option<PublicKey> {
-    PublicKey::parse(
-        &Object::parse(data.as_str())
-            .ok()?
-            .read::<String>("PublicKey")
-            .ok()
-            .flatten()?,
-    )
+/// The part of the data that must be unique: the key, whatever it is worth. A node has one for both families.
+pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
+    let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
+    let text = Object::parse(data.as_str())
+        .ok()?
+        .read::<String>(PUBLIC_KEY);
+    PublicKey::parse(&text.ok().flatten()?).map(|key| key.to_string())
 }
 
-/// The key that a lease's node has, of whichever family.
-pub(crate) fn identity(attrs: &LeaseAttrs) -> Option<PublicKey> {
-    [&attrs.data, &attrs.v6_data]
-        .into_iter()
-        .flatten()
-        .find_map(key)
+/// The rules of a network for the leases of its peers.
+struct Rules {
+    config: Config,
+    networks: Subnets,
+}
+
+impl PeerRules for Rules {
+    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
+        accepted(&self.config, lease, &self.networks).map_err(Problem::from)
+    }
+
+    fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
+        identity(attrs, family)
+    }
 }
 
 /// A lease can be used if it names a key for each of its families, or for all, and an address of the family that carries packets to it.
@@ -430,7 +427,6 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
 
 struct WireguardPlan {
     scope: Scope,
-    own: Subnets,
     config: Config,
     secrets: Arc<Secrets>,
 }
@@ -438,10 +434,6 @@ struct WireguardPlan {
 impl Plan for WireguardPlan {
     fn scope(&self) -> &Scope {
         &self.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.own
     }
 
     fn kinds(&self) -> Kinds {
@@ -454,7 +446,7 @@ impl Plan for WireguardPlan {
 
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        for own in self.own.nets() {
+        for own in self.scope.own.nets() {
             let family = Family::from(own);
             let device = self.config.device(family);
             let link = LinkSpec {

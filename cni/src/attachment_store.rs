@@ -15,13 +15,13 @@
 use crate::attachment::Attachment;
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fchmod, fstatat};
+use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The interface whose file Go flannel's plugin would find.
@@ -144,17 +144,14 @@ impl AttachmentStore {
             }
             Err(errno) => return Err(errno.into()),
         };
-        let found = file.metadata()?;
-        if !found.is_file() {
+        if !file.metadata()?.is_file() {
             return Err(irregular("it is not a regular file"));
         }
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text)?;
-        // Earlier versions took the owner's right to write from the file of an unfinished ADD instead of marking it.
-        let is_read_only = found.permissions().mode() & Mode::S_IWUSR.bits() == 0;
         Ok(Some(Saved {
             text,
-            progress: if is_read_only || self.is_marked(name)? {
+            progress: if self.is_marked(name)? {
                 Progress::Begun
             } else {
                 Progress::Done
@@ -259,18 +256,14 @@ impl AttachmentStore {
         // What a killed plugin left, or a trap.
         self.unlink(&temporary)?;
         let mut file = File::from(self.create_new(&temporary)?);
-        let written = file
-            .write_all(text.as_bytes())
-            // Whatever the umask is, the file must not look like an earlier version's unfinished one.
-            .and_then(|()| Ok(fchmod(&file, PRIVATE)?))
-            .and_then(|()| {
-                Ok(renameat(
-                    &self.folder,
-                    temporary.as_str(),
-                    &self.folder,
-                    name,
-                )?)
-            });
+        let written = file.write_all(text.as_bytes()).and_then(|()| {
+            Ok(renameat(
+                &self.folder,
+                temporary.as_str(),
+                &self.folder,
+                name,
+            )?)
+        });
         if written.is_err() {
             // The first error is the one to report.
             let _ = self.unlink(&temporary);
@@ -321,7 +314,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn attachment(container: &str, interface: &str) -> Attachment {
         Attachment {
@@ -386,7 +379,7 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
-    /// The states of the earlier version, of Go flannel's plugin, and of kills.
+    /// The states of Go flannel's plugin, and of kills.
     #[test]
     fn progress_is_read_from_every_state_on_disk() {
         let root = tempfile::tempdir().unwrap();
@@ -407,9 +400,6 @@ mod tests {
         assert_eq!(progress(), Some(Progress::Begun));
         attachment_store.finish("c0ffee").unwrap();
         assert_eq!(progress(), Some(Progress::Done));
-        // The earlier version's unfinished ADD: its bits are read, and not written again.
-        fs::set_permissions(path("c0ffee"), fs::Permissions::from_mode(0o400)).unwrap();
-        assert_eq!(progress(), Some(Progress::Begun));
         attachment_store
             .write("c0ffee", "{}", Progress::Begun)
             .unwrap();

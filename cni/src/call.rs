@@ -5,45 +5,61 @@ use crate::conf::Conf;
 use crate::error::{CniError, INVALID_CONFIG, INVALID_ENVIRONMENT};
 use std::ffi::OsString;
 
-/// The verb of a call, from `CNI_COMMAND`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+/// Declares the verbs and their names, so that every verb can be parsed.
+macro_rules! verbs {
+    ($($(#[$doc:meta])* $verb:ident = $name:literal,)*) => {
+        /// The verb of a call, from `CNI_COMMAND`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Verb {
+            $($(#[$doc])* $verb,)*
+        }
+
+        impl Verb {
+            /// Returns the name in `CNI_COMMAND`.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Verb::$verb => $name,)*
+                }
+            }
+
+            fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($name => Some(Verb::$verb),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+verbs! {
     /// Adds an interface to a container.
-    Add,
+    Add = "ADD",
     /// Removes an interface from a container.
-    Del,
+    Del = "DEL",
     /// Compares an interface with the result of ADD.
-    Check,
+    Check = "CHECK",
     /// Removes the files, addresses and interfaces of attachments that are not valid any more.
-    Gc,
+    Gc = "GC",
     /// Reports whether ADD would work.
-    Status,
+    Status = "STATUS",
 }
 
 impl Verb {
-    /// Returns the name in `CNI_COMMAND`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Verb::Add => "ADD",
-            Verb::Del => "DEL",
-            Verb::Check => "CHECK",
-            Verb::Gc => "GC",
-            Verb::Status => "STATUS",
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status]
-            .into_iter()
-            .find(|verb| verb.as_str() == text)
-    }
-
     /// The variables that the verb needs, in addition to `CNI_COMMAND`.
     const fn required(self) -> &'static [&'static str] {
         match self {
             Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
             Verb::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
             Verb::Gc | Verb::Status => &["CNI_PATH"],
+        }
+    }
+
+    /// Returns whether a call is about one interface of one container.
+    const fn has_attachment(self) -> bool {
+        match self {
+            Verb::Add | Verb::Del | Verb::Check => true,
+            Verb::Gc | Verb::Status => false,
         }
     }
 }
@@ -98,7 +114,7 @@ impl Call {
             container: text("CNI_CONTAINERID"),
             interface: text("CNI_IFNAME"),
         };
-        if matches!(verb, Verb::Add | Verb::Del | Verb::Check) {
+        if verb.has_attachment() {
             valid_container(&attachment.container)?;
             valid_interface(&attachment.interface)?;
         }

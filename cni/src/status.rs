@@ -64,11 +64,7 @@ fn obstacle_in(
 ) -> Option<String> {
     let status: Value = serde_json::from_slice(text).unwrap_or_default();
     let Some(pods) = status.get("pods") else {
-        // A daemon of an earlier version reports its own readiness only.
-        return match judge(path, text, alive) {
-            Daemon::NotReady(why) => Some(why),
-            Daemon::Unknown | Daemon::Ready => None,
-        };
+        return Some(format!("{} has no \"pods\"", path.display()));
     };
     let known = reasons(pods);
     if !known.is_empty() {
@@ -220,7 +216,7 @@ mod tests {
     /// A name, the text of the status file, whether the daemon runs, and a part of the obstacle.
     type Case = (&'static str, String, bool, Option<&'static str>);
 
-    fn cases() -> [Case; 12] {
+    fn cases() -> [Case; 9] {
         let rules = r#"{"condition":"rules","reason":"no iptables"}"#;
         let status = |ready: bool, pods: &str| {
             format!(
@@ -274,20 +270,7 @@ mod tests {
                 false,
                 Some("flanneld is not running"),
             ),
-            ("an earlier daemon", status(true, ""), true, None),
-            (
-                "an earlier daemon that is not ready",
-                status(false, ""),
-                true,
-                Some("store: away"),
-            ),
-            (
-                "an earlier daemon that ended",
-                status(true, ""),
-                false,
-                Some("not running"),
-            ),
-            ("half a file", "{".to_owned(), true, Some("no \"ready\"")),
+            ("half a file", "{".to_owned(), true, Some("no \"pods\"")),
         ]
     }
 

@@ -20,13 +20,15 @@ use crate::{netns, version};
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {
-        Verb::Add | Verb::Del => version::supported(version)?,
+        Verb::Add | Verb::Del => {
+            version::supported(version)?;
+            if !call.netns_override {
+                netns::foreign(&call.netns)?;
+            }
+        }
         Verb::Check => version::allows(version, "CHECK", "0.4.0")?,
         Verb::Gc => version::allows(version, "GC", "1.1.0")?,
         Verb::Status => version::allows(version, "STATUS", "1.1.0")?,
-    }
-    if matches!(call.verb, Verb::Add | Verb::Del) && !call.netns_override {
-        netns::foreign(&call.netns)?;
     }
     match call.verb {
         Verb::Add => add::add(call, context),

@@ -3,12 +3,17 @@
 set -euo pipefail
 busybox=$1 out=$2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+arch=$(dpkg --print-architecture)
 mkdir -p "$out"
 half=$(mktemp -d "$out.XXXXXX")
 trap 'rm -rf "$half"' EXIT
-gcc -Os -static -s -o "$half/pause" "$here/pause.c"
-python3 "$here/image.py" "$half/pause.tar" localhost/pause:1 '["/pause"]' "$half/pause=/pause"
-links=()
-for name in sh sleep cat echo nc httpd ping ping6 ip wget; do links+=("->busybox=/bin/$name"); done
-python3 "$here/image.py" "$half/busybox.tar" localhost/busybox:1 '["/bin/sh"]' "$busybox=/bin/busybox" "${links[@]}"
+image() { # NAME ENTRYPOINT: of the folder with this name
+    python3 "$here/../../conf/image/mkimage.py" --out "$half/$1.tar" --ref "localhost/$1:1" --arch "$arch" --level 1 --entrypoint "$2" "$half/$1" >/dev/null
+}
+mkdir "$half/pause"
+gcc -Os -static -s -o "$half/pause/pause" "$here/pause.c"
+image pause /pause
+install -D "$busybox" "$half/busybox/bin/busybox"
+for name in sh sleep cat echo nc httpd ping ping6 ip wget; do ln -s busybox "$half/busybox/bin/$name"; done
+image busybox /bin/sh
 mv "$half"/*.tar "$out/"

@@ -294,7 +294,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
             }
         }
         if !tunnel {
-            ping_only::answer_by_ping_alone(&ours, second, &[first, third])?;
+            ping_only::answer_by_ping_alone(&ours, &[first, third])?;
         }
         let subnet = leaving
             .subnet_env()?

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Flanneld, FlanneldOptions, Lab, Pod, Store};
+use lab::{Flanneld, FlanneldOptions, Lab, Pod, Store, env_number};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
@@ -22,13 +22,6 @@ const STOP: Duration = Duration::from_secs(20);
 const GROWTH: u64 = 2048;
 /// Files that are open for a moment: the lease's when it is refreshed, and those of programs that list rules.
 const TRANSIENT: usize = 16;
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(otherwise)
-}
 
 /// Resident memory in KiB, and open files.
 fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
@@ -147,8 +140,8 @@ fn soak(backend: &Value) -> Result<()> {
             .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
             .collect::<Result<Vec<_>>>()?;
         let (time, rate) = (
-            number("FLANNEL_TEST_SOAK", 6),
-            number("FLANNEL_TEST_RATE", 5000),
+            env_number("FLANNEL_TEST_SOAK", 6),
+            env_number("FLANNEL_TEST_RATE", 5000),
         );
         let mut first = Vec::new();
         let passed = stream(

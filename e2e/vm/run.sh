@@ -40,7 +40,7 @@ case $("$daemon" --help 2>&1) in
     *) "$daemon" --socket-path="$scratch/files" -o source=/ -o sandbox=chroot -o cache=always -f >"$scratch/files.log" 2>&1 & ;;
 esac
 files=$!
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     [ ! -S "$scratch/files" ] || break
     sleep 0.1
 done
@@ -48,11 +48,11 @@ done
 
 memory=${FLANNEL_VM_MEMORY:-2048}
 # Nested virtualization is rare, and some machines have /dev/kvm and run no guest: the first use tries it. Emulation works everywhere; with
-# two processors, threads run beside each other.
+# two processors, threads run in parallel.
 accelerator=${FLANNEL_VM_ACCELERATOR:-}
 if [ -z "$accelerator" ]; then
     [ -e "$vm/accelerator" ] || {
-        if [ -w /dev/kvm ] && FLANNEL_VM_ACCELERATOR=kvm "${BASH_SOURCE[0]}" 15 true >/dev/null 2>&1; then echo kvm; else echo tcg; fi > "$vm/accelerator.$$"
+        if [ -w /dev/kvm ] && FLANNEL_VM_ACCELERATOR=kvm "${BASH_SOURCE[0]}" 60 true >/dev/null 2>&1; then echo kvm; else echo tcg; fi > "$vm/accelerator.$$"
         mv "$vm/accelerator.$$" "$vm/accelerator"
     }
     accelerator=$(cat "$vm/accelerator")

@@ -17,10 +17,10 @@ done
 seconds=$1
 shift
 # All of the workspace, as `make test` builds it: for one test alone cargo chooses other features, and compiles anew. The programs come in
-# any order: the one of the tests is told by its kind.
+# any order: the kind marks that of the tests.
 program=$(cargo test --workspace ${FLANNEL_VM_TEST:+--test "$FLANNEL_VM_TEST"} --no-run --message-format=json 2>/dev/null | sed -n '/"kind":\["test"\]/s/.*"executable":"\([^"]*\/'"${FLANNEL_VM_TEST:-e2e}"'-[^"]*\)".*/\1/p' | tail -n 1) || program=
 [ -x "$program" ] || { echo "the end-to-end tests are not built" >&2; exit 1; }
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo -E)
-# Two processors that are emulated: tests beside each other would take each other's time.
+# Two processors that are emulated: more tests at once would take each other's time.
 "${sudo[@]}" "$here/run.sh" "$seconds" "$program" --include-ignored --test-threads=2 "$@"

@@ -9,6 +9,7 @@ use doctor::Report;
 use node_api::routes::{self, Routes};
 use node_api::{Node, Probe};
 use run_dir::{api_socket, instance, status_file};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use terminal::rights;
 use types::Coded;
@@ -156,8 +157,7 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
         node_api::NODE.to_owned()
     };
     let answer = get(subnet_file, &path, &target, TIMEOUT)?;
-    let named = |node: &Node| node.schema.clone();
-    document(&answer, node_api::SCHEMA, named).map_err(|what| AskError::BadAnswer { path, what })
+    document(&answer, node_api::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
 /// Reads the report of the daemon's doctor.
@@ -167,9 +167,7 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
 pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
-    let named = |report: &Report| report.schema.clone();
-    document(&answer, doctor::finding::SCHEMA, named)
-        .map_err(|what| AskError::BadAnswer { path, what })
+    document(&answer, doctor::finding::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
 /// Reads the comparison of the desired with the actual kernel state.
@@ -180,8 +178,7 @@ pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
     refused(&answer)?;
-    let named = |routes: &Routes| routes.schema.clone();
-    document(&answer, routes::SCHEMA, named).map_err(|what| AskError::BadAnswer { path, what })
+    document(&answer, routes::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
 /// Has the daemon probe a peer or a pod.
@@ -199,8 +196,7 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
         PROBE_TIMEOUT,
     )?;
     refused(&answer)?;
-    let named = |probe: &Probe| probe.schema.clone();
-    document(&answer, node_api::PROBE, named).map_err(|what| AskError::BadAnswer { path, what })
+    document(&answer, node_api::PROBE).map_err(|what| AskError::BadAnswer { path, what })
 }
 
 /// Reads the body of the daemon's answer to a request, whatever its code is.
@@ -332,11 +328,11 @@ fn code(head: &str) -> &str {
 }
 
 /// Decodes the document in an answer and checks its schema.
-fn document<T: DeserializeOwned>(
-    answer: &[u8],
-    schema: &str,
-    named: impl FnOnce(&T) -> String,
-) -> Result<T, BadAnswer> {
+fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAnswer> {
+    #[derive(Deserialize)]
+    struct Named {
+        schema: String,
+    }
     let (head, body) = split(answer)?;
     let code = code(&head);
     if code != "200" {
@@ -350,16 +346,15 @@ fn document<T: DeserializeOwned>(
             line,
         });
     }
-    let document: T = serde_json::from_slice(body).map_err(BadAnswer::NoDocument)?;
-    let theirs = named(&document);
-    if theirs == schema {
-        Ok(document)
-    } else {
-        Err(BadAnswer::Schema {
+    // The schema first: a document of another one may lack our fields.
+    let Named { schema: theirs } = serde_json::from_slice(body).map_err(BadAnswer::NoDocument)?;
+    if theirs != schema {
+        return Err(BadAnswer::Schema {
             theirs,
             ours: schema.to_owned(),
-        })
+        });
     }
+    serde_json::from_slice(body).map_err(BadAnswer::NoDocument)
 }
 
 #[cfg(test)]
@@ -367,7 +362,7 @@ mod tests {
     use super::*;
 
     fn read(answer: &[u8]) -> Result<Node, BadAnswer> {
-        document(answer, node_api::SCHEMA, |node: &Node| node.schema.clone())
+        document(answer, node_api::SCHEMA)
     }
 
     fn good() -> String {

@@ -14,13 +14,16 @@ pub(crate) fn plain(text: impl Into<String>) -> Cell {
 
 /// Renders a table with a line of headings. A row may have one cell more than there are headings, for a note.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
+    let shown = |(column, (text, style)): (usize, &Cell)| {
+        let text = match headings.get(column) {
+            Some(_) => printable::value(text),
+            None => printable::line(text),
+        };
+        (text.into_owned(), *style)
+    };
     let rows: Vec<Vec<Cell>> = rows
         .iter()
-        .map(|row| {
-            row.iter()
-                .map(|(text, style)| (printable::value(text).into_owned(), *style))
-                .collect()
-        })
+        .map(|row| row.iter().enumerate().map(shown).collect())
         .collect();
     let longest = |column: usize| {
         rows.iter()

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Form::Json => form::print(&report)?,
         Form::Text => {
             let screen = Screen::open();
-            screen.say(show::text(&report, args.all, screen));
+            screen.print(show::text(&report, args.all, screen));
         }
     }
     let broken = report

@@ -1,9 +1,15 @@
 //! The option `-o`: text for people or JSON for programs.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde::Serialize;
 
 use terminal::out;
+use terminal::screen::Screen;
+
+/// The pause between two rounds of `--watch`.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -22,4 +28,33 @@ pub(crate) enum Form {
 pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     out::document(&serde_json::to_string_pretty(document)?);
     Ok(())
+}
+
+/// Prints a document once, or with `--watch` until standard output is closed. Returns the last one.
+///
+/// # Errors
+/// The document cannot be read, or not be written as JSON.
+pub(crate) fn watched<D: Serialize>(
+    watch: bool,
+    form: Form,
+    read: impl Fn() -> Result<D>,
+    text: impl Fn(&D, Screen) -> String,
+) -> Result<D> {
+    let screen = Screen::open();
+    loop {
+        let document = read()?;
+        match form {
+            Form::Json => print(&document)?,
+            Form::Text => {
+                if watch && screen.is_terminal() {
+                    out::clear();
+                }
+                screen.print(text(&document, screen));
+            }
+        }
+        if !watch || out::is_closed() {
+            return Ok(document);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
 }

@@ -18,9 +18,9 @@ pub(crate) fn run() -> Result<()> {
     // The program, and the name of the subcommand.
     let options: Vec<OsString> = std::env::args_os().skip(2).collect();
     let own = std::env::current_exe().context("finding flannelctl's folder")?;
-    let beside = own.with_file_name(PROGRAM);
-    let program = if beside.is_file() {
-        beside
+    let sibling = own.with_file_name(PROGRAM);
+    let program = if sibling.is_file() {
+        sibling
     } else {
         PathBuf::from(PROGRAM)
     };

@@ -1,7 +1,6 @@
 //! `flannelctl leases`: the leases in the store, their holders, and notes on problems.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,6 +14,7 @@ use subnet_lease::protocol::view::Item;
 use subnet_lease::{LeaseTable, NetworkConfig};
 use types::printable;
 
+use crate::columns::{self, Cell, plain};
 use crate::form::{self, Form};
 use crate::store;
 use subnet_lease::manager::Liveness;
@@ -73,10 +73,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         let screen = Screen::open();
         if keys.items.is_empty() && keys.malformed.is_empty() {
-            screen.say(format!("no leases in {}", printable::line(&store.place())));
+            screen.print(format!("no leases in {}", printable::line(&store.place())));
             return Ok(());
         }
-        screen.say(table(&rows(&keys, &signs, &notes), screen));
+        screen.print(table(&rows(&keys, &signs, &notes), screen));
         if signs.is_empty() && store.asks_a_server() {
             out::note("--long shows when each holder was last seen");
         }
@@ -185,32 +185,13 @@ fn share_identity(one: &Item, other: &Item) -> bool {
 
 /// Leases that admission refuses on every node, except for reasons that have a note of their own.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
-    let setup = backends::Setup {
-        config: config.clone(),
-        node_id: String::new(),
-        route_protocol: 0,
-        files: backends::handover::Files::default(),
-        options: Default::default(),
-        former: Default::default(),
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-    };
-    let accepts = backends::create(&setup)
-        .ok()
-        .map(|backend| backend.accepts());
     let terms = Terms {
         config: config.clone(),
         own: None,
         local: Vec::new(),
         underlay: Vec::new(),
         links: None,
-        accepts: Arc::new(move |lease| {
-            accepts.as_ref().map_or(Ok(()), |accepts| {
-                accepts(lease).map_err(types::Problem::from)
-            })
-        }),
-        identity: Arc::new(backends::identity_of),
+        rules: backends::rules(config),
     };
     let raw = LeaseTable::of(items.iter().filter_map(Item::lease), BTreeSet::new());
     let mut refused = admitted(&raw, &LeaseTable::default(), &terms).1;
@@ -336,49 +317,26 @@ fn rows(
     keys.items.iter().map(lease).chain(malformed).collect()
 }
 
-/// Columns as wide as their contents; empty columns are left out. Cells contain only plain text.
+/// Renders the table without its empty columns.
 fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
-    let shown = |cells: &[String; 6]| {
+    const HEADINGS: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
+    let (columns, headings): (Vec<usize>, Vec<&str>) = (0_usize..)
+        .zip(HEADINGS)
+        .filter(|(column, _)| {
+            rows.iter()
+                .filter_map(|(cells, _)| cells.get(*column))
+                .any(|cell| !cell.is_empty())
+        })
+        .unzip();
+    let row = |(cells, note): &([String; 6], String)| -> Vec<Cell> {
+        let cells = columns.iter().filter_map(|column| cells.get(*column));
         cells
-            .each_ref()
-            .map(|cell| printable::value(cell).into_owned())
+            .map(plain)
+            .chain([(note.clone(), Some(Style::Bad))])
+            .collect()
     };
-    let rows: Vec<([String; 6], &str)> = rows
-        .iter()
-        .map(|(cells, note)| (shown(cells), note.as_str()))
-        .collect();
-    const HEADING: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
-    let longest = |column: usize| {
-        rows.iter()
-            .filter_map(|(cells, _)| cells.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let columns: Vec<(usize, &str, usize)> = (0..)
-        .zip(HEADING)
-        .map(|(column, name)| (column, name, longest(column)))
-        .filter(|(.., longest)| *longest > 0)
-        .collect();
-    let line = |cell: &dyn Fn(usize, &str) -> String| {
-        columns
-            .iter()
-            .map(|(column, name, longest)| {
-                format!("{:1$}", cell(*column, name), (*longest).max(name.len()))
-            })
-            .collect::<Vec<_>>()
-            .join("  ")
-    };
-    let mut out = vec![screen.styled(Style::Strong, line(&|_, name| name.to_owned()).trim_end())];
-    for (cells, note) in rows {
-        let text = line(&|column, _| cells.get(column).cloned().unwrap_or_default());
-        out.push(if note.is_empty() {
-            text.trim_end().to_owned()
-        } else {
-            format!("{text}  {}", screen.styled(Style::Bad, note))
-        });
-    }
-    out.join("\n")
+    let rows: Vec<Vec<Cell>> = rows.iter().map(row).collect();
+    columns::table(&headings, &rows, screen)
 }
 
 const NO_SUBNET: &str = "the key names no subnet in canonical form (such as 10.5.34.0-24)";

@@ -13,11 +13,7 @@ use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
 use crate::status::BROKEN;
-use terminal::out;
-use terminal::screen::Screen;
 
-/// The pause between two rounds of `--watch`.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long to wait for the verdicts of other nodes.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between two checks for them.
@@ -44,27 +40,17 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon does not answer, or its answer cannot be used.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let screen = Screen::open();
-    loop {
-        let peers = document(read(args)?, args.all);
-        match args.output {
-            Form::Json => form::print(&peers)?,
-            Form::Text => {
-                if args.watch && screen.is_terminal() {
-                    out::clear();
-                }
-                screen.say(text::text(&peers, args.all, screen));
-            }
-        }
-        if !args.watch || out::is_closed() {
-            return Ok(if is_broken(&peers) {
-                ExitCode::from(BROKEN)
-            } else {
-                ExitCode::SUCCESS
-            });
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
+    let peers = form::watched(
+        args.watch,
+        args.output,
+        || Ok(document(read(args)?, args.all)),
+        |peers, screen| text::text(peers, args.all, screen),
+    )?;
+    Ok(if is_broken(&peers) {
+        ExitCode::from(BROKEN)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Reads the daemon's document; with `--all` waits until every other node has answered, or for [`ROWS_TIMEOUT`].
@@ -74,7 +60,8 @@ fn read(args: &Args) -> Result<Node> {
     let is_complete = |node: &Node| {
         node.mesh.as_ref().is_none_or(|mesh| {
             mesh.peers.is_empty()
-                || (!mesh.rows.is_empty() && mesh.rows.iter().all(|row| row.said_age_ms.is_some()))
+                || (!mesh.rows.is_empty()
+                    && mesh.rows.iter().all(|row| row.answered_age_ms.is_some()))
         })
     };
     while args.all && !is_complete(&node) && begun.elapsed() < ROWS_TIMEOUT {

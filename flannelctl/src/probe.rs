@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Form::Json => form::print(&probe)?,
         Form::Text => {
             let screen = Screen::open();
-            screen.say(text::text(&probe, screen));
+            screen.print(text::text(&probe, screen));
         }
     }
     Ok(if probe.ends_at.is_some() {

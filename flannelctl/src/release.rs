@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some(item) => store.sign(item).await?,
             None => Liveness::default(),
         };
-        out::say(description(&entry, item.as_ref(), &sign));
+        out::print(description(&entry, item.as_ref(), &sign));
         if let Some(why) = item.as_ref().and_then(|item| alive(item, &sign))
             && !args.force
         {
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         } else {
             "peers drop their routes to it within seconds"
         };
-        out::say(format!("released; {after}"));
+        out::print(format!("released; {after}"));
         Ok(())
     })
 }

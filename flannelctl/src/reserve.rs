@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             new(&keys, &store.config().await?, args)?
         };
         let Some((subnets, value, present)) = plan else {
-            out::say(format!(
+            out::print(format!(
                 "{} is a reservation already",
                 printable::value(&args.lease)
             ));
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 "the keys of {subnets} have just been changed: nothing was written; check again with `flannelctl leases`"
             );
         }
-        out::say(format!(
+        out::print(format!(
             "{subnets} is reserved; to undo it: flannelctl release {} --force",
             wire::render_key(&subnets)
         ));

@@ -3,7 +3,6 @@
 mod text;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Result;
 
@@ -11,11 +10,6 @@ use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
 use crate::status::BROKEN;
-use terminal::out;
-use terminal::screen::Screen;
-
-/// The pause between two rounds of `--watch`, each of which reads the kernel.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Which objects, how often, and in which form.
 #[derive(Debug, clap::Args)]
@@ -38,25 +32,15 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon does not answer, or cannot read the kernel.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let screen = Screen::open();
-    loop {
-        let routes = ask::routes(&args.place.subnet_file)?;
-        match args.output {
-            Form::Json => form::print(&routes)?,
-            Form::Text => {
-                if args.watch && screen.is_terminal() {
-                    out::clear();
-                }
-                screen.say(text::text(&routes, args.all, screen));
-            }
-        }
-        if !args.watch || out::is_closed() {
-            return Ok(if routes.is_broken() {
-                ExitCode::from(BROKEN)
-            } else {
-                ExitCode::SUCCESS
-            });
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
+    let routes = form::watched(
+        args.watch,
+        args.output,
+        || Ok(ask::routes(&args.place.subnet_file)?),
+        |routes, screen| text::text(routes, args.all, screen),
+    )?;
+    Ok(if routes.is_broken() {
+        ExitCode::from(BROKEN)
+    } else {
+        ExitCode::SUCCESS
+    })
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Form::Json => form::print(&status)?,
         Form::Text => {
             let screen = Screen::open();
-            screen.say(text::text(&status, Timestamp::now(), screen));
+            screen.print(text::text(&status, Timestamp::now(), screen));
         }
     }
     Ok(if text::is_broken(&status) {

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     let bytes = archive.finish()?;
-    out::say(format!(
+    out::print(format!(
         "{}: {} of {} items, {} kB; look through it before you send it",
         file.display(),
         WANTED.len() - missing,
@@ -99,7 +99,7 @@ fn list(args: &Args) -> Result<()> {
     let shown = |item: &wanted::Item| item.source.shown(&args.place.subnet_file);
     let width = WANTED.iter().map(|item| item.name.len()).max().unwrap_or(0);
     for item in WANTED {
-        out::say(format!("{:width$}  {}", item.name, shown(item)));
+        out::print(format!("{:width$}  {}", item.name, shown(item)));
     }
     Ok(())
 }

@@ -20,7 +20,6 @@ use clock::Clock;
 use doctor::Finding;
 use doctor::fact::Fact;
 use doctor::facts::Facts;
-use doctor::facts::daemon::DaemonPod;
 use doctor::finding::HERE;
 use doctor::firewalls::Firewalls;
 use doctor::ledger::Ledger;
@@ -32,7 +31,6 @@ use probing::prober::Prober;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager;
 use sysctls::SysctlWriter;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -40,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
-use types::printable;
+use types::{DaemonPod, printable};
 
 /// How often the facts are gathered that cost a few small files.
 const FILES_INTERVAL: Duration = Duration::from_secs(10);
@@ -251,7 +249,7 @@ impl Checks {
             return;
         }
         let listed = match tokio::time::timeout(PODS_ANSWER, manager.daemon_pods(namespace)).await {
-            Ok(Some(Ok(pods))) => Fact::Known(pods.into_iter().map(daemon_pod).collect()),
+            Ok(Some(Ok(pods))) => Fact::Known(pods),
             Ok(Some(Err(why))) => Fact::unavailable(why),
             Ok(None) => Fact::Absent,
             Err(_) => {
@@ -289,21 +287,6 @@ impl Checks {
             );
         }
         self.health.set_report(began, Arc::new(report));
-    }
-}
-
-fn daemon_pod(pod: manager::DaemonPod) -> DaemonPod {
-    let manager::DaemonPod {
-        name,
-        owner,
-        labels,
-        charted,
-    } = pod;
-    DaemonPod {
-        name,
-        owner,
-        labels,
-        charted,
     }
 }
 

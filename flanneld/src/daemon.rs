@@ -248,7 +248,7 @@ impl Daemon {
     /// Ends the network's tasks, so that it can be restarted. The kernel's objects stay until the new network is compared with them.
     async fn start_over(&mut self, why: &Problem) {
         warn!(code = %why.code, error = %why, "restarting this node's network");
-        // Not ready from here on. The other state is cleared once no task writes it any more.
+        // Not ready from here on. The other state is cleared once no task writes it.
         self.health.fail(
             Condition::Start,
             DaemonProblem::Restarting {

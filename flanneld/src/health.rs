@@ -17,7 +17,7 @@ pub use figures::Figures;
 
 use jiff::Timestamp;
 use node_api::{Kernel, Node, Notice, Readiness, Reason, Rules};
-use run_dir::status_file::{self, Pods};
+use run_dir::status_file::{self, Pods, Vtep};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub use unused::{UNREADABLE, Unused};
 
 /// How long a client waits for a round of the doctor.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Default limit for the time between two heartbeats of a task.
+/// The longest time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The daemon's health. Cheap to clone: all clones share one state.
@@ -61,11 +61,12 @@ struct Inner {
 /// State that ends when the network restarts.
 #[derive(Debug, Default)]
 struct Run {
-    heartbeats: BTreeMap<String, Heartbeat>,
+    /// The time of each task's last heartbeat.
+    heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
-    /// Name and hardware address of the device, as the lease publishes them.
-    vtep: Option<(String, String)>,
+    /// The device, as the lease publishes it.
+    vtep: Option<Vtep>,
     /// The devices that carry packets of pods to other nodes.
     devices: Vec<String>,
     /// Set when another node took this node's subnet.
@@ -83,8 +84,6 @@ pub struct SilentTask {
     pub task: String,
     /// Time since its last heartbeat.
     pub since: Duration,
-    /// Longest time allowed between two heartbeats.
-    pub limit: Duration,
 }
 
 impl fmt::Display for SilentTask {
@@ -94,7 +93,7 @@ impl fmt::Display for SilentTask {
             "no heartbeat from {} for {} s (limit {} s)",
             self.task,
             self.since.as_secs(),
-            self.limit.as_secs()
+            SILENCE.as_secs()
         )
     }
 }
@@ -113,12 +112,6 @@ fn reason(condition: Condition, problem: &Problem) -> Reason {
         code: problem.code.to_string(),
         text: problem.to_string(),
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Heartbeat {
-    last: Instant,
-    limit: Duration,
 }
 
 impl Default for Health {
@@ -175,8 +168,8 @@ impl Health {
         }
     }
 
-    /// Notes the hardware address that the lease publishes, with the device's name.
-    pub fn publishes(&self, vtep: Option<(String, String)>) {
+    /// Notes the device that the lease publishes.
+    pub fn publishes(&self, vtep: Option<Vtep>) {
         let mut inner = self.inner();
         if inner.run.vtep != vtep {
             inner.run.vtep = vtep;
@@ -190,8 +183,8 @@ impl Health {
         changed.notified().await;
     }
 
-    /// The hardware address that the lease publishes, with the device's name.
-    pub fn vtep(&self) -> Option<(String, String)> {
+    /// Returns the device that the lease publishes.
+    pub fn vtep(&self) -> Option<Vtep> {
         self.inner().run.vtep.clone()
     }
 
@@ -251,35 +244,8 @@ impl Health {
 
     /// Records a heartbeat of a task. After its first one, a task must send one every minute.
     pub fn heartbeat(&self, name: &str) {
-        let mut inner = self.inner();
-        let limit = inner
-            .run
-            .heartbeats
-            .get(name)
-            .map_or(SILENCE, |heartbeat| heartbeat.limit);
-        inner.run.heartbeats.insert(
-            name.to_owned(),
-            Heartbeat {
-                last: Instant::now(),
-                limit,
-            },
-        );
-    }
-
-    /// Like [`Health::heartbeat`], with another limit.
-    pub fn heartbeat_within(&self, name: &str, limit: Duration) {
-        self.inner().run.heartbeats.insert(
-            name.to_owned(),
-            Heartbeat {
-                last: Instant::now(),
-                limit,
-            },
-        );
-    }
-
-    /// Forgets a task that ended as expected.
-    pub fn forget_heartbeat(&self, name: &str) {
-        self.inner().run.heartbeats.remove(name);
+        let (task, now) = (name.to_owned(), Instant::now());
+        self.inner().run.heartbeats.insert(task, now);
     }
 
     /// Whether every task with a heartbeat still sends it.
@@ -292,15 +258,12 @@ impl Health {
             .run
             .heartbeats
             .iter()
-            .map(|(task, heartbeat)| (task, heartbeat.last.elapsed(), heartbeat.limit));
-        let silent = silent.filter(|(_, since, limit)| since > limit);
-        let silent: Vec<SilentTask> = silent
-            .map(|(task, since, limit)| SilentTask {
+            .map(|(task, last)| SilentTask {
                 task: task.clone(),
-                since,
-                limit,
+                since: last.elapsed(),
             })
-            .collect();
+            .filter(|task| task.since > SILENCE);
+        let silent: Vec<SilentTask> = silent.collect();
         if silent.is_empty() {
             Ok(())
         } else {
@@ -395,7 +358,7 @@ impl Health {
         self.inner().store.clone()
     }
 
-    /// Notes the network that runs from now on.
+    /// Notes the network that starts to run.
     pub fn serves(&self, network: RunningNetwork) {
         self.inner().network.send_replace(Some(network));
     }

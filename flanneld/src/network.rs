@@ -39,7 +39,7 @@ pub struct RunningNetwork {
     /// When the holders of leases were last heard of, where no probe is answered.
     pub heard: watch::Receiver<Heard>,
     /// What the backend has in the kernel, and needs there.
-    pub observer: NetworkHandle,
+    pub observer: Arc<dyn NetworkHandle>,
     /// Looks at the kernel through the network's loop.
     pub kernel_audit: Option<KernelAudit>,
     /// The UDP ports of its devices, of backends whose devices have one each.
@@ -108,7 +108,7 @@ impl RunningNetwork {
             readings: watch::channel(Reading::default()).1,
             store: Arc::default(),
             heard: watch::channel(Heard::new()).1,
-            observer: NetworkHandle::new(Default::default),
+            observer: Arc::new(backends::Status::default()),
             kernel_audit: None,
             listens: BTreeMap::new(),
             written: watch::channel(0).1,

@@ -15,7 +15,7 @@ use crate::network::RunningNetwork;
 use backends::{Overlay, Underlay};
 use ipnet::IpNet;
 use netstate::kernel::{Facts, KernelError};
-use netstate::netlink::lookup::{Behind, Fate, Lookup, Neighbour};
+use netstate::netlink::lookup::{Fate, Lookup, Neighbour, PeerStatus};
 use node_api::probe::{Probe, Target as Shown};
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
@@ -51,7 +51,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Creates a tracer of the network that runs now; `None` while there is none, and with a backend that carries no packets.
+    /// Creates a tracer of the running network; `None` without one, and with a backend that carries no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
         Some(Self {
@@ -64,7 +64,7 @@ impl Tracer {
     /// Traces the path to a peer or a pod at once. A client that gives up does not shorten the trace: the next one waits for its end.
     ///
     /// # Errors
-    /// No node matches, or the trace cannot be made now.
+    /// No node matches, or the trace cannot be made.
     pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
         let target = self.target(asked)?;
         let task = async move {
@@ -208,6 +208,7 @@ impl Tracer {
         Ok(Seen {
             own: Own {
                 network,
+                backend: self.running.network.backend.map(|backend| backend.name),
                 tunnel: self
                     .running
                     .network
@@ -333,10 +334,10 @@ impl Tracer {
 }
 
 /// Looks up the WireGuard peer to which the subnet's packets go, if the lease wants one.
-async fn behind(wanted: &Wanted) -> Option<Result<Option<Behind>, KernelError>> {
+async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {
-        Ok(mut kernel) => kernel.behind(dev, net).await,
+        Ok(mut kernel) => kernel.wireguard_peer(dev, net).await,
         Err(error) => Err(error),
     })
 }

@@ -58,7 +58,7 @@ pub enum DaemonProblem {
     },
     /// The store gave this node another subnet while it waited for its lease.
     SubnetChanged {
-        /// The subnet now.
+        /// The subnet that the node has.
         now: Subnets,
         /// The subnet before.
         before: Subnets,

@@ -5,7 +5,7 @@ use crate::health::condition::Condition;
 use futures_util::future::FutureExt;
 use futures_util::stream::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
-use run_dir::subnet_env::{SubnetEnv, says, write};
+use run_dir::subnet_env::{SubnetEnv, matches, write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -43,7 +43,7 @@ pub async fn keep(
             if missing && !path.exists() && written.is_some() && trouble.is_empty() {
                 info!(path = %path.display(), "subnet.env was deleted, writing it again");
             }
-            let stale = written.as_ref() != Some(&wanted) && !says(&path, &wanted);
+            let stale = written.as_ref() != Some(&wanted) && !matches(&path, &wanted);
             match if missing || stale {
                 write(&path, &wanted)
             } else {

@@ -8,9 +8,11 @@
 
 use doctor::table::checks;
 use flanneld::health::condition::Condition;
+use options::Invocation;
 use regex::Regex;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use subnet_lease::NetworkConfig;
 
 type Names = BTreeSet<String>;
 
@@ -252,7 +254,7 @@ fn words(text: &str, pattern: &str) -> Names {
 
 /// The flags that a text shows: words that begin with two dashes.
 fn flags(text: &str) -> Names {
-    words(text, r"(?:^|[^-\w])--([a-z][a-z0-9_-]*[a-z0-9])")
+    words(text, r"(?:^|[^-\w])--([a-z](?:[a-z0-9_-]*[a-z0-9])?)")
 }
 
 /// The flags that structs of clap declare.
@@ -320,6 +322,32 @@ fn same(what: &str, documented: &Names, code: &Names) {
     assert!(
         invented.is_empty(),
         "{what} that do not exist: {invented:?}"
+    );
+}
+
+#[test]
+fn options_page_lists_exactly_the_flags() {
+    let help = match options::read(["--help".into()], &[]) {
+        Invocation::Help(text) => text,
+        other => panic!("{other:?}"),
+    };
+    let known = words(&help, r"(?m)^  --([^= \n]+)");
+    let listed = flags(&read("docs/options.md"));
+    // `--flag` stands for any.
+    assert!(!known.contains("flag"));
+    let missing: Vec<_> = known.difference(&listed).collect();
+    let all = flags(&help);
+    let invented: Vec<_> = listed.difference(&all).collect();
+    assert!(known.len() >= 48, "{known:?}");
+    assert!(missing.is_empty(), "docs/options.md lacks {missing:?}");
+    assert!(
+        invented.is_empty(),
+        "docs/options.md names flags that are not there: {invented:?}"
+    );
+    assert!(
+        read("docs/migrating.md").contains(&format!("for all {} flags.", known.len())),
+        "docs/migrating.md counts other than {}",
+        known.len()
     );
 }
 
@@ -433,23 +461,27 @@ fn variables_on_every_page_exist() {
 #[test]
 fn documented_configuration_keys_match_the_code() {
     let key = Regex::new("^[A-Z][A-Za-z0-9]+$").unwrap();
-    let mut code = Names::new();
-    for file in [
-        "subnet-lease/src/config.rs",
-        "backends/src/vxlan/config.rs",
-        "backends/src/udp/config.rs",
-        "backends/src/userspace/checks.rs",
-        "backends/src/wireguard/config.rs",
-    ] {
-        let names = literals(&without_tests(&read(file)));
+    let no_keys = [
         // Families and backends are words of texts.
-        let word = |name: &str| matches!(name, "IPv4" | "IPv6" | "UDP" | "VXLAN" | "WireGuard");
-        code.extend(
-            names
-                .into_iter()
-                .filter(|name| key.is_match(name) && !word(name)),
-        );
-    }
+        "IPv4",
+        "IPv6",
+        "UDP",
+        "VXLAN",
+        "IPIP",
+        "WireGuard",
+        // Keys of leases.
+        "PublicKey",
+        "VtepMAC",
+        // The name of a struct.
+        "Files",
+    ];
+    let mut sources = sources("backends/src");
+    sources.push(without_tests(&read("subnet-lease/src/config.rs")));
+    let code: Names = sources
+        .iter()
+        .flat_map(|source| literals(source))
+        .filter(|name| key.is_match(name) && !no_keys.contains(&name.as_str()))
+        .collect();
     let page = first_cells(&read("docs/configuration.md"), "| key |");
     let documented = page
         .iter()
@@ -457,6 +489,21 @@ fn documented_configuration_keys_match_the_code() {
         .collect();
     assert!(code.len() >= 20, "{code:?}");
     same("keys", &documented, &code);
+}
+
+#[test]
+fn network_configurations_on_pages_are_valid() {
+    let text = read("docs/configuration.md");
+    let blocks: Vec<&str> = text
+        .split("```json,net-conf\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(blocks.len() >= 5, "{}", blocks.len());
+    for block in blocks {
+        NetworkConfig::parse(block)
+            .unwrap_or_else(|error| panic!("docs/configuration.md: {error}: {block}"));
+    }
 }
 
 #[test]
@@ -641,7 +688,6 @@ fn every_check_has_a_table_entry_and_a_section() {
         checks().map(|check| check.id).collect::<Vec<_>>(),
         "each check has a section, in the order of the table"
     );
-    assert!(checks().all(|check| check.page().ends_with(&format!("#{}", check.id))));
     // The trap is left with at most four commands, from the first look to pods that reach each other.
     let trap = page
         .split("\n## ")
@@ -866,6 +912,18 @@ fn wrong_quotes_are_detected() {
 }
 
 #[test]
+fn summary_lists_every_page() {
+    let listed = words(&read("docs/SUMMARY.md"), r"\]\(([^)#]+)");
+    let existing: Names = pages()
+        .iter()
+        .filter_map(|(path, _)| path.strip_prefix("docs/"))
+        .filter(|name| *name != "SUMMARY.md")
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(listed, existing);
+}
+
+#[test]
 fn files_and_headings_on_every_page_exist() {
     let slug = |heading: &str| -> String {
         let kept = heading.trim().to_lowercase().replace('`', "");
@@ -882,9 +940,12 @@ fn files_and_headings_on_every_page_exist() {
     };
     let pages = pages();
     let link = Regex::new(r"\]\(([^)#\s]*)#([^)\s]+)\)").unwrap();
-    let page = Regex::new(r"\]\(([^):#\s]+)[)#]").unwrap();
+    let page = Regex::new(r"\]\(([^)#]+)[)#]").unwrap();
     for (path, text) in &pages {
-        for found in page.captures_iter(text) {
+        for found in page
+            .captures_iter(text)
+            .filter(|found| !found[1].contains("://"))
+        {
             assert!(
                 workspace()
                     .join(path)

@@ -156,8 +156,8 @@ fn interface_is_chosen_on_a_real_kernel() {
 fn absent_interface_is_waited_for() {
     in_namespace(|| async {
         ip("link set lo up");
-        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let heard = told.clone();
+        let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = lines.clone();
         let wish = wish(vec![Selector::Name("lan".to_owned())], None);
         let bounded = Wish {
             wait: Some(Duration::from_millis(200)),
@@ -180,7 +180,7 @@ fn absent_interface_is_waited_for() {
             ),
         ];
         for (why, step) in steps {
-            while !told
+            while !lines
                 .lock()
                 .unwrap()
                 .last()

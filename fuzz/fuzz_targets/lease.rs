@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use subnet_lease::admission::{Terms, admitted};
 use subnet_lease::protocol::registry::Entry;
 use subnet_lease::protocol::view::Item;
@@ -12,18 +12,6 @@ use types::Dual;
 
 static TERMS: LazyLock<Terms> = LazyLock::new(|| {
     let config = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#).unwrap();
-    let setup = backends::Setup {
-        config: config.clone(),
-        node_id: "n".into(),
-        route_protocol: 241,
-        options: Default::default(),
-        former: Default::default(),
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-        files: Default::default(),
-    };
-    let accepts = backends::create(&setup).unwrap().accepts();
     let own = Lease {
         subnets: Dual::V4("10.5.1.0/24".parse().unwrap()),
         attrs: LeaseAttrs::default(),
@@ -31,13 +19,12 @@ static TERMS: LazyLock<Terms> = LazyLock::new(|| {
         since: 5,
     };
     Terms {
+        rules: backends::rules(&config),
         config,
         own: Some(own),
         local: vec![],
         underlay: vec![],
         links: None,
-        accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)),
-        identity: Arc::new(backends::identity_of),
     }
 });
 

@@ -13,16 +13,6 @@ fuzz_target!(|data: &[u8]| {
         for subnets in alloc::candidates(&config, &[], "node").take(3) {
             assert!(config.fits(&subnets));
         }
-        let _ = backends::create(&backends::Setup {
-            config,
-            node_id: "n".into(),
-            route_protocol: 241,
-            options: Default::default(),
-            former: Default::default(),
-            left_behind: Vec::new(),
-            refuse_insecure: false,
-            features: Default::default(),
-            files: Default::default(),
-        });
+        let _ = backends::create(&backends::Setup::of(config));
     }
 });

@@ -14,4 +14,4 @@ pub use judge::admitted;
 pub use refused::{Refused, Why};
 pub use standing::LeasesInForce;
 pub(crate) use taken::UsedSubnets;
-pub use terms::{Accepts, Identity, Reason, Terms};
+pub use terms::{Reason, Terms};

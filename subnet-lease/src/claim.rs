@@ -12,16 +12,25 @@ use types::{Addresses, Subnets};
 pub struct Claim {
     /// The node. A store that ranks the instances of a node fills in `rank` and `lease`.
     pub node: NodeId,
-    /// The addresses that peers are told.
+    /// Addresses to publish in the lease.
     pub public: Addresses,
     /// What the host knows. A store that assigns the subnets itself has no use for it.
     pub host: HostEvidence,
 }
 
+/// Answers about a host that depend on a lease or an address.
+pub trait HostQueries: fmt::Debug + Send + Sync {
+    /// Whether a lease is this host's by what identifies it to the backend.
+    fn is_own(&self, attrs: &LeaseAttrs) -> bool;
+
+    /// Whether the route to an address leaves by the underlay.
+    fn via_underlay(&self, to: IpAddr) -> bool;
+}
+
 /// What a host knows that tells its own lease from another node's, and which subnets it must not choose.
 ///
-/// Stores of keys need it: there the nodes themselves decide whose key is whose.
-#[derive(Clone)]
+/// Stores of keys need it: there the nodes themselves decide whose key is whose. The default is a host that knows nothing of a former lease.
+#[derive(Clone, Debug, Default)]
 pub struct HostEvidence {
     /// The subnet that subnet.env on this host names.
     pub previous: Option<Subnets>,
@@ -29,14 +38,12 @@ pub struct HostEvidence {
     pub released: Vec<String>,
     /// MACs of flannel devices present on this host, lower-case with colons.
     pub macs: Vec<String>,
-    /// Whether a lease is this host's by what identifies it to the backend.
-    pub is_own: Arc<dyn Fn(&LeaseAttrs) -> bool + Send + Sync>,
+    /// Answers whether a lease is this host's, and which addresses the underlay leads to. `None`: neither is known.
+    pub queries: Option<Arc<dyn HostQueries>>,
     /// Whether a flag or its environment variable named the underlay or the public address.
     pub named: bool,
     /// Whether the route to the store leaves by the underlay (or the store is on this host).
     pub store_via_underlay: bool,
-    /// Whether the route to an address leaves by the underlay.
-    pub via_underlay: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
     /// Networks of the underlay interface: no subnet may overlap them.
     pub underlay: Vec<IpNet>,
     /// Whether several nodes may publish one address (wireguard behind NAT).
@@ -54,31 +61,4 @@ pub struct Choice {
     pub why: String,
     /// The interfaces of the host, one a line: where another one is the better choice, with the flag to type.
     pub interfaces: String,
-}
-
-impl Default for HostEvidence {
-    /// A host that knows nothing of a former lease.
-    fn default() -> Self {
-        Self {
-            previous: None,
-            released: Vec::new(),
-            macs: Vec::new(),
-            is_own: Arc::new(|_| false),
-            named: false,
-            store_via_underlay: false,
-            via_underlay: Arc::new(|_| false),
-            underlay: Vec::new(),
-            shared_address: false,
-            choice: None,
-        }
-    }
-}
-
-impl fmt::Debug for HostEvidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostFacts")
-            .field("previous", &self.previous)
-            .field("named", &self.named)
-            .finish_non_exhaustive()
-    }
 }

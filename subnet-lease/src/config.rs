@@ -17,7 +17,7 @@ pub use error::{AddressFault, ConfigError, NetworkFault, ValueFault};
 pub struct NetworkConfig {
     /// The pools of nodes' subnets, one per family.
     pub pools: Dual<Pool, Pool>,
-    /// The networks of the pools.
+    /// Networks of the configuration, one a family.
     pub networks: Subnets,
     /// Whether traffic rules go to nftables instead of iptables.
     pub nftables: bool,
@@ -34,13 +34,13 @@ pub struct NetworkConfig {
 /// The subnets of one family that nodes may lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// The whole network.
+    /// Network that the pool divides into subnets.
     pub network: IpNet,
     /// Prefix length of a node's subnet.
     pub len: u8,
-    /// First subnet.
+    /// Network address of the first subnet to assign (`SubnetMin`).
     pub min: IpAddr,
-    /// Last subnet.
+    /// Network address of the last subnet to assign (`SubnetMax`), itself included.
     pub max: IpAddr,
 }
 
@@ -81,7 +81,7 @@ impl Pool {
     }
 }
 
-/// An address as a number.
+/// Returns an address as a number; IPv4 in the low 32 bits.
 pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),

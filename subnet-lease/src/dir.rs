@@ -39,7 +39,7 @@ const PROBE: Duration = Duration::from_secs(2);
 /// Delay before a missing directory or file is checked again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Keeps leases in a directory.
+/// The lease manager whose store is a directory of files.
 pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
@@ -81,10 +81,10 @@ impl Directory {
                 Ok(done)
             }
             Err(trouble) => {
-                let is_away = trouble.is_away();
+                let is_unavailable = trouble.is_unavailable();
                 let why = Unanswered::from(trouble);
-                if is_away {
-                    self.counters.away(why.0.problem.clone());
+                if is_unavailable {
+                    self.counters.set_unavailable(why.0.problem.clone());
                 }
                 Err(why)
             }
@@ -244,7 +244,7 @@ impl<'a> Peers<'a> {
             watched,
         } = whole;
         // Only a complete read shows that the directory is available; a single file does not.
-        self.directory.counters.reached();
+        self.directory.counters.set_available();
         self.watched = watched;
         self.listed = Instant::now();
         self.following.resumed();

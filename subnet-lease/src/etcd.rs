@@ -43,11 +43,11 @@ struct LeaseTime {
     last_seen: Duration,
 }
 
-/// Keeps leases in etcd.
+/// The lease manager whose store is etcd's v3 API.
 pub type EtcdManager = KeyManager<EtcdRegistry>;
 
 impl EtcdManager {
-    /// Connects to nothing yet.
+    /// Creates the manager. It connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
     }

@@ -25,7 +25,7 @@ pub struct Reading {
     pub interrupted: Option<Duration>,
     /// Readable leases of other nodes in the store.
     pub seen: usize,
-    /// Removals that are held down.
+    /// Number of leases that the store no longer has and that stay in force during the hold-down.
     pub waiting: usize,
     /// Leases not in force here.
     pub refused: Arc<Vec<Refused>>,
@@ -33,7 +33,7 @@ pub struct Reading {
     pub cut_off: Option<usize>,
 }
 
-/// The fold in progress.
+/// Folds the store's events into the table of leases in force.
 pub struct Feed<'a> {
     events: BoxStream<'a, LeaseEvent>,
     raw: LeaseTable,
@@ -42,7 +42,7 @@ pub struct Feed<'a> {
     /// Keys that changed since they were admitted last; none where any may have.
     changed: Option<BTreeSet<Subnets>>,
     hold_down: HoldDown,
-    told: BTreeMap<Subnets, Vec<Refused>>,
+    logged: BTreeMap<Subnets, Vec<Refused>>,
     reading: Reading,
 }
 
@@ -67,14 +67,14 @@ impl<'a> Feed<'a> {
             standing: LeasesInForce::default(),
             changed: None,
             hold_down: HoldDown::default(),
-            told: BTreeMap::new(),
+            logged: BTreeMap::new(),
             reading: Reading::default(),
         };
         let (table, _) = feed.publish(false);
         (feed, table)
     }
 
-    /// Publishes every change; never ends.
+    /// Publishes the leases in force after every change of events or terms; never returns.
     pub async fn run(
         mut self,
         out: watch::Sender<Arc<LeaseTable>>,
@@ -203,7 +203,7 @@ impl<'a> Feed<'a> {
         (nodes > 1).then_some(nodes)
     }
 
-    /// Logs each refusal once.
+    /// Logs refusals that are new since the last call, at most 20 lines.
     fn tell(&mut self) {
         let refused = self.standing.refused();
         const LINES: usize = 20;
@@ -212,9 +212,9 @@ impl<'a> Feed<'a> {
         for refusal in refused {
             // There may be several for one lease, one a family.
             if !self
-                .told
+                .logged
                 .get(&refusal.subnets)
-                .is_some_and(|told| told.contains(refusal))
+                .is_some_and(|logged| logged.contains(refusal))
             {
                 lines += 1;
                 if lines <= LINES {
@@ -231,7 +231,7 @@ impl<'a> Feed<'a> {
                 "more leases are not used; /status names them all, /metrics counts them by reason"
             );
         }
-        self.told = now;
+        self.logged = now;
     }
 }
 
@@ -274,8 +274,7 @@ mod tests {
             local: vec![[192, 168, 56, 1].into()],
             underlay: vec!["192.168.56.0/24".parse().unwrap()],
             links: Some(vec!["192.168.56.0/24".parse().unwrap()]),
-            accepts: Arc::new(|_| Ok(())),
-            identity: Arc::new(|_, _| None),
+            rules: Arc::new(()),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
         let events = futures_util::stream::iter([LeaseEvent::Reset {

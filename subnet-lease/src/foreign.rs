@@ -28,7 +28,7 @@ pub enum Certificate {
 }
 
 impl Certificate {
-    /// What a verifier says.
+    /// Returns the fault that rustls' verifier found.
     pub fn of(error: &CertificateError) -> Self {
         use CertificateError as Cause;
         match error {
@@ -43,7 +43,7 @@ impl Certificate {
         }
     }
 
-    /// The same for a store.
+    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             Self::Expired => StoreCause::CertificateExpired,
@@ -58,7 +58,7 @@ impl Certificate {
 /// What an error on the way to a server means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFailure {
-    /// Nobody listens there.
+    /// The address refuses connections: no process listens on the port.
     Refused,
     /// There is no route to it.
     NoRoute,
@@ -83,7 +83,7 @@ impl ConnectFailure {
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
-            let way = match (
+            let failure = match (
                 error.downcast_ref::<io::Error>(),
                 error.downcast_ref::<rustls::Error>(),
             ) {
@@ -91,15 +91,15 @@ impl ConnectFailure {
                 (_, Some(error)) => tls(error),
                 _ => None,
             };
-            if let Some(way) = way {
-                return way;
+            if let Some(failure) = failure {
+                return failure;
             }
             next = error.source();
         }
         Self::Other
     }
 
-    /// The same for a store.
+    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             Self::Refused => StoreCause::Refused,
@@ -117,9 +117,9 @@ impl ConnectFailure {
 fn system(error: &io::Error) -> Option<ConnectFailure> {
     // What an error of ours or of a library holds is not among its sources.
     if let Some(inner) = error.get_ref() {
-        let way = ConnectFailure::of(inner);
-        if way != ConnectFailure::Other {
-            return Some(way);
+        let failure = ConnectFailure::of(inner);
+        if failure != ConnectFailure::Other {
+            return Some(failure);
         }
     }
     match error.kind() {

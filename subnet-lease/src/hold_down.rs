@@ -25,7 +25,7 @@ const BURST_WINDOW: Duration = Duration::from_secs(10);
 /// A step this late shows that the process was stopped.
 const MAX_STALL: Duration = Duration::from_secs(3);
 
-/// Removals that are held down.
+/// Leases that the store no longer has and that stay in force for a while.
 #[derive(Debug, Default)]
 pub struct HoldDown {
     held: BTreeMap<Subnets, Held>,

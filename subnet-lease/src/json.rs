@@ -134,7 +134,7 @@ pub enum JsonFault {
         /// The column, from 1 on.
         column: usize,
     },
-    /// The parser's words.
+    /// Text of serde_json's error, without the input.
     Parser(String),
 }
 

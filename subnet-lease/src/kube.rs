@@ -35,8 +35,8 @@ use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{
-    Claim, Counters, DaemonPod, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeInfo,
-    NodeState, Stopped, SubnetManager,
+    Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeInfo, NodeState, Stopped,
+    SubnetManager,
 };
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
@@ -61,7 +61,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use trouble::{KubeTrouble, NetConfFault};
-use types::{Dual, Problem, Subnets};
+use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
@@ -90,7 +90,7 @@ pub struct KubeManager {
     _tasks: [Task; 2],
 }
 
-/// How all Nodes are followed.
+/// The task that follows all Nodes.
 #[derive(Default)]
 struct Following {
     /// Whether they are listed: `alloc` needs none of them.
@@ -98,7 +98,7 @@ struct Following {
     task: Mutex<Option<Task>>,
 }
 
-/// What was reported already.
+/// Faults that were already logged or posted as Events.
 #[derive(Default)]
 struct Reported {
     /// So that an Event is posted once.
@@ -316,7 +316,7 @@ impl KubeManager {
         {
             return;
         }
-        let (api, extras, told, node) = (
+        let (api, extras, events, node) = (
             self.api.clone(),
             self.extras.clone(),
             self.reported.events.clone(),
@@ -324,7 +324,8 @@ impl KubeManager {
         );
         tokio::spawn(async move {
             if !extras.event(&api, &node, &event).await {
-                told.lock()
+                events
+                    .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .retract(&event);
             }
@@ -630,7 +631,7 @@ impl KubeManager {
         }
     }
 
-    /// Says that the pods of the old subnet have to go.
+    /// Logs and posts that pods with addresses of the old subnet must be deleted.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self
             .acquired

@@ -1,11 +1,12 @@
 //! A lease: the subnets of a node, and what the node publishes.
 
+use serde::Deserialize;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use types::{Addresses, Dual, Family, Subnets};
+use types::{Addresses, Dual, Family, Problem, Subnets};
 
-/// One node's lease.
+/// A node's lease: its subnets and what it publishes to the peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The subnets: the lease's identity.
@@ -63,7 +64,7 @@ impl LeaseAttrs {
         )
     }
 
-    /// Both public addresses.
+    /// Returns the public addresses; `None` if the lease has none.
     pub fn public(&self) -> Option<Addresses> {
         Dual::from_options(self.public_ip, self.public_ipv6)
     }
@@ -92,8 +93,29 @@ impl LeaseAttrs {
     }
 }
 
+/// What a backend accepts of peers, and what identifies a node to it. Pure.
+pub trait PeerRules: Send + Sync {
+    /// Decides whether the backend can use a lease.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn accepts(&self, _lease: &Lease) -> Result<(), Problem> {
+        Ok(())
+    }
+
+    /// Reads the part of a lease's backend data that only one node can have (a MAC, a key), in canonical form. `None`: it has none for
+    /// the family.
+    fn identity(&self, _attrs: &LeaseAttrs, _family: Family) -> Option<String> {
+        None
+    }
+}
+
+/// No rules: every lease is accepted.
+impl PeerRules for () {}
+
 /// Which node holds a lease, and which run of its daemon wrote it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(default)]
 pub struct NodeId {
     /// Stable over restarts and address changes.
     pub id: Arc<str>,

@@ -42,5 +42,5 @@ pub mod kube;
 pub mod protocol;
 
 pub use config::NetworkConfig;
-pub use lease::{Lease, LeaseAttrs, NodeId, RawJson, Term};
+pub use lease::{Lease, LeaseAttrs, NodeId, PeerRules, RawJson, Term};
 pub use table::{Kinds, LeaseEvent, LeaseTable, Peer};

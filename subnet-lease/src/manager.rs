@@ -1,6 +1,6 @@
 //! The interface of every store: a few methods, which each manager implements in full.
 
-pub use crate::claim::{Choice, Claim, HostEvidence};
+pub use crate::claim::{Choice, Claim, HostEvidence, HostQueries};
 use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs};
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Addresses, Subnets};
+use types::{Addresses, DaemonPod, Subnets};
 use types::{Coded, Problem};
 
 /// The state of a held lease, published whenever it changes.
@@ -64,7 +64,7 @@ pub enum Lost {
 }
 
 impl Lost {
-    /// What happened.
+    /// Returns why the lease was lost.
     pub fn problem(&self) -> &Problem {
         match self {
             Lost::Taken(problem) | Lost::Displaced(problem) | Lost::Moved(problem) => problem,
@@ -131,17 +131,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// A retry may succeed.
+    /// Creates an error after which the caller retries.
     pub fn unavailable(why: impl Into<Reason>) -> Self {
         Error::Unavailable(why.into())
     }
 
-    /// A retry cannot succeed.
+    /// Creates an error that ends the daemon.
     pub fn refused(why: impl Into<Problem>) -> Self {
         Error::Refused(why.into())
     }
 
-    /// What is wrong.
+    /// Returns the problem without the decision to retry.
     pub fn problem(&self) -> &Problem {
         match self {
             Error::Unavailable(reason) => &reason.problem,
@@ -189,25 +189,12 @@ pub struct NodeInfo {
 /// Another node that claims an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
-    /// Its name.
+    /// Name of the node, as the store identifies it.
     pub node: String,
     /// Whether flannel serves it.
     pub served: bool,
     /// Whether it publishes the address to the other nodes, and flannel serves it.
     pub publishes: bool,
-}
-
-/// A pod of flannel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DaemonPod {
-    /// Its name.
-    pub name: String,
-    /// What creates and replaces it, as `DaemonSet/kube-flannel-ds`; `None` if nothing does.
-    pub owner: Option<String>,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Whether our chart made it.
-    pub charted: bool,
 }
 
 /// Keeps leases: in etcd, in a directory, in the Kubernetes API. Tools use the store alone; a daemon has one node served by it.
@@ -341,7 +328,7 @@ pub trait LeaseStore: Send + Sync {
     /// It is missing, unreadable or invalid.
     async fn config(&self) -> Result<NetworkConfig, Error>;
 
-    /// All leases as they are now.
+    /// Reads all leases from the store.
     ///
     /// # Errors
     /// The store does not answer.
@@ -371,12 +358,12 @@ pub trait LeaseStore: Send + Sync {
     ) -> Result<bool, Reason>;
 }
 
-/// What a manager counts.
+/// Counters and states of a manager, which metrics and `/status` read.
 #[derive(Debug, Default)]
 pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
-    away: std::sync::Mutex<Option<Problem>>,
+    unavailable: std::sync::Mutex<Option<Problem>>,
     unfollowed: std::sync::Mutex<Option<Problem>>,
     /// Boot time in milliseconds; 0 before the first answer.
     heard: std::sync::atomic::AtomicU64,
@@ -390,7 +377,7 @@ impl Counters {
         }
     }
 
-    /// Calls so far, by kind.
+    /// Returns the number of calls to the store since the start, by kind.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
         self.calls
             .lock()
@@ -414,22 +401,25 @@ impl Counters {
     }
 
     /// Notes that the store is unavailable, and why. A single lost answer does not count.
-    pub fn away(&self, why: Problem) {
-        if let Ok(mut away) = self.away.lock() {
-            *away = Some(why);
+    pub fn set_unavailable(&self, why: Problem) {
+        if let Ok(mut unavailable) = self.unavailable.lock() {
+            *unavailable = Some(why);
         }
     }
 
-    /// Notes that the store is available.
-    pub fn reached(&self) {
-        if let Ok(mut away) = self.away.lock() {
-            *away = None;
+    /// Notes that the store is available: `why_unavailable` returns `None`.
+    pub fn set_available(&self) {
+        if let Ok(mut unavailable) = self.unavailable.lock() {
+            *unavailable = None;
         }
     }
 
     /// Why the store is unavailable; none while it is available or its state is unknown.
-    pub fn why_away(&self) -> Option<Problem> {
-        self.away.lock().ok().and_then(|away| away.clone())
+    pub fn why_unavailable(&self) -> Option<Problem> {
+        self.unavailable
+            .lock()
+            .ok()
+            .and_then(|unavailable| unavailable.clone())
     }
 
     /// Notes why the leases cannot be followed, or that they are.

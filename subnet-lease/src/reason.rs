@@ -16,9 +16,9 @@ pub trait Lasting: Coded {
 /// A problem, and its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// What is told.
+    /// Problem to show.
     pub problem: Problem,
-    /// What is compared.
+    /// Text without changing numbers, by which repetitions are recognised.
     topic: String,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
 pub struct LogOnce(Vec<String>);
 
 impl LogOnce {
-    /// Whether all is well.
+    /// Returns whether nothing was logged since the last success.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -126,22 +126,22 @@ mod tests {
     }
 
     #[test]
-    fn reason_is_told_once_whatever_its_text_counts() {
-        let mut told = LogOnce::default();
+    fn reason_is_logged_once_when_only_a_number_in_its_text_changes() {
+        let mut log = LogOnce::default();
         let expired = |seconds: u32| Reason::from(Failure::Expired(seconds));
         let mistake = |which: &'static str| Reason::from(Failure::Mistake(which));
-        assert!(!told.news(None));
-        assert!(told.news(Some(&expired(1))));
-        assert!(!told.news(Some(&expired(2))));
-        assert!(told.news(Some(&mistake("it expired 2 s ago"))));
-        assert!(!told.news(Some(&expired(3))), "two that take turns");
-        assert!(told.news(None) && !told.news(None));
-        assert!(told.news(Some(&expired(4))), "after it was well");
-        assert!(told.news(None));
+        assert!(!log.news(None));
+        assert!(log.news(Some(&expired(1))));
+        assert!(!log.news(Some(&expired(2))));
+        assert!(log.news(Some(&mistake("it expired 2 s ago"))));
+        assert!(!log.news(Some(&expired(3))), "two that take turns");
+        assert!(log.news(None) && !log.news(None));
+        assert!(log.news(Some(&expired(4))), "after it was well");
+        assert!(log.news(None));
         assert!(
-            told.news(Some(&mistake("one")))
-                && !told.news(Some(&mistake("one")))
-                && told.news(Some(&mistake("another")))
+            log.news(Some(&mistake("one")))
+                && !log.news(Some(&mistake("one")))
+                && log.news(Some(&mistake("another")))
         );
     }
 }

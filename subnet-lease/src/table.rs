@@ -49,7 +49,7 @@ pub enum Kinds {
 }
 
 impl Kinds {
-    /// Whether a lease counts.
+    /// Returns whether a lease of this backend is included.
     pub fn include(self, lease: &Lease) -> bool {
         match self {
             Kinds::Only(kind) => lease.attrs.backend == kind,
@@ -63,7 +63,7 @@ impl Kinds {
 pub struct Peer<'a> {
     /// The peer's subnet.
     pub subnet: IpNet,
-    /// Where the peer is reached.
+    /// Public address of the peer, of the subnet's family.
     pub public_ip: IpAddr,
     /// The backend's data for this family.
     pub data: Option<&'a RawJson>,

@@ -7,7 +7,6 @@
 use crate::json::{JsonFault, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
-use serde::Deserialize;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Coded;
@@ -174,8 +173,7 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     let v6_data = raw_member(&object, "BackendV6Data");
     let node = object
         .get("NodeID")
-        .and_then(|raw| serde_json::from_str::<NodeText>(raw.get()).ok())
-        .map(NodeId::from);
+        .and_then(|raw| serde_json::from_str(raw.get()).ok());
     const KNOWN: [&str; 6] = [
         "PublicIP",
         "PublicIPv6",
@@ -199,39 +197,6 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
         unknown,
         node,
     })
-}
-
-#[derive(Deserialize)]
-#[serde(default)]
-#[derive(Default)]
-struct NodeText {
-    id: String,
-    name: String,
-    instance: String,
-    rank: i64,
-    lease: Option<i64>,
-    contested: bool,
-}
-
-impl From<NodeText> for NodeId {
-    fn from(text: NodeText) -> Self {
-        let NodeText {
-            id,
-            name,
-            instance,
-            rank,
-            lease,
-            contested,
-        } = text;
-        Self {
-            id: id.into(),
-            name: name.into(),
-            instance,
-            rank,
-            lease,
-            contested,
-        }
-    }
 }
 
 fn push_node(out: &mut String, node: &NodeId) {

@@ -206,14 +206,14 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
         let bed = Bed::with_user(&server, r#"{"tokenFile":"token"}"#, "");
         std::fs::write(bed.path("token"), text).unwrap();
         let manager = bed.open().await.unwrap();
-        let (config, said) = trouble(&manager).await;
+        let (config, text) = trouble(&manager).await;
         let file = bed.path("token").display().to_string();
         assert!(
-            said.contains(&file)
-                && said.contains(why)
-                && !said.contains("answer")
-                && !said.contains("s3c"),
-            "{said}"
+            text.contains(&file)
+                && text.contains(why)
+                && !text.contains("answer")
+                && !text.contains("s3c"),
+            "{text}"
         );
         // Once the file is right, nobody has to do anything else.
         std::fs::write(bed.path("token"), "s3cret").unwrap();
@@ -228,17 +228,17 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
     // What stands in the kubeconfig itself is read once.
     let server = Server::start(|_| Reply::Pass).await;
     let bed = Bed::with_user(&server, r#"{"token":"s3cret\nmore"}"#, "");
-    let said = bed
+    let text = bed
         .open()
         .await
         .err()
         .map(|error| error.to_string())
         .unwrap();
     assert!(
-        said.contains("kubeconfig")
-            && said.contains("followed by other text")
-            && !said.contains("s3c"),
-        "{said}"
+        text.contains("kubeconfig")
+            && text.contains("followed by other text")
+            && !text.contains("s3c"),
+        "{text}"
     );
 }
 
@@ -463,7 +463,7 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
             .filter(|asked| asked.is_event())
             .count()
     };
-    let tell = async |times: usize| {
+    let report = async |times: usize| {
         for _ in 0..times {
             manager
                 .tell_operator(&Problem::in_words("no interface"))
@@ -471,24 +471,24 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
             tokio::time::sleep(ANSWERED).await;
         }
     };
-    tell(3).await;
+    report(3).await;
     assert_eq!(events(), 1, "a refusal is not asked for again at once");
     later(Duration::from_secs(301)).await;
-    tell(1).await;
+    report(1).await;
     assert_eq!(events(), 2, "still refused");
     server.on(|_| Reply::Pass);
     later(Duration::from_secs(301)).await;
-    tell(1).await;
+    report(1).await;
     assert_eq!(events(), 3, "what could not be told is told");
     later(Duration::from_secs(61)).await;
-    tell(1).await;
+    report(1).await;
     assert_eq!(events(), 3, "once");
-    let told = log
+    let refusals = log
         .lines()
         .iter()
         .filter(|line| line.contains("cannot post Events"))
         .count();
-    assert_eq!(told, 1, "{:#?}", log.lines());
+    assert_eq!(refusals, 1, "{:#?}", log.lines());
 }
 
 #[tokio::test]
@@ -610,14 +610,14 @@ async fn proxy_of_the_kubeconfig_ends_the_start_with_the_remedy() {
         r#","proxy-url":"http://user:s3cret@192.0.2.9:3128""#,
     );
     match bed.open().await.err() {
-        Some(Error::Refused(said)) => {
-            let said = said.to_string();
+        Some(Error::Refused(trouble)) => {
+            let trouble = trouble.to_string();
             assert!(
-                said.contains("proxy-url")
-                    && said.contains("kubeconfig")
-                    && said.contains("--kube-api-url")
-                    && !said.contains("s3cret"),
-                "{said}"
+                trouble.contains("proxy-url")
+                    && trouble.contains("kubeconfig")
+                    && trouble.contains("--kube-api-url")
+                    && !trouble.contains("s3cret"),
+                "{trouble}"
             );
         }
         other => panic!("{other:?}"),

@@ -240,10 +240,10 @@ async fn refuse(
 }
 
 /// With an authority, so that not each client reads all of this machine's.
-fn kubeconfig(server: SocketAddr, beside: &std::path::Path) -> std::path::PathBuf {
+fn kubeconfig(server: SocketAddr, sibling: &std::path::Path) -> std::path::PathBuf {
     let (path, authority) = (
-        beside.with_file_name("kubeconfig"),
-        beside.with_file_name("ca.pem"),
+        sibling.with_file_name("kubeconfig"),
+        sibling.with_file_name("ca.pem"),
     );
     if !path.exists() {
         let pem = rcgen::generate_simple_self_signed(Vec::new())

@@ -18,7 +18,8 @@ use subnet_lease::admission::{LeasesInForce, Reason, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
 use subnet_lease::{
-    Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, Term, wire,
+    Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, PeerRules, RawJson, Term,
+    wire,
 };
 use types::Family;
 use types::{Dual, Subnets};
@@ -164,24 +165,35 @@ fn terms() -> Terms {
         local: vec![IpAddr::from([192, 168, 56, 1]), IpAddr::from([10, 0, 2, 15])],
         underlay: vec!["10.5.6.0/24".parse().unwrap()],
         links: None,
-        accepts: Arc::new(|lease| {
-            if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) {
-                Err(types::Problem::in_words("bad MAC"))
-            } else {
-                Ok(())
-            }
-        }),
-        identity: Arc::new(vtep_mac),
+        rules: Arc::new(VtepMacs),
     }
 }
 
-fn vtep_mac(attrs: &LeaseAttrs, family: Family) -> Option<String> {
-    let data = family.pick(&attrs.data, &attrs.v6_data);
-    Object::parse(data.as_ref()?.as_str())
-        .ok()?
-        .read("VtepMAC")
-        .ok()
-        .flatten()
+/// Refuses MACs that end in 05.
+struct VtepMacs;
+
+impl PeerRules for VtepMacs {
+    fn accepts(&self, lease: &Lease) -> Result<(), types::Problem> {
+        if lease
+            .attrs
+            .data
+            .as_ref()
+            .is_some_and(|data| data.as_str().contains(":05\""))
+        {
+            Err(types::Problem::in_words("bad MAC"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
+        let data = family.pick(&attrs.data, &attrs.v6_data);
+        Object::parse(data.as_ref()?.as_str())
+            .ok()?
+            .read("VtepMAC")
+            .ok()
+            .flatten()
+    }
 }
 
 proptest! {
@@ -467,7 +479,7 @@ fn each_backend_has_its_own_leases() {
         .unwrap();
         let terms = Terms {
             config,
-            accepts: Arc::new(|_| Ok(())),
+            rules: Arc::new(()),
             ..terms()
         };
         let (table, refused) = admitted(
@@ -555,7 +567,7 @@ fn family_without_an_address_is_reported() {
         Some([192, 168, 56, 9].into()),
         Some("fd00:56::9".parse().unwrap()),
     );
-    for (lease, used, said) in [
+    for (lease, used, reasons) in [
         (lease(v4, v6), true, vec![]),
         (
             lease(v4, None),
@@ -592,7 +604,7 @@ fn family_without_an_address_is_reported() {
                     .map(|refused| refused.to_string())
                     .collect::<Vec<_>>()
             ),
-            (used, said.into_iter().map(str::to_owned).collect())
+            (used, reasons.into_iter().map(str::to_owned).collect())
         );
     }
 }
@@ -713,7 +725,7 @@ fn off_link_lease_is_refused_per_family() {
     );
     let host_gw = Terms {
         config: config.unwrap(),
-        identity: Arc::new(|_, _| None),
+        rules: Arc::new(()),
         ..terms()
     };
     let judged = |links: Option<&[&str]>| {

@@ -149,8 +149,7 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
         local: vec![[192, 168, 56, 1].into()],
         underlay: Vec::new(),
         links: None,
-        accepts: Arc::new(|_| Ok(())),
-        identity: Arc::new(|_, _| None),
+        rules: Arc::new(()),
     };
     let (_terms, terms) = watch::channel(Arc::new(terms));
     let (feed, table) = Feed::begin(manager.watch(), terms).await;

@@ -14,7 +14,7 @@ use types::Subnets;
 pub(crate) const METRIC: u32 = 65_535;
 
 /// Adds the routes to the desired state.
-pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
+pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     let dev = LinkName::default();
     let route = RouteSpec {
         via: None,
@@ -24,7 +24,7 @@ pub(crate) fn want(state: &mut KernelState, own: &Subnets, scope: &Scope) {
         scope: 0,
         protocol: scope.protocol,
     };
-    for net in own.nets() {
+    for net in scope.own.nets() {
         state.set(Key::Route(net.trunc(), METRIC), Value::Route(route));
     }
 }

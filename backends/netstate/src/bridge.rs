@@ -22,7 +22,7 @@ pub struct StaleGateway {
     /// The address, with the prefix length of the subnet.
     pub address: IpNet,
     /// Another address of the bridge in the same subnet: it may be somebody else's, and the kernel could remove it together with the gateway.
-    pub beside: Option<IpNet>,
+    pub other: Option<IpNet>,
 }
 
 /// Returns the gateways of the previous subnets that bridges still have. Their connected routes keep packets from the present holder of the
@@ -47,7 +47,7 @@ pub fn stale_gateways(
             .iter()
             .filter(move |bridge| bridge.addresses.contains(&address));
         with_it.map(move |bridge| {
-            let beside = bridge
+            let other = bridge
                 .addresses
                 .iter()
                 .find(|other| **other != address && address.contains(&other.addr()))
@@ -55,7 +55,7 @@ pub fn stale_gateways(
             StaleGateway {
                 bridge: bridge.name,
                 address,
-                beside,
+                other,
             }
         })
     })
@@ -107,9 +107,9 @@ mod tests {
             }),
         )
         .unwrap();
-        let text = |stale: StaleGateway| match stale.beside {
+        let text = |stale: StaleGateway| match stale.other {
             None => format!("{} {}", stale.bridge, stale.address),
-            Some(beside) => format!("{} {} beside {beside}", stale.bridge, stale.address),
+            Some(other) => format!("{} {} beside {other}", stale.bridge, stale.address),
         };
         stale_gateways(
             &bridges,

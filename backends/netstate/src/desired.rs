@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 
-/// The desired kernel state.
+/// The state that a plan wants, and which parts depend on several peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The objects that the kernel should have.
@@ -90,8 +90,9 @@ impl Desired {
         let mut wanted = BTreeMap::new();
         for (was, is) in before.changes(after) {
             for (lease, objects) in [(was, &mut change.before.0), (is, &mut wanted)] {
-                let counts = lease
-                    .filter(|lease| lease.subnets != *plan.own() && plan.kinds().include(lease));
+                let counts = lease.filter(|lease| {
+                    lease.subnets != plan.scope().own && plan.kinds().include(lease)
+                });
                 let mut own = Vec::new();
                 for peer in counts
                     .into_iter()
@@ -171,7 +172,7 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
         return Vec::new();
     }
     let queries: BTreeSet<IpAddr> = leases
-        .peers(plan.own(), plan.kinds())
+        .peers(&plan.scope().own, plan.kinds())
         .map(|peer| peer.public_ip)
         .collect();
     queries.into_iter().collect()
@@ -206,7 +207,7 @@ mod tests {
     use crate::underlay::Underlay;
     use proptest::prelude::*;
     use subnet_lease::{Kinds, Lease, LeaseAttrs, Term};
-    use types::{Addresses, Dual, Subnets};
+    use types::{Addresses, Dual};
 
     /// Each half of a lease needs a neighbour of its own. Both need the FDB entry of the lease's MAC, which ends like its address.
     struct Halves(Scope);
@@ -214,10 +215,6 @@ mod tests {
     impl Plan for Halves {
         fn scope(&self) -> &Scope {
             &self.0
-        }
-
-        fn own(&self) -> &Subnets {
-            &self.0.networks
         }
 
         fn kinds(&self) -> Kinds {
@@ -261,7 +258,7 @@ mod tests {
         #[test]
         fn state_in_one_go_is_the_state_peer_by_peer(peers in proptest::collection::btree_map(2u8..20, (2u8..40, 0i64..4, any::<bool>()), 0..12)) {
             let networks = Dual::Both("10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap());
-            let plan = Halves(Scope { links: Vec::new(), networks, former: None, protocol: 241, checksum_offload: false });
+            let plan = Halves(Scope { links: Vec::new(), networks, own: networks, former: None, protocol: 241, checksum_offload: false });
             let lease = |(n, (mac, since, both)): (&u8, &(u8, i64, bool))| {
                 let (v4, v6) = (format!("10.244.{n}.0/24").parse().unwrap(), format!("fd00:0:0:{n}::/64").parse().unwrap());
                 let public_ipv6 = both.then(|| "2001:db8::1".parse().unwrap());

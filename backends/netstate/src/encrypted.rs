@@ -12,7 +12,7 @@ pub(crate) struct Encrypted {
 }
 
 impl Encrypted {
-    /// Of a desired state.
+    /// Reads the encrypting devices and their routes from a desired state.
     pub(crate) fn by(want: &KernelState) -> Self {
         // Links come first in the order.
         let links = want.0.iter().map_while(|(key, value)| match (key, value) {

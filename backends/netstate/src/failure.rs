@@ -26,7 +26,7 @@ pub struct OpError {
     pub verb: &'static str,
     /// The object of the operation.
     pub key: Key,
-    /// The kind of failure.
+    /// Decides whether the failure concerns one peer, and whether it is retried.
     pub kind: FailureKind,
     /// Why, with the remedy.
     pub why: Failure,
@@ -35,7 +35,7 @@ pub struct OpError {
 /// A failed read of or query to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelError {
-    /// The request that failed.
+    /// The request, named in the error text.
     pub what: Request,
     /// Why, with the remedy.
     pub why: Failure,
@@ -71,7 +71,7 @@ pub enum Request {
     Look,
 }
 
-/// What can be listed.
+/// Kinds of objects that one netlink dump lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// Interfaces.
@@ -102,7 +102,7 @@ pub enum Failure {
         /// The likely cause, given the operation.
         cause: Cause,
     },
-    /// It does not answer.
+    /// The kernel did not answer before the timeout.
     Silent,
     /// It did not answer to an operation. Whether it took effect is unknown.
     Unanswered,
@@ -152,7 +152,7 @@ pub enum Cause {
     RouteExists(IpNet),
     /// A peer is not on the network of the underlay.
     NotOnLink {
-        /// Address of the peer.
+        /// Public address of the peer, the gateway of its route.
         via: IpAddr,
         /// The underlay interface.
         dev: LinkName,

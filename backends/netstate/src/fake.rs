@@ -6,7 +6,7 @@ use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::route::RouteSpec;
 use crate::scope::Scope;
-use crate::survey::{Made, Seen, Survey};
+use crate::survey::{Origin, Seen, Survey};
 use crate::underlay::Underlay;
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,7 +40,7 @@ pub(crate) struct World {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
-    /// An object has this content now, or was deleted.
+    /// An object has this content, or was deleted.
     Object(Key, Option<Value>),
     /// Anything else.
     Other,
@@ -219,7 +219,7 @@ impl Kernel for FakeKernel {
         let seen = |(key, value): (&Key, &Value)| Seen {
             key: *key,
             value: value.clone(),
-            made: Made::Set,
+            origin: Origin::Set,
         };
         Ok(Survey {
             links: Vec::new(),

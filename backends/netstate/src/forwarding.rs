@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 /// The forwarding of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// The device.
+    /// The TUN device of the packet engine.
     pub device: LinkName,
     /// Its MTU in bytes.
     pub mtu: u32,

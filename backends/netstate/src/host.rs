@@ -37,9 +37,9 @@ pub struct Interface {
     pub addresses: Vec<Address>,
 }
 
-/// The sort of an interface, as far as it shows whether other hosts are behind it.
+/// The class of an interface, as far as it shows whether other hosts are behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum LinkClass {
     /// A network card, or something on top of one: VLAN, bond, macvlan.
     Link,
     /// An end of a pair: a pod's, or a host's in a lab.
@@ -51,13 +51,15 @@ pub enum Sort {
 }
 
 impl Interface {
-    /// Returns the sort of interface, from its kind and type.
-    pub fn sort(&self) -> Sort {
+    /// Returns the class, from its kind and type.
+    pub fn class(&self) -> LinkClass {
         match self.kind.as_str() {
-            "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => Sort::Link,
-            "veth" => Sort::Veth,
-            "bridge" => Sort::Bridge,
-            _ => Sort::Virtual,
+            "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => {
+                LinkClass::Link
+            }
+            "veth" => LinkClass::Veth,
+            "bridge" => LinkClass::Bridge,
+            _ => LinkClass::Virtual,
         }
     }
 
@@ -103,9 +105,9 @@ impl Interface {
 pub struct Address {
     /// The address with its prefix length.
     pub net: IpNet,
-    /// Whether it is permanent.
+    /// Whether it has no lifetime (IFA_F_PERMANENT): DHCP and router advertisements set one.
     pub permanent: bool,
-    /// Whether it is deprecated.
+    /// Whether its preferred lifetime is over (IFA_F_DEPRECATED).
     pub deprecated: bool,
     /// Whether it is an IPv6 privacy address.
     pub temporary: bool,

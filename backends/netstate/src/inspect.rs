@@ -12,75 +12,12 @@ use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
 use crate::protocols::{self, Protocols};
 use crate::route::RouteKind;
-use crate::sighting::{Holder, Sighting};
-use crate::survey::{Made, Seen};
+use crate::sighting::Sighting;
+use crate::survey::{Origin, Seen};
 use crate::text::{self, Words};
 use shadow::Shadows;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A kind of object, as an operator names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ObjectKind {
-    /// An interface.
-    Link,
-    /// An address on one.
-    Address,
-    /// The destination of frames to a MAC.
-    Fdb,
-    /// The MAC of an address.
-    Neighbour,
-    /// A peer of WireGuard.
-    WireguardPeer,
-    /// An allowed IP of such a peer.
-    AllowedIp,
-    /// A route that forwards.
-    Route,
-    /// A route that drops.
-    Blackhole,
-}
-
-/// Whether a wanted object is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ObjectState {
-    /// The object is in sync.
-    AsWanted,
-    /// The object does not exist.
-    Missing,
-    /// Something else is there in its place.
-    Different,
-    /// The kernel refused it, for this reason.
-    Refused(String),
-}
-
-/// An object of the desired state, and its state in the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
-    /// The kind of object.
-    pub kind: ObjectKind,
-    /// Its text, as `ip` and `bridge` print it.
-    pub text: String,
-    /// The node that it is for; this one's own otherwise.
-    pub holder: Option<Holder>,
-    /// Whether it is there.
-    pub state: ObjectState,
-    /// The object in its place, if there is one.
-    pub found: Option<String>,
-}
-
-/// An object of somebody else, or one of ours that is not wanted any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// The kind of object.
-    pub kind: ObjectKind,
-    /// The object as `ip`, `bridge` or `wg` prints it.
-    pub text: String,
-    /// The maker of the object, as far as is known.
-    pub by: String,
-    /// Whether it is a route inside this node's own subnets, as those to its pods are.
-    pub own_subnet: bool,
-    /// The desired objects that it conflicts with: subnets with their nodes, devices. Usually none.
-    pub in_the_way_of: Vec<String>,
-}
+use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
 
 /// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,14 +93,14 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// The object in the place of another one, and its origin.
-    fn found(&self, key: &Key) -> Option<(&Value, Made)> {
+    fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
         let ours = self
             .sighting
             .have
             .0
             .get(key)
-            .map(|value| (value, Made::Set));
-        ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.made)))
+            .map(|value| (value, Origin::Set));
+        ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.origin)))
     }
 
     fn is_there(&self, key: &Key, wanted: &Value) -> bool {
@@ -180,17 +117,17 @@ impl Judge<'_> {
 
     fn object(&self, key: &Key, wanted: &Value) -> Object {
         let found = self.found(key);
-        let (state, found) = match (found, self.errors.get(key)) {
-            (Some((found, _)), _) if fits(wanted, found) => (ObjectState::AsWanted, None),
-            (found, Some(error)) => (ObjectState::Refused(error.why.to_string()), found),
-            (Some(found), None) => (ObjectState::Different, Some(found)),
-            (None, None) => (ObjectState::Missing, None),
+        let (state, found, why) = match (found, self.errors.get(key)) {
+            (Some((found, _)), _) if fits(wanted, found) => (ObjectState::InSync, None, None),
+            (found, Some(error)) => (ObjectState::Refused, found, Some(error.why.to_string())),
+            (Some(found), None) => (ObjectState::Different, Some(found), None),
+            (None, None) => (ObjectState::Missing, None, None),
         };
-        let found = found.map(|(found, made)| match (key, wanted, found) {
+        let found = found.map(|(found, origin)| match (key, wanted, found) {
             (Key::Link(name), Value::Link(wanted), Value::Link(found)) => {
                 self.words.link_instead(*name, wanted, found)
             }
-            _ => self.text(key, found, made),
+            _ => self.text(key, found, origin),
         });
         let holder = self
             .sighting
@@ -204,15 +141,16 @@ impl Judge<'_> {
             holder,
             state,
             found,
+            why,
         }
     }
 
     /// The text of an object that somebody else may have made.
-    fn text(&self, key: &Key, value: &Value, made: Made) -> String {
+    fn text(&self, key: &Key, value: &Value, origin: Origin) -> String {
         match (key, value) {
-            (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(made)),
+            (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(origin)),
             (Key::Neighbor(name, ip), Value::Neighbor(mac)) => {
-                text::neighbour(*name, *ip, *mac, &state(made).to_uppercase())
+                text::neighbour(*name, *ip, *mac, &state(origin).to_uppercase())
             }
             (key, value) => self.words.object(key, value),
         }
@@ -238,7 +176,7 @@ impl Judge<'_> {
             text: self.words.object(key, value),
             by,
             own_subnet: false,
-            in_the_way_of: Vec::new(),
+            conflicts_with: Vec::new(),
         })
     }
 
@@ -267,7 +205,7 @@ impl Judge<'_> {
                 .to_owned(),
             own_subnet: false,
             // The other family's tunnel has the same port and may have the same VNI.
-            in_the_way_of: missing
+            conflicts_with: missing
                 .iter()
                 .filter(|(_, ours)| ours.is_same_tunnel(theirs))
                 .map(|(name, _)| name.to_string())
@@ -309,20 +247,20 @@ impl Judge<'_> {
         if is_ours || is_wanted || self.follows_from_ours(seen) {
             return None;
         }
-        let text = self.text(&seen.key, &seen.value, seen.made);
+        let text = self.text(&seen.key, &seen.value, seen.origin);
         let (by, own_subnet) = match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => (
                 protocols.maker(route.protocol, route.dev),
                 self.sighting.own.nets().any(|own| own.contains(net)),
             ),
-            _ => (maker(seen.made, protocols), false),
+            _ => (maker(seen.origin, protocols), false),
         };
         Some(Foreign {
             kind: kind(&seen.key, &seen.value),
             text,
             by,
             own_subnet,
-            in_the_way_of: shadows.cast_by(seen),
+            conflicts_with: shadows.cast_by(seen),
         })
     }
 }
@@ -378,20 +316,22 @@ fn tunnels(
 }
 
 /// How an entry lasts, in the words of `ip` and `bridge`.
-fn state(made: Made) -> &'static str {
-    match made {
-        Made::Set => "permanent",
-        Made::Fed => "extern_learn",
-        Made::Learned | Made::By(_) => "",
+fn state(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Set => "permanent",
+        Origin::ExternLearn => "extern_learn",
+        Origin::Learned | Origin::Protocol(_) => "",
     }
 }
 
 /// The maker of a neighbour or an FDB entry.
-fn maker(made: Made, protocols: &Protocols) -> String {
-    match made {
-        Made::Set => "an operator or another program".to_owned(),
-        Made::Learned => "the kernel, which learned it, or an operator".to_owned(),
-        Made::Fed => "a program that feeds the kernel what it learned (extern_learn)".to_owned(),
-        Made::By(protocol) => protocols.maker(protocol, LinkName::default()),
+fn maker(origin: Origin, protocols: &Protocols) -> String {
+    match origin {
+        Origin::Set => "an operator or another program".to_owned(),
+        Origin::Learned => "the kernel, which learned it, or an operator".to_owned(),
+        Origin::ExternLearn => {
+            "a program that feeds the kernel what it learned (extern_learn)".to_owned()
+        }
+        Origin::Protocol(protocol) => protocols.maker(protocol, LinkName::default()),
     }
 }

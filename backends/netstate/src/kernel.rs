@@ -27,7 +27,7 @@ pub struct Facts {
 /// The objects found in the kernel: ours, and routes that Go flannel may have left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExistingState {
-    /// Our objects.
+    /// Objects in this network's scope: on its devices, or with its protocol number.
     pub ours: KernelState,
     /// Routes of protocol `boot` inside our networks and not on our links: candidates for adoption.
     pub leftovers: Vec<(Key, RouteSpec)>,

@@ -116,7 +116,7 @@ impl KernelState {
         self.0.append(&mut objects.into_iter().collect());
     }
 
-    /// The number of objects.
+    /// The number of objects of all kinds.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -3,14 +3,12 @@
 use crate::plan::Plan;
 use crate::scope::Scope;
 use crate::underlay::Underlay;
-use ipnet::IpNet;
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 use types::nets_overlap;
 
 /// Decides whether a peer can be programmed.
 pub(crate) struct Eligible<'a> {
-    own: Vec<IpNet>,
     scope: &'a Scope,
     underlay: &'a Underlay,
     shares_address: bool,
@@ -20,7 +18,6 @@ impl<'a> Eligible<'a> {
     /// For the node that a plan is for.
     pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
         Self {
-            own: plan.own().nets().collect(),
             scope: plan.scope(),
             underlay,
             shares_address: plan.shares_address(),
@@ -30,7 +27,11 @@ impl<'a> Eligible<'a> {
     /// Whether a peer can be programmed.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
-            && !self.own.iter().any(|net| nets_overlap(net, &peer.subnet))
+            && !self
+                .scope
+                .own
+                .nets()
+                .any(|net| nets_overlap(&net, &peer.subnet))
             && !self.is_ours(&peer.public_ip)
     }
 
@@ -60,6 +61,6 @@ pub fn peers<'a, P: Plan + ?Sized>(
 ) -> impl Iterator<Item = Peer<'a>> {
     let eligible = Eligible::new(plan, underlay);
     leases
-        .peers(plan.own(), plan.kinds())
+        .peers(&plan.scope().own, plan.kinds())
         .filter(move |peer| eligible.admits(peer))
 }

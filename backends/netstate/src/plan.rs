@@ -6,16 +6,15 @@ use crate::object::{KernelState, Key, Value};
 use crate::scope::Scope;
 use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
-use types::Subnets;
 
 /// The node's announcement: the lease attributes (the daemon adds addresses and node) and the pods' MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// The backend's wire name, empty for `udp` and `alloc`.
     pub backend: String,
-    /// The backend's IPv4 data.
+    /// The value of `BackendData` in the lease.
     pub data: Option<RawJson>,
-    /// The backend's IPv6 data.
+    /// The value of `BackendV6Data` in the lease.
     pub v6_data: Option<RawJson>,
     /// The MTU of pods in bytes (`FLANNEL_MTU` in subnet.env).
     pub mtu: u32,
@@ -23,11 +22,8 @@ pub struct Announced {
 
 /// The plan of a kernel backend. Pure.
 pub trait Plan: Send + Sync {
-    /// Which links and objects are ours.
+    /// Which links and objects are ours, and this node's subnets.
     fn scope(&self) -> &Scope;
-
-    /// This node's own subnets.
-    fn own(&self) -> &Subnets;
 
     /// The kinds of leases that count.
     fn kinds(&self) -> Kinds;
@@ -53,7 +49,7 @@ pub trait Plan: Send + Sync {
         Vec::new()
     }
 
-    /// The current announcement.
+    /// The announcement for these facts: a changed MTU or MAC changes the lease.
     fn announced(&self, facts: &Facts) -> Announced;
 }
 
@@ -61,10 +57,6 @@ pub trait Plan: Send + Sync {
 impl<P: Plan + ?Sized> Plan for Arc<P> {
     fn scope(&self) -> &Scope {
         (**self).scope()
-    }
-
-    fn own(&self) -> &Subnets {
-        (**self).own()
     }
 
     fn kinds(&self) -> Kinds {

@@ -65,7 +65,6 @@ pub struct Reconciler<P, K> {
     schedule: Schedule,
     guard: DeletionGuard,
     mac_conflicts: MacConflicts,
-    /// The peers of WireGuard.
     tunnels: Tunnels,
     report: Report,
     questions: (KernelAudit, mpsc::Receiver<Question>),
@@ -111,7 +110,6 @@ struct Pass {
     errors: Vec<OpError>,
     /// The time at which delayed deletions are due.
     held: Option<Instant>,
-    /// The desired state.
     desired: Desired,
 }
 
@@ -263,7 +261,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             want,
             &found.leftovers,
             leases,
-            self.goal.plan.own(),
+            &self.goal.scope.own,
             &facts,
             self.observed.settled,
         );
@@ -549,7 +547,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Compares what follows from the leases and the facts of the last pass with the kernel's state now.
+    /// Compares the desired state, from the leases and the facts of the last pass, with the kernel's state.
     async fn sighting(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.observed.facts else {
             return Err(KernelError {
@@ -571,7 +569,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             errors: self.observed.errors.clone(),
             held: self.observed.held,
             survey,
-            own: *self.goal.plan.own(),
+            own: self.goal.scope.own,
             holders,
             owners,
         })

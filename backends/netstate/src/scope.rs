@@ -12,6 +12,8 @@ pub struct Scope {
     pub links: Vec<LinkName>,
     /// Only objects inside these networks are ours.
     pub networks: Subnets,
+    /// This node's own subnets.
+    pub own: Subnets,
     /// The networks of the previous run, from subnet.env. What is left of them is ours too, and is removed.
     pub former: Option<Subnets>,
     /// The protocol number of our routes.
@@ -51,6 +53,7 @@ mod tests {
         let scope = Scope {
             links: Vec::new(),
             networks,
+            own: networks,
             former,
             protocol: 241,
             checksum_offload: false,

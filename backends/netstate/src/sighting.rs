@@ -5,22 +5,10 @@ use crate::object::{KernelState, Key};
 use crate::peers::peers;
 use crate::plan::Plan;
 use crate::survey::Survey;
-use ipnet::IpNet;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 use types::Subnets;
-
-/// Another node that objects are for, in one address family.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its name, as its lease says it. Go flannel writes none.
-    pub node: Option<String>,
-    /// A subnet of the node's lease.
-    pub subnet: IpNet,
-    /// The public address of the node in the subnet's lease.
-    pub address: IpAddr,
-}
+use types::kernel_object::Holder;
 
 /// The wanted and the actual state at one moment.
 #[derive(Clone, Debug)]

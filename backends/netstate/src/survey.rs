@@ -21,19 +21,19 @@ pub struct Seen {
     pub key: Key,
     /// The content of the object.
     pub value: Value,
-    /// How it came to be.
-    pub made: Made,
+    /// Who made it, as far as the kernel records it.
+    pub origin: Origin,
 }
 
-/// How an object came to be. A route says it by its protocol number.
+/// The origin of an object, as far as the kernel records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
-    /// Made by a program or an operator as a permanent entry.
+pub enum Origin {
+    /// A permanent entry of a program or an operator.
     Set,
     /// Learned by the kernel, or made by others as an entry that expires.
     Learned,
-    /// Made by a program that learns in place of the kernel (NTF_EXT_LEARNED).
-    Fed,
-    /// Made by the program with this protocol number (NDA_PROTOCOL).
-    By(u8),
+    /// An entry of a program that learns in place of the kernel (NTF_EXT_LEARNED).
+    ExternLearn,
+    /// Added by the program with this protocol number (NDA_PROTOCOL or the route's).
+    Protocol(u8),
 }

@@ -21,7 +21,7 @@ pub struct Session {
     /// How long ago the last handshake was completed, by the clock of the day. None: never.
     pub handshake: Option<Duration>,
     /// When that was, since 1970: what distinguishes one handshake from another, whatever is done to the clock.
-    pub shaken: Option<Duration>,
+    pub handshake_at: Option<Duration>,
     /// Bytes received from the peer, handshakes included.
     pub received: u64,
     /// Bytes sent to it.

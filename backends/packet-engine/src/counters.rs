@@ -34,7 +34,7 @@ impl Default for Direction {
 }
 
 impl Direction {
-    /// Counts a dropped packet.
+    /// Counts one packet that was dropped for this reason.
     pub fn dropped(&self, reason: Reason) {
         self.dropped_many(reason, 1);
     }
@@ -62,12 +62,12 @@ impl Direction {
     }
 }
 
-/// Adds to a counter.
+/// Adds to a counter, without an order between counters (relaxed).
 pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// The handshakes of WireGuard.
+/// Counters of WireGuard handshakes. They stay 0 with another framing.
 #[derive(Debug, Default)]
 pub struct Handshakes {
     /// Whether there can be any: the engine encrypts.

@@ -76,18 +76,13 @@ impl Sockets {
 }
 
 impl Engine {
-    /// An engine with nothing open yet.
+    /// An engine without WireGuard, with nothing open yet.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
-        let counters = Arc::default();
         Self {
-            wireguard: if config.framing == Framing::WireGuard {
-                WireGuard::create(&counters)
-            } else {
-                None
-            },
+            wireguard: None,
             config,
             table: Arc::new(ArcSwap::from_pointee(table)),
-            counters,
+            counters: Arc::default(),
             sockets: None,
             queues: Vec::new(),
             threads: Vec::new(),
@@ -96,14 +91,22 @@ impl Engine {
         }
     }
 
-    /// The engine's counters.
-    pub fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+    /// An engine of WireGuard, and its device with peers, keys and allowed IPs. The device stays the same while the engine is opened, bound
+    /// and stopped.
+    pub fn wireguard(
+        config: EngineConfig,
+        table: Table,
+        inherited: Inheritance,
+    ) -> (Self, Arc<WireGuard>) {
+        let mut engine = Self::new(config, table, inherited);
+        let device = Arc::new(WireGuard::new(engine.counters.clone()));
+        engine.wireguard = Some(device.clone());
+        (engine, device)
     }
 
-    /// The device with peers, keys and allowed IPs, with WireGuard. It stays the same while the engine is opened, bound and stopped.
-    pub fn wireguard(&self) -> Option<&Arc<WireGuard>> {
-        self.wireguard.as_ref()
+    /// The counters since the engine was created. Opening and closing the device keeps them.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Sets the UDP port, which counts from the next time on that sockets are bound.

@@ -11,7 +11,7 @@ pub struct Features {
     pub tun_tap: bool,
     /// Use TCP super-packets on the TUN device.
     pub vnet: bool,
-    /// Use UDP super-packets too.
+    /// Also use UDP super-packets there (Linux 6.2 and later).
     pub uso: bool,
     /// Send many datagrams of one size at once (`UDP_SEGMENT`).
     pub gso: bool,
@@ -38,7 +38,7 @@ impl Features {
         }
     }
 
-    /// Batches of single packets.
+    /// Batches of single packets (`recvmmsg`, `sendmmsg`), without offloads.
     pub fn mmsg() -> Self {
         Self {
             name: "mmsg",

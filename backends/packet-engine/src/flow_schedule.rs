@@ -32,7 +32,6 @@ impl Default for FlowSchedule {
 }
 
 impl FlowSchedule {
-    /// Starts a new batch.
     pub(crate) fn clear(&mut self) {
         self.bytes = [0; SLOTS];
         self.all = 0;

@@ -15,7 +15,7 @@ pub enum Framing {
     Udp,
     /// The payload is an Ethernet frame in VXLAN.
     Vxlan {
-        /// The VNI.
+        /// The VNI (24 bits). Packets of another are dropped.
         vni: u32,
         /// The MAC of our VTEP. Frames to other MACs are dropped.
         mac: [u8; 6],

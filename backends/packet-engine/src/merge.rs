@@ -16,14 +16,14 @@ const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 /// The most segments in a super-packet.
 pub const SEGMENTS: usize = 64;
-/// The longest IP packet.
+/// The longest IP packet in bytes: its length field has 16 bits.
 const LONGEST: usize = 65_535;
 const NO_GROUP: u16 = u16::MAX;
 
 /// One write to the TUN device: a single packet or a merged one. All ranges refer to the batch's buffer.
 #[derive(Default)]
 pub struct Group {
-    /// The first packet.
+    /// The first packet with its headers.
     pub first: Range<usize>,
     /// The payload of the other packets.
     pub rest: Vec<Range<usize>>,
@@ -35,7 +35,7 @@ pub struct Group {
     protocol: u8,
     /// The payload length of the first packet.
     size: usize,
-    /// The total length.
+    /// The length in bytes after merging, headers included.
     total: usize,
     /// The next sequence number.
     next: u32,
@@ -47,7 +47,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The number of packets.
+    /// The number of packets as peers sent them, also inside a received super-packet.
     pub fn count(&self) -> usize {
         if self.whole {
             self.total
@@ -63,7 +63,7 @@ impl Group {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
 
-    /// The kind of super-packet.
+    /// The kind for the virtio header; a single packet has none.
     pub fn kind(&self) -> Gso {
         if self.count() > 1 {
             self.kind
@@ -116,7 +116,7 @@ impl Merger {
         self.checksums_trusted = true;
     }
 
-    /// Starts a new batch.
+    /// Empties the merger for the next batch and keeps its memory.
     pub fn clear(&mut self) {
         self.used = 0;
         self.slots = [NO_GROUP; SLOTS];

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) const V4_HEADER: usize = 20;
 /// The length of the fixed IPv6 header.
 pub(crate) const V6_HEADER: usize = 40;
-/// ICMP's protocol number.
+/// The IP protocol number of ICMP (RFC 792).
 pub const ICMP: u8 = 1;
 /// ICMPv6's protocol number.
 pub(crate) const ICMP_V6: u8 = 58;
@@ -56,9 +56,9 @@ pub struct Header {
     pub ttl: u8,
     /// Type of service or traffic class. The low two bits are ECN.
     pub tos: u8,
-    /// Source address.
+    /// The source address of the IP header.
     pub source: IpAddr,
-    /// Destination address.
+    /// The destination address of the IP header.
     pub destination: IpAddr,
     /// Whether the packet is a fragment. An IPv6 fragment that is the whole datagram does not count, though it has the header.
     pub fragment: Fragment,

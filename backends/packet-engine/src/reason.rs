@@ -13,7 +13,7 @@ macro_rules! reasons {
             /// All of them, in the order of [`Reason::index`].
             pub const ALL: [Reason; [$($label),*].len()] = [$(Reason::$name),*];
 
-            /// The label in metrics.
+            /// The value of the label `reason` in metrics.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Reason::$name => $label,)*

@@ -208,7 +208,7 @@ pub struct Message {
     pub pieces: Range<usize>,
     /// The size of each datagram but the last.
     pub segment: usize,
-    /// The number of datagrams.
+    /// The number of datagrams, which the kernel segments (UDP_SEGMENT) if there are several.
     pub count: usize,
     /// The size of all payload.
     pub bytes: usize,

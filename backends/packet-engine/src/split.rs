@@ -19,7 +19,7 @@ const CWR: u8 = 0x80;
 /// A packet from the TUN device, ready to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Split {
-    /// A single packet.
+    /// A packet that is sent as it is.
     Whole,
     /// The segments of a super-packet.
     Segments(Segments),
@@ -121,7 +121,7 @@ fn addresses(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Segments {
-    /// The number of segments.
+    /// The number of segments; the last may be shorter.
     #[inline]
     pub fn count(&self) -> usize {
         (self.end - self.payload).div_ceil(self.size)

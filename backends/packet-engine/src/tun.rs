@@ -175,7 +175,7 @@ impl Tun {
         ioctl(self.file.as_fd(), TUNSETPERSIST, 0)
     }
 
-    /// The granted offloads.
+    /// The offloads that the kernel granted (TUNSETOFFLOAD).
     pub fn offload(&self) -> Offload {
         self.offload
     }

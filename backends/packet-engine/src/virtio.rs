@@ -10,7 +10,7 @@ const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// The kind of packet.
+/// How the kernel segments a packet (`gso_type` of the virtio header).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gso {
     /// A single packet.
@@ -24,12 +24,12 @@ pub enum Gso {
     Udp,
 }
 
-/// The parsed header.
+/// A virtio header (`struct virtio_net_hdr`), which precedes each packet on the TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VnetHeader {
     /// The checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
     pub(crate) needs_csum: bool,
-    /// The kind of super-packet.
+    /// How the packet is segmented.
     pub gso: Gso,
     /// The length of the headers, as far as the sender knows.
     pub header_len: u16,
@@ -64,7 +64,7 @@ impl VnetHeader {
         })
     }
 
-    /// The header's bytes.
+    /// The header in the byte order of this host.
     pub fn bytes(&self) -> [u8; LEN] {
         let kind = match self.gso {
             Gso::None => GSO_NONE,

@@ -1,24 +1,13 @@
 //! The laws of ipip's plan, and what it announces and accepts.
 
 use super::*;
+use crate::fixture::{self, facts, table};
 use netstate::desired::{Desired, on_link_queries};
-use std::collections::{BTreeMap, BTreeSet};
-use subnet_lease::{NetworkConfig, Term};
-use types::{Addresses, Dual};
+use subnet_lease::NetworkConfig;
+use types::Addresses;
 
 fn ipip(text: &str) -> Result<Ipip, Error> {
-    let setup = Setup {
-        config: NetworkConfig::parse(text).unwrap(),
-        node_id: "n".into(),
-        route_protocol: 241,
-        options: Default::default(),
-        former: Default::default(),
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-        files: crate::handover::Files::default(),
-    };
-    Ipip::new(&setup)
+    Ipip::new(&Setup::of(NetworkConfig::parse(text).unwrap()))
 }
 
 fn plan(direct: bool) -> IpipPlan {
@@ -26,52 +15,33 @@ fn plan(direct: bool) -> IpipPlan {
         r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{{"Type":"ipip","DirectRouting":{direct}}}}}"#
     );
     let backend = ipip(&text).unwrap();
-    let scope = backend.setup.scope(vec![backend.device]);
     IpipPlan {
-        scope,
-        own: lease(1, KIND).subnets,
+        scope: backend
+            .setup
+            .scope(lease(1, KIND).subnets, vec![backend.device]),
         device: backend.device,
         direct_routing: backend.direct_routing,
     }
 }
 
 fn lease(n: u8, backend: &str) -> Lease {
-    Lease {
-        subnets: Dual::Both(
-            format!("10.244.{n}.0/24").parse().unwrap(),
-            format!("fd10:244:0:{n}::/64").parse().unwrap(),
-        ),
-        attrs: LeaseAttrs {
-            public_ip: Some([192, 168, 56, n].into()),
-            public_ipv6: Some(format!("fd00:56::{n:x}").parse().unwrap()),
-            backend: backend.to_owned(),
-            ..LeaseAttrs::default()
-        },
-        term: Term::Leased,
-        since: i64::from(n),
-    }
+    let attrs = LeaseAttrs {
+        backend: backend.to_owned(),
+        ..LeaseAttrs::default()
+    };
+    fixture::lease(n, n, attrs)
 }
 
 fn underlay() -> Underlay {
-    let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    // Behind NAT: packets leave with the interface's address.
-    let public = Addresses::Both([203, 0, 113, 1].into(), "fd00:56::1".parse().unwrap());
     Underlay {
-        index: 2,
-        name: "eth0".into(),
-        mtu: 1500,
-        addresses,
-        public,
-        local: Vec::new(),
-        links: Vec::new(),
+        // Behind NAT: packets leave with the interface's address.
+        public: Addresses::Both([203, 0, 113, 1].into(), "fd00:56::1".parse().unwrap()),
+        ..fixture::underlay()
     }
 }
 
 fn state(plan: &IpipPlan, near: bool) -> KernelState {
-    let leases = LeaseTable::of(
-        [lease(1, KIND), lease(2, KIND), lease(3, "vxlan")],
-        BTreeSet::new(),
-    );
+    let leases = table([lease(1, KIND), lease(2, KIND), lease(3, "vxlan")]);
     let near = if near {
         on_link_queries(plan, &leases)
     } else {
@@ -79,8 +49,7 @@ fn state(plan: &IpipPlan, near: bool) -> KernelState {
     };
     let facts = Facts {
         underlay: underlay(),
-        on_link: near.into_iter().collect(),
-        accepted_macs: BTreeMap::new(),
+        ..facts(near)
     };
     Desired::whole(plan, &leases, &facts).state
 }
@@ -204,12 +173,13 @@ async fn ipip_announcement_and_refusals_follow_the_configuration() {
             .contains("error decoding IPIP backend config: DirectRouting")
     );
 
-    let accepts = ipip(v4).unwrap().accepts();
-    assert!(accepts(&lease(2, KIND)).is_ok());
+    let rules = ipip(v4).unwrap().rules();
+    assert!(rules.accepts(&lease(2, KIND)).is_ok());
     let mut other = lease(2, KIND);
     other.attrs.public_ip = None;
     assert!(
-        accepts(&other)
+        rules
+            .accepts(&other)
             .unwrap_err()
             .to_string()
             .contains("no public IPv4 address")

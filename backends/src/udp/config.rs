@@ -1,7 +1,7 @@
 //! The keys of the `Backend` object for udp.
 
 use crate::config_error::{ConfigError, Fault};
-use crate::userspace::checks::checks;
+use crate::config_keys::checks;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
 

@@ -2,7 +2,6 @@
 //! kernel's own: a link with a key and a port, peers, allowed IPs, sessions. Addresses and routes are the kernel's as ever.
 
 use super::{StoredFiles, queue_name, socket_name};
-use crate::error::Error;
 use crate::handover::Files;
 use async_trait::async_trait;
 use netstate::failure::Failure;
@@ -111,7 +110,7 @@ impl Tunnel {
                 handshake: status
                     .handshake
                     .map(|at| now.duration_since(at).unwrap_or_default()),
-                shaken: status.handshake.map(|at| {
+                handshake_at: status.handshake.map(|at| {
                     at.duration_since(SystemTime::UNIX_EPOCH)
                         .unwrap_or_default()
                 }),
@@ -144,7 +143,7 @@ impl Tunnel {
         };
         match &mut spec.kind {
             kind @ LinkKind::Tun(_) if held => *kind = LinkKind::Wireguard(self.spec.clone()),
-            // The kernel's own interface of that name, which a former configuration left: it is replaced.
+            // The kernel's interface of that name, left by another configuration, is replaced.
             kind @ LinkKind::Wireguard(_) => *kind = LinkKind::Tun(TunSpec { held: false }),
             _ => {}
         }
@@ -236,9 +235,6 @@ impl<K: Kernel> WireguardUserspace<K> {
 
     /// Adds an interface, which listens on this port of these addresses. `sources` are its addresses, from which pods get ICMP errors. Its
     /// device is opened when the reconciler adds the link; that of the previous process is adopted here, and waits for its peers.
-    ///
-    /// # Errors
-    /// This build has no WireGuard in user space.
     pub(crate) fn device(
         &mut self,
         name: LinkName,
@@ -246,7 +242,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         listen: Addresses,
         features: Features,
         sources: Option<Addresses>,
-    ) -> Result<(), Error> {
+    ) {
         let inherited = Inheritance {
             queues: self.files.take(&queue_name(name)),
             sockets: self.files.take(&socket_name(name)),
@@ -270,11 +266,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             encap_port: port,
             address: None,
         };
-        let mut engine = Engine::new(config, Table::build(settings, []), inherited);
-        let device = engine
-            .wireguard()
-            .cloned()
-            .ok_or(Error::NoUserspaceWireguard)?;
+        let (mut engine, device) = Engine::wireguard(config, Table::build(settings, []), inherited);
         let waits = engine.adopt(listen);
         if waits {
             tracing::info!(device = %name, "adopted the device and sockets of the previous process");
@@ -295,7 +287,6 @@ impl<K: Kernel> WireguardUserspace<K> {
             queues,
             sockets,
         });
-        Ok(())
     }
 
     /// The counters of the engines, by device.
@@ -379,7 +370,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
         for tunnel in &mut self.tunnels {
-            // The port may be free again by now. A device that is not open is opened when its link is added.
+            // The port may be free again. A device that is not open is opened when its link is added.
             if tunnel.problem.is_some() && tunnel.held() && !tunnel.waits {
                 let _ = tunnel.open(&self.files);
             }
@@ -417,7 +408,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
             }
             rest = later;
         }
-        // Before now, packets that wait in an adopted device and its sockets would not have found their peers.
+        // Reading starts only after the peers are set: packets that wait in an adopted device and its sockets would find no peer.
         for tunnel in self
             .tunnels
             .iter_mut()

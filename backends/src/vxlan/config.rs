@@ -1,7 +1,7 @@
 //! The keys of the `Backend` object for vxlan.
 
 use crate::config_error::{ConfigError, Fault};
-use crate::userspace::checks::checks;
+use crate::config_keys::{checks, number, word};
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
 use subnet_lease::json::Object;
@@ -63,9 +63,13 @@ impl Config {
                 .map_err(|error| bad(Fault::Member(error)))
                 .map(Option::unwrap_or_default)
         };
-        let vni = number(&object, "VNI", 0x00ff_ffff)?.unwrap_or(1);
-        let port = number(&object, "Port", 65535)?.unwrap_or(0);
-        let mtu = number(&object, "MTU", 65535)?.unwrap_or(0);
+        let vni = number(&object, "VNI", 0..=0x00ff_ffff_u32)
+            .map_err(bad)?
+            .unwrap_or(1);
+        let port = number(&object, "Port", 0..=u16::MAX).map_err(bad)?;
+        let mtu = number(&object, "MTU", 0..=65535_u32)
+            .map_err(bad)?
+            .unwrap_or(0);
         let least = if networks.v6().is_some() {
             1280 + OVERHEAD_V6
         } else {
@@ -74,8 +78,8 @@ impl Config {
         if mtu != 0 && mtu < least {
             return Err(bad(Fault::Mtu { mtu, least }));
         }
-        let checksum_offload = checksum_offload(&object)?;
-        let mode = mode(&object)?;
+        let checksum_offload = checksum_offload(&object).map_err(bad)?;
+        let mode = mode(&object).map_err(bad)?;
         let name = |text: String, used: bool| match LinkName::parse(&text) {
             Some(name) => Ok(name),
             None if !used => Ok(LinkName::default()),
@@ -85,7 +89,7 @@ impl Config {
         let v6 = name(format!("{DEVICE_V6}{vni}"), networks.v6().is_some())?;
         Ok(Self {
             vni,
-            port: u16::try_from(port).ok().filter(|port| *port != 0),
+            port: port.filter(|port| *port != 0),
             mtu: Some(mtu).filter(|mtu| *mtu != 0),
             gbp: switch("GBP")?,
             learning: switch("Learning")?,
@@ -118,56 +122,32 @@ fn bad(fault: Fault) -> ConfigError {
     }
 }
 
-/// A number of the object from 0 to `most`, if it is there.
-fn number(object: &Object, key: &'static str, most: u32) -> Result<Option<u32>, ConfigError> {
-    let value = object
-        .read::<i64>(key)
-        .map_err(|error| bad(Fault::Member(error)))?;
-    let Some(value) = value else {
-        return Ok(None);
-    };
-    match u32::try_from(value) {
-        Ok(number) if number <= most => Ok(Some(number)),
-        _ => Err(bad(Fault::Range {
-            key,
-            value,
-            least: 0,
-            most,
-        })),
-    }
-}
-
-/// A word of the object in lower case; empty if it is not there.
-fn word(object: &Object, key: &str) -> Result<String, ConfigError> {
-    let word = object
-        .read::<String>(key)
-        .map_err(|error| bad(Fault::Member(error)))?;
-    Ok(word.unwrap_or_default().to_ascii_lowercase())
-}
-
-fn checksum_offload(object: &Object) -> Result<Option<bool>, ConfigError> {
-    match word(object, "ChecksumOffload")?.as_str() {
+fn checksum_offload(object: &Object) -> Result<Option<bool>, Fault> {
+    match word(object, "ChecksumOffload")?
+        .to_ascii_lowercase()
+        .as_str()
+    {
         "" | "auto" => Ok(None),
         "on" => Ok(Some(true)),
         "off" => Ok(Some(false)),
-        other => Err(bad(Fault::Word {
+        other => Err(Fault::Word {
             key: "ChecksumOffload",
             value: other.to_owned(),
             words: &["auto", "on", "off"],
-        })),
+        }),
     }
 }
 
-fn mode(object: &Object) -> Result<Mode, ConfigError> {
-    match word(object, "Mode")?.as_str() {
+fn mode(object: &Object) -> Result<Mode, Fault> {
+    match word(object, "Mode")?.to_ascii_lowercase().as_str() {
         "" | "kernel" => Ok(Mode::Kernel),
         "userspace" => Ok(Mode::Userspace),
         "auto" => Ok(Mode::Auto),
-        other => Err(bad(Fault::Word {
+        other => Err(Fault::Word {
             key: "Mode",
             value: other.to_owned(),
             words: &["kernel", "userspace", "auto"],
-        })),
+        }),
     }
 }
 

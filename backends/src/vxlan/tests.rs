@@ -1,32 +1,21 @@
 //! The laws of vxlan's plan, and what it announces and accepts.
 
 use super::*;
+use crate::fixture::{self, facts, table};
 use netstate::desired::{Desired, new_on_link_queries, on_link_queries};
 use netstate::diff::diff;
 use netstate::object::Op;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use subnet_lease::{NetworkConfig, Term};
-use types::Addresses;
+use subnet_lease::NetworkConfig;
 use types::Family;
 
 fn vxlan(backend: &str) -> Vxlan {
     let text = format!(
         r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{backend}}}"#
     );
-    let setup = Setup {
-        config: NetworkConfig::parse(&text).unwrap(),
-        node_id: "n".into(),
-        route_protocol: 241,
-        options: Default::default(),
-        former: Default::default(),
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-        files: crate::handover::Files::default(),
-    };
-    Vxlan::new(&setup).unwrap()
+    Vxlan::new(&Setup::of(NetworkConfig::parse(&text).unwrap())).unwrap()
 }
 
 fn plan(backend: &str) -> VxlanPlan {
@@ -50,44 +39,13 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
         ))
         .unwrap()
     };
-    Lease {
-        subnets: Dual::Both(
-            format!("10.244.{n}.0/24").parse().unwrap(),
-            format!("fd10:244:0:{n}::/64").parse().unwrap(),
-        ),
-        attrs: LeaseAttrs {
-            public_ip: Some([192, 168, 56, ip].into()),
-            public_ipv6: Some(format!("fd00:56::{ip:x}").parse().unwrap()),
-            backend: KIND.to_owned(),
-            data: Some(data("00")),
-            v6_data: Some(data("06")),
-            ..LeaseAttrs::default()
-        },
-        term: Term::Leased,
-        since: i64::from(n),
-    }
-}
-
-fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
-    let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    let underlay = Underlay {
-        index: 2,
-        name: "eth0".into(),
-        mtu: 1500,
-        addresses,
-        public: addresses,
-        local: Vec::new(),
-        links: Vec::new(),
+    let attrs = LeaseAttrs {
+        backend: KIND.to_owned(),
+        data: Some(data("00")),
+        v6_data: Some(data("06")),
+        ..LeaseAttrs::default()
     };
-    Facts {
-        underlay,
-        on_link: on_link.into_iter().collect(),
-        accepted_macs: BTreeMap::new(),
-    }
-}
-
-fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
-    LeaseTable::of(leases, BTreeSet::new())
+    fixture::lease(n, ip, attrs)
 }
 
 /// The desired state of the plan.
@@ -288,13 +246,13 @@ fn derived_macs_are_stable_and_differ() {
 
 #[test]
 fn unusable_leases_are_refused_with_their_reason() {
-    let accepts = vxlan(r#"{"Type":"vxlan"}"#).accepts();
-    assert_eq!(accepts(&lease(2, 2, 2)), Ok(()));
+    let rules = vxlan(r#"{"Type":"vxlan"}"#).rules();
+    assert_eq!(rules.accepts(&lease(2, 2, 2)), Ok(()));
     let with = |data: Option<&str>, v6_data: Option<&str>| {
         let mut lease = lease(2, 2, 2);
         lease.attrs.data = data.map(|text| RawJson::parse(text).unwrap());
         lease.attrs.v6_data = v6_data.map(|text| RawJson::parse(text).unwrap());
-        accepts(&lease).map_err(|refusal| refusal.to_string())
+        rules.accepts(&lease).map_err(|refusal| refusal.to_string())
     };
     let good = r#"{"vtepmac":"02-00-00-00-00-02"}"#;
     assert_eq!(with(Some(good), None), Ok(()));
@@ -332,7 +290,7 @@ fn unusable_leases_are_refused_with_their_reason() {
     assert!(with(None, None).is_err());
     let mut other = lease(2, 2, 2);
     (other.attrs.backend, other.attrs.data) = ("host-gw".to_owned(), None);
-    assert_eq!(accepts(&other), Ok(()));
+    assert_eq!(rules.accepts(&other), Ok(()));
 }
 
 proptest! {
@@ -426,15 +384,8 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
         "fd10:244::/48".parse().unwrap(),
     ));
     let setup = Setup {
-        config: NetworkConfig::parse(text).unwrap(),
-        node_id: "n".into(),
-        route_protocol: 241,
-        options: Default::default(),
         former,
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-        files: crate::handover::Files::default(),
+        ..Setup::of(NetworkConfig::parse(text).unwrap())
     };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());
     let plan = Vxlan::new(&setup)

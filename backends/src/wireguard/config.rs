@@ -1,6 +1,7 @@
 //! The keys of the `Backend` object for wireguard.
 
 use crate::config_error::{ConfigError, Fault};
+use crate::config_keys::{number, word};
 use netstate::names::LinkName;
 use netstate::wireguard::Secret;
 use std::net::{IpAddr, Ipv6Addr};
@@ -73,10 +74,11 @@ impl Config {
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let mode = mode(&object, networks)?;
-        let (port, port_v6) = (
-            number(&object, "ListenPort", PORT, 1)?,
-            number(&object, "ListenPortV6", PORT_V6, 1)?,
-        );
+        let of = |key, least: u16, default: u16| {
+            let number = number(&object, key, least..=u16::MAX).map_err(bad)?;
+            Ok::<_, ConfigError>(number.unwrap_or(default))
+        };
+        let (port, port_v6) = (of("ListenPort", 1, PORT)?, of("ListenPortV6", 1, PORT_V6)?);
         if mode == Mode::Separate
             && networks.v4().is_some()
             && networks.v6().is_some()
@@ -84,7 +86,7 @@ impl Config {
         {
             return Err(bad(Fault::SamePort { port }));
         }
-        let mtu = u32::from(number(&object, "MTU", 0, 0)?);
+        let mtu = u32::from(of("MTU", 0, 0)?);
         let least = if networks.v6().is_some() {
             1280 + OVERHEAD
         } else {
@@ -94,7 +96,7 @@ impl Config {
             return Err(bad(Fault::Mtu { mtu, least }));
         }
         let preshared = preshared(&object)?;
-        let implementation = implementation(&object)?;
+        let implementation = implementation(&object).map_err(bad)?;
         let name = |name: &'static str| {
             LinkName::parse(name).ok_or_else(|| bad(Fault::DeviceName { name }))
         };
@@ -103,10 +105,10 @@ impl Config {
             port_v6,
             mtu: Some(mtu).filter(|mtu| *mtu != 0),
             preshared,
-            preshared_file: Some(word(&object, "PSKFile")?)
+            preshared_file: Some(word(&object, "PSKFile").map_err(bad)?)
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
-            keepalive: number(&object, "PersistentKeepaliveInterval", 0, 0)?,
+            keepalive: of("PersistentKeepaliveInterval", 0, 0)?,
             mode,
             implementation,
             names: (name(DEVICE)?, name(DEVICE_V6)?),
@@ -176,39 +178,9 @@ fn bad(fault: Fault) -> ConfigError {
     }
 }
 
-/// A number of the object from `least` to 65535.
-fn number(
-    object: &Object,
-    key: &'static str,
-    default: u16,
-    least: u16,
-) -> Result<u16, ConfigError> {
-    let value = object
-        .read::<i64>(key)
-        .map_err(|error| bad(Fault::Member(error)))?
-        .unwrap_or(i64::from(default));
-    let fits = u16::try_from(value).ok().filter(|value| *value >= least);
-    fits.ok_or_else(|| {
-        bad(Fault::Range {
-            key,
-            value,
-            least: least.into(),
-            most: 65535,
-        })
-    })
-}
-
-/// A word of the object; empty if it is not there.
-fn word(object: &Object, key: &str) -> Result<String, ConfigError> {
-    object
-        .read::<String>(key)
-        .map_err(|error| bad(Fault::Member(error)))
-        .map(Option::unwrap_or_default)
-}
-
 /// The mode, which needs its family in the network.
 fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
-    let mode = match word(object, "Mode")?.as_str() {
+    let mode = match word(object, "Mode").map_err(bad)?.as_str() {
         "" | "separate" => Mode::Separate,
         "auto" => Mode::Auto,
         "ipv4" => Mode::Ipv4,
@@ -245,7 +217,7 @@ fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
     }
 }
 
-fn implementation(object: &Object) -> Result<Implementation, ConfigError> {
+fn implementation(object: &Object) -> Result<Implementation, Fault> {
     match word(object, "Implementation")?
         .to_ascii_lowercase()
         .as_str()
@@ -253,11 +225,11 @@ fn implementation(object: &Object) -> Result<Implementation, ConfigError> {
         "" | "auto" => Ok(Implementation::Auto),
         "kernel" => Ok(Implementation::Kernel),
         "userspace" => Ok(Implementation::Userspace),
-        other => Err(bad(Fault::Word {
+        other => Err(Fault::Word {
             key: "Implementation",
             value: other.to_owned(),
             words: &["auto", "kernel", "userspace"],
-        })),
+        }),
     }
 }
 

@@ -256,7 +256,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     changed.0 || changed.1
 }
 
-/// The private key that the file holds now. A file that is gone or holds none is written anew with the present key.
+/// Reads the private key from its file. A missing file, or one without a key, is rewritten with the key in use.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
@@ -311,7 +311,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     present.clone()
 }
 
-/// The preshared key that the file holds now, or else the present one.
+/// Reads the preshared key from its file; a file without a key leaves the one in use.
 fn preshared(
     files: &Files,
     path: &Path,

@@ -1,33 +1,22 @@
 //! The laws of wireguard's plan, and what it announces and accepts.
 
 use super::*;
+use crate::fixture::{self, facts, table, underlay};
 use netstate::desired::Desired;
 use netstate::diff::diff;
 use netstate::object::Op;
 use netstate::wireguard::Secret;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
-use subnet_lease::{NetworkConfig, NodeId, Term};
+use subnet_lease::{NetworkConfig, NodeId};
 use types::{Addresses, Dual};
 
 const DUAL: &str = r#""EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48""#;
 
 fn backend(families: &str, keys: &str) -> Wireguard {
-    let setup = Setup {
-        config: NetworkConfig::parse(&format!(
-            r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#
-        ))
-        .unwrap(),
-        node_id: "n".into(),
-        route_protocol: 241,
-        options: Default::default(),
-        former: Default::default(),
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-        files: Default::default(),
-    };
-    Wireguard::new(&setup).unwrap()
+    let config = NetworkConfig::parse(&format!(
+        r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#
+    ));
+    Wireguard::new(&Setup::of(config.unwrap())).unwrap()
 }
 
 fn key(n: u8) -> PublicKey {
@@ -45,22 +34,13 @@ fn lease(n: u8, data: Option<String>) -> Lease {
         )
         .ok()
     };
-    Lease {
-        subnets: Dual::Both(
-            format!("10.244.{n}.0/24").parse().unwrap(),
-            format!("fd10:244:0:{n}::/64").parse().unwrap(),
-        ),
-        attrs: LeaseAttrs {
-            public_ip: Some([192, 168, 56, n].into()),
-            public_ipv6: Some(format!("fd00:56::{n:x}").parse().unwrap()),
-            backend: KIND.to_owned(),
-            data: data(51820),
-            v6_data: data(51821),
-            ..LeaseAttrs::default()
-        },
-        term: Term::Leased,
-        since: i64::from(n),
-    }
+    let attrs = LeaseAttrs {
+        backend: KIND.to_owned(),
+        data: data(51820),
+        v6_data: data(51821),
+        ..LeaseAttrs::default()
+    };
+    fixture::lease(n, n, attrs)
 }
 
 fn plan(families: &str, keys: &str) -> WireguardPlan {
@@ -76,33 +56,14 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
         Some(Secret::new([77; 32])),
     ));
     WireguardPlan {
-        scope: backend.setup.scope(backend.config.devices()),
-        own: own.unwrap(),
+        scope: backend.setup.scope(own.unwrap(), backend.config.devices()),
         config: backend.config,
         secrets,
     }
 }
 
-fn underlay() -> Underlay {
-    let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
-    Underlay {
-        index: 2,
-        name: "eth0".into(),
-        mtu: 1500,
-        addresses,
-        public: addresses,
-        local: Vec::new(),
-        links: Vec::new(),
-    }
-}
-
 fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
-    let facts = Facts {
-        underlay: underlay(),
-        on_link: BTreeSet::new(),
-        accepted_macs: Default::default(),
-    };
-    Desired::whole(plan, &LeaseTable::of(leases, BTreeSet::new()), &facts).state
+    Desired::whole(plan, &table(leases), &facts([])).state
 }
 
 /// The lines of a state, without the secrets.
@@ -218,11 +179,7 @@ fn modes_other_than_separate_have_one_device() {
             2,
             "{mode}: {found:#?}"
         );
-        let announced = plan.announced(&Facts {
-            underlay: underlay(),
-            on_link: BTreeSet::new(),
-            accepted_macs: Default::default(),
-        });
+        let announced = plan.announced(&facts([]));
         let data = Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(1)));
         assert_eq!(
             (
@@ -347,17 +304,9 @@ fn nodes_behind_one_address_are_peers() {
     };
     let facts = Facts {
         underlay,
-        on_link: BTreeSet::new(),
-        accepted_macs: Default::default(),
+        ..facts([])
     };
-    let found = lines(
-        &Desired::whole(
-            &plan,
-            &LeaseTable::of([behind.clone()], BTreeSet::new()),
-            &facts,
-        )
-        .state,
-    );
+    let found = lines(&Desired::whole(&plan, &table([behind.clone()]), &facts).state);
     assert!(
         found
             .iter()
@@ -366,8 +315,7 @@ fn nodes_behind_one_address_are_peers() {
     );
     // An address of an interface here leads nowhere else.
     behind.attrs.public_ip = Some([10, 0, 0, 1].into());
-    let found =
-        lines(&Desired::whole(&plan, &LeaseTable::of([behind], BTreeSet::new()), &facts).state);
+    let found = lines(&Desired::whole(&plan, &table([behind]), &facts).state);
     assert!(
         !found.iter().any(|line| line.contains("10.0.0.1:")),
         "{found:#?}"
@@ -378,9 +326,11 @@ fn nodes_behind_one_address_are_peers() {
 fn key_identifies_the_owner_of_a_lease() {
     let mut other = lease(2, None);
     other.attrs.node = Some(NodeId::default());
-    assert_eq!(identity(&other.attrs), Some(key(2)));
+    let both = |attrs: &LeaseAttrs| Family::ALL.map(|family| identity(attrs, family));
+    let own = Some(key(2).to_string());
+    assert_eq!(both(&other.attrs), [own.clone(), own.clone()]);
     other.attrs.data = None;
-    assert_eq!(identity(&other.attrs), Some(key(2)), "of whichever family");
+    assert_eq!(both(&other.attrs), [None, own], "of whichever family");
 }
 
 proptest! {
@@ -393,7 +343,7 @@ proptest! {
         one_device in any::<bool>(),
     ) {
         let plan = plan(DUAL, if one_device { r#","Mode":"auto""# } else { "" });
-        let facts = Facts { underlay: underlay(), on_link: BTreeSet::new(), accepted_macs: Default::default() };
+        let facts = facts([]);
         let mut leases = LeaseTable::default();
         let mut known = Desired::whole(&plan, &leases, &facts);
         for next in &tables {
@@ -401,7 +351,7 @@ proptest! {
                 since: *since,
                 ..lease(*n, Some(format!(r#"{{"PublicKey":"{}","Port":51820}}"#, key(*owner))))
             };
-            let next = LeaseTable::of(next.iter().map(published), BTreeSet::new());
+            let next = table(next.iter().map(published));
             let whole = Desired::whole(&plan, &next, &facts);
             match known.change(&plan, &leases, &next, &facts) {
                 None => known = whole,
@@ -420,13 +370,9 @@ proptest! {
 fn joining_node_changes_nothing_for_other_peers() {
     for keys in ["", r#","Mode":"auto""#] {
         let plan = plan(DUAL, keys);
-        let facts = Facts {
-            underlay: underlay(),
-            on_link: BTreeSet::new(),
-            accepted_macs: Default::default(),
-        };
-        let before = LeaseTable::of((2..6).map(|n| lease(n, None)), BTreeSet::new());
-        let after = LeaseTable::of((3..8).map(|n| lease(n, None)), BTreeSet::new());
+        let facts = facts([]);
+        let before = table((2..6).map(|n| lease(n, None)));
+        let after = table((3..8).map(|n| lease(n, None)));
         let known = Desired::whole(&plan, &before, &facts);
         assert!(
             known.change(&plan, &before, &after, &facts).is_some(),

@@ -1,7 +1,7 @@
 //! The devices of the packet engine, where it takes the kernel's place.
 
 use super::config::{Config, Mode};
-use crate::backend::{Error, Setup};
+use crate::backend::Setup;
 use crate::userspace::wireguard::WireguardUserspace;
 use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
@@ -9,16 +9,13 @@ use types::Subnets;
 use types::{Addresses, Family};
 
 /// A kernel with a device for each family of the lease, or one for both.
-///
-/// # Errors
-/// This build has no WireGuard in user space.
 pub(super) fn kernel<K: Kernel>(
     kernel: K,
     config: &Config,
     setup: &Setup,
     own: &Subnets,
     underlay: &Underlay,
-) -> Result<WireguardUserspace<K>, Error> {
+) -> WireguardUserspace<K> {
     let mut kernel = WireguardUserspace::new(kernel, setup.files.clone());
     let mut done = Vec::new();
     for family in own.families() {
@@ -37,9 +34,9 @@ pub(super) fn kernel<K: Kernel>(
             listen(config, family, underlay),
             setup.features,
             sources,
-        )?;
+        );
     }
-    Ok(kernel)
+    kernel
 }
 
 /// A device listens on all addresses of the families that carry its datagrams, as the kernel's does: a peer may use any of them.

@@ -1,7 +1,7 @@
 //! A network namespace with an underlay and one node of the network.
 
 use backends::status::NetworkHandle;
-use backends::{Announced, Inputs, Options, Setup, Status, Underlay};
+use backends::{Announced, Inputs, Setup, Status, Underlay};
 use netstate::inspect::{Inspection, inspect};
 use netstate::protocols::Protocols;
 use netstate::reconcile::questions::KernelAudit;
@@ -18,6 +18,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use types::{Addresses, Subnets};
+
+/// How long a test waits for an event. Less than the minute for which a first pass holds deletions back.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
@@ -92,7 +95,7 @@ pub(crate) fn json(command: &str) -> Vec<Value> {
 
 /// Waits until a condition holds.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + DEADLINE;
     while !condition() {
         assert!(
             Instant::now() < end,
@@ -205,15 +208,8 @@ pub(crate) fn underlay(dual: bool) -> Underlay {
 pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup {
-        config,
         node_id: "node-1".to_owned(),
-        route_protocol: 241,
-        options: Options::default(),
-        former: Default::default(),
-        left_behind: Vec::new(),
-        refuse_insecure: false,
-        features: Default::default(),
-        files: Default::default(),
+        ..Setup::of(config)
     }
 }
 
@@ -263,7 +259,7 @@ pub(crate) struct Node {
     pub leases: watch::Sender<Arc<LeaseTable>>,
     pub underlay: watch::Sender<Underlay>,
     pub out: watch::Receiver<Announced>,
-    observer: NetworkHandle,
+    observer: Arc<dyn NetworkHandle>,
     kernel_audit: KernelAudit,
     stop: CancellationToken,
     task: JoinHandle<Result<(), backends::Error>>,
@@ -336,7 +332,7 @@ impl Node {
 
     /// Waits until the loop is idle: no pass for a quarter of a second.
     pub(crate) async fn idle(&self) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + DEADLINE;
         let mut last = (self.status().kernel.passes, Instant::now());
         while last.1.elapsed() < Duration::from_millis(250) {
             assert!(Instant::now() < end, "the loop never becomes idle");

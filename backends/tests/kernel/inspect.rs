@@ -1,8 +1,9 @@
 //! Reports about the kernel's objects, compared with what `ip` and `bridge` print.
 
 use crate::bed::*;
-use netstate::inspect::{Inspection, ObjectKind, ObjectState};
+use netstate::inspect::Inspection;
 use std::collections::BTreeSet;
+use types::kernel_object::{ObjectKind, ObjectState};
 
 /// What `ip` and `bridge` print, a trimmed line an object, in all families.
 fn printed() -> BTreeSet<String> {
@@ -24,7 +25,7 @@ fn wrong(inspection: &Inspection) -> Vec<&str> {
     inspection
         .objects
         .iter()
-        .filter(|object| object.state != ObjectState::AsWanted)
+        .filter(|object| object.state != ObjectState::InSync)
         .map(|object| object.text.as_str())
         .collect()
 }
@@ -36,7 +37,7 @@ fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
         .iter()
         .filter(|foreign| foreign.text.contains(part));
     named
-        .map(|foreign| (foreign.by.clone(), foreign.in_the_way_of.clone()))
+        .map(|foreign| (foreign.by.clone(), foreign.conflicts_with.clone()))
         .collect()
 }
 
@@ -229,7 +230,8 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
             .find(|object| object.text == text)
             .unwrap();
         assert!(
-            matches!(&object.state, ObjectState::Refused(why) if why.contains("File exists")),
+            object.state == ObjectState::Refused
+                && object.why.as_ref().unwrap().contains("File exists"),
             "{object:?}"
         );
         assert_eq!(

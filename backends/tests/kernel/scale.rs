@@ -1,22 +1,30 @@
 //! Many peers: one pass, few system calls, and no work afterwards.
 
 use crate::bed::*;
+use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// A network wide enough for thousands of nodes.
 const WIDE: &str = r#"{"Network":"10.240.0.0/12","Backend":BACKEND}"#;
 
+/// The processor time of this thread, which does all the work of a node: the load of other programs does not change it.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .unwrap()
+        .into()
+}
+
 #[test]
 fn three_thousand_peers() {
     in_namespace(|| async {
         sh("ip route add 192.168.0.0/16 dev eth0");
-        let began = Instant::now();
+        let began = processor_time();
         let node = Node::start(
             setup(WIDE, r#"{"Type":"vxlan"}"#),
             (0..=3000).filter(|n| *n != 101),
         )
         .await;
-        let took = began.elapsed();
+        let took = processor_time() - began;
         assert!(took < Duration::from_secs(10), "{took:?}");
         node.idle().await;
         let count = |kind: &str| {

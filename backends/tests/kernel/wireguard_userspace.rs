@@ -2,7 +2,6 @@
 
 use crate::bed::*;
 use backends::Setup;
-use netstate::inspect::ObjectState;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sched::{CloneFlags, setns};
 use packet_engine::engine::config::EngineConfig;
@@ -16,6 +15,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subnet_lease::{LeaseTable, RawJson};
+use types::kernel_object::ObjectState;
 
 const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
 
@@ -79,15 +79,14 @@ impl Other {
                 encap_port: 51820,
                 address: None,
             };
-            let mut engine =
-                Engine::new(config, Table::build(settings, []), Inheritance::default());
+            let (mut engine, device) =
+                Engine::wireguard(config, Table::build(settings, []), Inheritance::default());
             engine
                 .open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
                 .unwrap();
-            engine
+            (engine, device)
         });
-        let engine = opened.join().unwrap();
-        let device = engine.wireguard().unwrap().clone();
+        let (engine, device) = opened.join().unwrap();
         let mut change = device.change();
         change.set_mtu(1420);
         change.set_private_key(secret.clone());
@@ -175,7 +174,7 @@ fn packets_pass_and_everything_heals() {
                 .await
                 .objects
                 .into_iter()
-                .filter(|object| object.state != ObjectState::AsWanted)
+                .filter(|object| object.state != ObjectState::InSync)
                 .collect();
             assert!(wrong.is_empty(), "{wrong:?}");
 

@@ -25,7 +25,7 @@ pub(crate) type NetMatch = Option<(bool, IpNet)>;
 /// The owner of a rule in a managed chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This daemon, or no daemon any more: the rule is replaced.
+    /// This daemon, or one that has ended: the rule is replaced.
     Ours,
     /// Another daemon: the rule stays.
     Theirs,

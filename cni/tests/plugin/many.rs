@@ -2,7 +2,6 @@
 
 use crate::bed::Bed;
 use serde_json::json;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// More pods than start at once on a node that returns.
@@ -72,22 +71,6 @@ fn killed_add_can_be_repeated() {
             1
         )
     );
-}
-
-/// The earlier version marked an unfinished ADD by the mode of the file.
-#[test]
-fn killed_add_of_the_earlier_version_can_be_repeated() {
-    let bed = Bed::new(&["bridge"]);
-    let file = bed.path("data/c0ffee");
-    std::fs::create_dir(bed.path("data")).unwrap();
-    std::fs::write(&file, r#"{"name":"cbr0","type":"bridge"}"#).unwrap();
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o400)).unwrap();
-    std::fs::write(bed.path("stub/held/c0ffee,eth0"), "").unwrap();
-    bed.call("ADD").ok();
-    assert_eq!(bed.calls(), ["DEL bridge", "ADD bridge"]);
-    assert_eq!(bed.data().into_keys().collect::<Vec<_>>(), ["c0ffee"]);
-    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
 }
 
 /// Waits until a condition holds.

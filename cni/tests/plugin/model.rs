@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -108,8 +107,6 @@ enum Step {
     Torn { container: usize, interface: usize },
     /// A plugin was killed before it wrote a file, or after it removed it.
     Marked { container: usize, interface: usize },
-    /// The file of an unfinished ADD is an earlier version's, which marked it by the mode.
-    Earlier { container: usize, interface: usize },
 }
 
 fn fates() -> impl Strategy<Value = Vec<Fate>> {
@@ -152,12 +149,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         container,
         interface,
     });
-    let earlier = (0..2usize, 0..2usize).prop_map(|(container, interface)| Step::Earlier {
-        container,
-        interface,
-    });
     prop::collection::vec(
-        prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn, 1 => marked, 1 => earlier],
+        prop_oneof![12 => call, 2 => gc, 1 => damage, 1 => torn, 1 => marked],
         1..14,
     )
 }
@@ -282,18 +275,6 @@ impl Sequence<'_> {
                 let attachment = attachment(*container, *interface);
                 if !self.file(&attachment) {
                     let _ = fs::write(self.path("+", &attachment), "");
-                }
-            }
-            Step::Earlier {
-                container,
-                interface,
-            } => {
-                let attachment = attachment(*container, *interface);
-                let mark = self.path("+", &attachment);
-                if self.file(&attachment) && mark.exists() {
-                    let unfinished = fs::Permissions::from_mode(0o400);
-                    fs::set_permissions(self.path("", &attachment), unfinished).unwrap();
-                    fs::remove_file(mark).unwrap();
                 }
             }
         }

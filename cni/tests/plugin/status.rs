@@ -1,13 +1,18 @@
 //! STATUS and ADD with status files of the daemon's own writer.
 
 use crate::bed::Bed;
-use run_dir::status_file::{Pods, Status, Writer};
+use run_dir::status_file::{Pods, Reason, Status, Writer};
 use std::fs;
+use types::Problem;
+
+fn because(condition: &str, text: &str) -> Reason {
+    Reason::new(condition, Problem::in_words(text))
+}
 
 fn status(reason: Option<&str>) -> Status {
     Status {
         reasons: reason
-            .map(|reason| ("lease", reason).into())
+            .map(|reason| because("lease", reason))
             .into_iter()
             .collect(),
         ..Status::default()
@@ -19,7 +24,10 @@ fn status_fails_for_what_a_pod_needs_only() {
     let bed = Bed::new(&["bridge"]);
     bed.call("STATUS").ok();
     let pods = |reasons: &[(&str, &str)], devices: &[&str]| Pods {
-        reasons: reasons.iter().map(|reason| (*reason).into()).collect(),
+        reasons: reasons
+            .iter()
+            .map(|(condition, text)| because(condition, text))
+            .collect(),
         devices: devices.iter().map(|device| (*device).to_owned()).collect(),
     };
     let away = Some("the API server does not answer");
@@ -119,7 +127,7 @@ fn status_is_whole_while_it_changes() {
                     break;
                 }
                 let reasons = (number % 2 == 0)
-                    .then(|| ("rules", "changing").into())
+                    .then(|| because("rules", "changing"))
                     .into_iter()
                     .collect();
                 writer

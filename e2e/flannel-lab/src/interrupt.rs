@@ -47,7 +47,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
 }
 
 /// If a signal made the work fail, leaves ending the process to the signal thread.
-pub(crate) fn give_way(error: Error) -> Error {
+pub(crate) fn yield_to_signal(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();
     }

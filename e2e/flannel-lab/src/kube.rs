@@ -112,12 +112,12 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     }
     hint(&cluster, screen)?;
     if !plan.keep && std::io::stdin().is_terminal() {
-        screen.say(format!(
+        screen.print(format!(
             "\n  {}",
             screen.styled(Style::Strong, "The cluster stays up until you press a key.")
         ));
         key::wait(std::io::stdin())?;
-        screen.say("  removing the cluster");
+        screen.print("  removing the cluster");
     }
     Ok(())
 }

@@ -45,11 +45,11 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {
-        out::say(format!("removed {} lab(s)", lab::remove_ended()?));
+        out::print(format!("removed {} lab(s)", lab::remove_ended()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;
-    demonstrate(args).map_err(interrupt::give_way)
+    demonstrate(args).map_err(interrupt::yield_to_signal)
 }
 
 fn demonstrate(args: &Args) -> Result<()> {
@@ -86,7 +86,8 @@ fn demonstrate(args: &Args) -> Result<()> {
     let mut network = Network::build(&plan, screen)?;
     let pods = network.pods(screen)?;
     let complete = if plan.backend == Backend::Alloc {
-        screen.say("  alloc only leases subnets: pods of different hosts do not reach each other");
+        screen
+            .print("  alloc only leases subnets: pods of different hosts do not reach each other");
         true
     } else {
         traffic::demonstrate(&mut network, &pods, args.seconds, screen)?

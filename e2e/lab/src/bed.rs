@@ -78,11 +78,7 @@ impl Bed {
         daemons
             .iter_mut()
             .try_for_each(|daemon| daemon.wait_ready(READY).map(drop))?;
-        let pods = hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
+        let pods = Bed::pods(&hosts, &daemons)?;
         let bed = Bed {
             daemons,
             options,
@@ -94,6 +90,18 @@ impl Bed {
         };
         bed.reach()?;
         Ok(bed)
+    }
+
+    /// A pod on each host, in the subnet of its daemon: for a bed that keeps its leases elsewhere.
+    ///
+    /// # Errors
+    /// When a daemon has no subnet, or a pod cannot be built.
+    pub fn pods(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<Pod>> {
+        hosts
+            .iter()
+            .zip(daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect()
     }
 
     /// Waits until each pod reaches each other one, in all families.

@@ -1,5 +1,6 @@
 //! The daemon under test, and what it finds on its host.
 
 pub(crate) mod file_store;
+pub(crate) mod flannelctl;
 pub(crate) mod flanneld;
 pub(crate) mod programs;

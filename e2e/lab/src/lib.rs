@@ -3,7 +3,7 @@
 //! A [`Lab`] owns everything that is built in it and removes it when it is dropped. Hosts run the real daemon
 //! ([`Flanneld`]) and the real store ([`Etcd`]); [`Probe`], [`Transfer`] and [`PingMatrix`] show whether traffic gets through.
 //!
-//! Modules depend on those before them only: `net` (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers,
+//! Modules depend on those before them only: `output`, `net` (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers,
 //! processes), `lab`, `store`, `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), and [`Bed`] on top.
 //!
 //! ```no_run
@@ -36,6 +36,7 @@ mod kube;
 mod lab;
 mod measure;
 mod net;
+mod output;
 mod site;
 mod store;
 mod turn;
@@ -79,6 +80,7 @@ pub use net::multicast::MulticastRoutes;
 pub use net::netns::Netns;
 pub use net::observe;
 pub use net::switch::Switch;
+pub use output::{json, outcome, stderr, stdout, succeeded, texts};
 pub use site::sweep::{remove_ended, remove_of_process, remove_stale};
 pub use store::Store;
 pub use store::ca::Certificates;
@@ -88,7 +90,15 @@ pub use turn::{ClusterTurn, cluster_turn};
 pub use vagrant::Vagrant;
 pub use wait::{eventually, eventually_ok, throughout};
 
+/// Reads a number from an environment variable; the default applies when it is not set or is no number.
+pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
 /// Picks what a problem or a finding shows: its code in a build with `--cfg mute`, else its text.
-pub const fn said<'a>(code: &'a str, text: &'a str) -> &'a str {
+pub const fn code_or_text<'a>(code: &'a str, text: &'a str) -> &'a str {
     if cfg!(mute) { code } else { text }
 }

@@ -246,7 +246,7 @@ fn build(
     registry: &Registry,
     number: usize,
     cable: Cable,
-    (name, confs, way, go): Recipe,
+    (name, confs, mode, go): Recipe,
 ) -> Result<Carrier> {
     // One cable between the two: a switch would make the kernel work for every frame.
     let [first, second] = [0, 1].map(|index| {
@@ -276,8 +276,8 @@ fn build(
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
         cable.lay(&host)?;
         let mut options = FlanneldOptions::new(&store).iface("enp0s8").deadline(STOP);
-        if !way.is_empty() {
-            options = options.env("FLANNELD_DATAPATH", way);
+        if !mode.is_empty() {
+            options = options.env("FLANNELD_DATAPATH", mode);
         }
         if let Some(go) = &go {
             options = options.binary(go);

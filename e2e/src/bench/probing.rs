@@ -130,7 +130,7 @@ fn cuts(table: &mut Table) -> Result<()> {
     let host = bed.hosts.get(2).context("a third host")?;
     let (mut others, mut itself, mut status, mut recovered) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut is_well = || all_well(&bed);
+    let mut is_well = || all_peers_well(&bed);
     wait(Instant::now(), "all are well", &mut is_well)?;
     for cut in 0..CUTS {
         // At any moment of a cycle.
@@ -170,7 +170,7 @@ fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
     )
 }
 
-fn all_well(bed: &Bed) -> Result<bool> {
+fn all_peers_well(bed: &Bed) -> Result<bool> {
     let well = (0..3)
         .map(|node| peers_in(bed, node, "well"))
         .sum::<Result<f64>>()?;

@@ -5,7 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Lab, binaries, eventually};
+use lab::{Bed, Lab, eventually, succeeded};
+
+use crate::healing::scenarios;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -16,8 +18,15 @@ fn around(backend: &str) -> String {
     )
 }
 
+scenarios! { works_around_the_underlay;
+    vxlan_works_when_the_pool_contains_the_underlay => ("around-vxlan", r#"{"Type":"vxlan"}"#),
+    userspace_vxlan_works_when_the_pool_contains_the_underlay => ("around-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#),
+    host_gw_works_when_the_pool_contains_the_underlay => ("around-host-gw", r#"{"Type":"host-gw"}"#),
+    udp_works_when_the_pool_contains_the_underlay => ("around-udp", r#"{"Type":"udp"}"#),
+}
+
 /// Pods reach each other in a network that contains the nodes' addresses, and no node refuses another.
-fn works_around_the_underlay(title: &str, backend: &str) -> Result<()> {
+fn works_around_the_underlay((title, backend): (&str, &str)) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &around(backend), |_, options| options)?;
         for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
@@ -45,27 +54,6 @@ fn works_around_the_underlay(title: &str, backend: &str) -> Result<()> {
     })
 }
 
-#[test]
-fn vxlan_works_when_the_pool_contains_the_underlay() {
-    works_around_the_underlay("around-vxlan", r#"{"Type":"vxlan"}"#).unwrap();
-}
-
-#[test]
-fn userspace_vxlan_works_when_the_pool_contains_the_underlay() {
-    works_around_the_underlay("around-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#)
-        .unwrap();
-}
-
-#[test]
-fn host_gw_works_when_the_pool_contains_the_underlay() {
-    works_around_the_underlay("around-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
-}
-
-#[test]
-fn udp_works_when_the_pool_contains_the_underlay() {
-    works_around_the_underlay("around-udp", r#"{"Type":"udp"}"#).unwrap();
-}
-
 /// Writes a lease manually.
 fn put(bed: &Bed, key: &str, value: &str) -> Result<()> {
     std::fs::write(bed.leases.join("subnets").join(key), value)
@@ -74,7 +62,7 @@ fn put(bed: &Bed, key: &str, value: &str) -> Result<()> {
 
 /// /readyz, /status and the log name each refused lease, and healthy nodes stay ready.
 #[test]
-fn what_is_refused_is_named() {
+fn refused_leases_are_reported_while_nodes_stay_ready() {
     Lab::run("refused", |lab| {
         let bed = Bed::start(lab, 2, &around(r#"{"Type":"host-gw"}"#), |_, options| {
             options
@@ -133,7 +121,7 @@ fn what_is_refused_is_named() {
 
 /// A lease of another backend is reported once, with both types, and marked; so is a key that is no text.
 #[test]
-fn a_peer_of_another_backend_is_reported() {
+fn peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
         // The nodes draw their subnets from the rest of the pool.
         let conf = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"vxlan"}}"#;
@@ -159,9 +147,8 @@ fn a_peer_of_another_backend_is_reported() {
             ensure!(counts == (1.0, 1.0, 1.0), "{counts:?}: {}", daemon.get("/metrics")?.1);
             ensure!((daemon.metric("flannel_peers")?, daemon.metric("flannel_leases_unreadable")?) == (1.0, 1.0), "{}", daemon.get("/metrics")?.1);
         }
-        let program = binaries::own("flannelctl")?;
         let place = format!("--subnet-dir={}", bed.leases.display());
-        let listed = bed.hosts[0].netns().exec(&program.to_string_lossy(), &["leases", &place])?;
+        let listed = succeeded("flannelctl leases", &bed.hosts[0].flannelctl(&["leases", &place])?)?;
         for line in reports {
             ensure!(listed.contains(line), "{line} is not in\n{listed}");
         }

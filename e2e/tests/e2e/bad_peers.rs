@@ -75,9 +75,9 @@ fn bad_peers_in_a_directory_hold_no_node_back() {
         ensure!(refused == 1, "only the far one is ever refused:\n{}", bed.daemons[0].log());
         // A direct network to the far one makes it a peer.
         netns.sh("ip address add 10.99.0.1/24 dev enp0s8")?;
-        eventually(DEADLINE, "it is a peer", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|way| way.contains("via 10.99.0.5")))?;
+        eventually(DEADLINE, "it is a peer", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
         netns.sh("ip address delete 10.99.0.1/24 dev enp0s8; ip route add 10.99.0.0/24 dev enp0s8 scope link")?;
-        eventually(DEADLINE, "and by a route alone", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|way| way.contains("via 10.99.0.5")))?;
+        eventually(DEADLINE, "and by a route alone", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
         bed.require_no_errors()
     })
     .unwrap();

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use lab::{Lab, binaries, write_script};
+use lab::{Lab, binaries, texts, write_script};
 
 /// The flags of Go flannel v0.28 that take a value.
 const GO_FLAGS: &str = "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface iface-regex iface-can-reach \
@@ -17,14 +17,6 @@ fn bench(args: &[&str], go: &str) -> Output {
         .env("RUST_BACKTRACE", "1")
         .output()
         .unwrap()
-}
-
-fn text_of(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
 }
 
 /// A program that accepts only Go flannel's flags and then runs our flanneld.
@@ -60,7 +52,7 @@ fn go_flannel_is_measured_when_its_path_is_given() {
         "--only=udp (plain)",
     ];
     let output = bench(&args, &go);
-    let text = text_of(&output);
+    let text = texts(&output);
     assert!(output.status.success(), "{text}");
     let rows: Vec<Vec<&str>> = text
         .lines()
@@ -94,7 +86,7 @@ fn usage_error_has_no_backtrace() {
         (vec!["--datapath"], "/no/such/flanneld", "GO_FLANNELD"),
     ] {
         let output = bench(&args, go);
-        let text = text_of(&output);
+        let text = texts(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
         assert!(
             text.starts_with("bench: ") && text.contains(part),
@@ -106,16 +98,14 @@ fn usage_error_has_no_backtrace() {
     }
     let help = bench(&["--help"], "");
     assert!(
-        help.status.success() && text_of(&help).contains("--only=NAME"),
+        help.status.success() && texts(&help).contains("--only=NAME"),
         "{}",
-        text_of(&help)
+        texts(&help)
     );
     assert!(
-        text_of(&help)
-            .lines()
-            .all(|line| line.chars().count() <= 80),
+        texts(&help).lines().all(|line| line.chars().count() <= 80),
         "{}",
-        text_of(&help)
+        texts(&help)
     );
 }
 
@@ -128,7 +118,7 @@ fn failure_during_measurement_has_no_backtrace() {
         .env("RUST_BACKTRACE", "1")
         .output()
         .unwrap();
-    let text = text_of(&output);
+    let text = texts(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
         text.contains("bench: host-gw: there is no flanneld")

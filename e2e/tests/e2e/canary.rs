@@ -10,11 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use lab::{
     ApiServer, Etcd, EtcdOptions, Families, Flanneld, FlanneldOptions, Host, Lab, Launch,
-    NodeObject, Store, Uplink, User, binaries, eventually, eventually_ok,
+    NodeObject, Store, Uplink, User, binaries, eventually, eventually_ok, succeeded, texts,
 };
 
 use crate::kube::turn;
-use crate::ways::{flannelctl, texts};
 
 const SOON: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -618,7 +617,7 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
         let mut cage = Cage::new(lab, host)?;
         let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
         require_canary_given(&daemon)?;
-        require_answers(host, &daemon)?;
+        require_answers(&daemon)?;
         cage.require_silence("running", &daemon, &store.args(), &[CANARY.to_owned()])?;
 
         // Another program's secret in a file that the bundle contains.
@@ -628,7 +627,7 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
         )?;
         let bundle = lab.folder("bundle")?;
         unpack_bundle(host, &daemon, &bundle)?;
-        require_complete(host, &daemon, &bundle)?;
+        require_complete(&daemon, &bundle)?;
         let files = host
             .netns()
             .exec("grep", &["-r", "", &bundle.display().to_string()])?;
@@ -639,7 +638,7 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
 }
 
 /// A daemon or a program that fails shows no secret either, and would prove nothing.
-fn require_answers(host: &Host, daemon: &Flanneld) -> Result<()> {
+fn require_answers(daemon: &Flanneld) -> Result<()> {
     for path in HEALTH_PATHS {
         daemon.get(path)?;
     }
@@ -653,9 +652,7 @@ fn require_answers(host: &Host, daemon: &Flanneld) -> Result<()> {
         &["peers", "-o", "json"],
     ] {
         eventually_ok(SOON, "flannelctl succeeds", || {
-            let output = flannelctl(host, daemon.subnet_file(), args);
-            ensure!(output.status.success(), "{args:?}: {}", texts(&output));
-            Ok(())
+            succeeded(&args.join(" "), &daemon.flannelctl(args)?).map(drop)
         })?;
     }
     Ok(())
@@ -664,12 +661,10 @@ fn require_answers(host: &Host, daemon: &Flanneld) -> Result<()> {
 /// Makes a bundle that only root can read, and unpacks it in the folder.
 fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
     let file = folder.join("b.tar.gz").display().to_string();
-    let written = flannelctl(
-        host,
-        daemon.subnet_file(),
-        &["support-bundle", "--file", &file],
-    );
-    ensure!(written.status.success(), "{}", texts(&written));
+    succeeded(
+        "support-bundle",
+        &daemon.flannelctl(&["support-bundle", "--file", &file])?,
+    )?;
     let meta = std::fs::metadata(&file)?;
     ensure!(
         meta.permissions().mode() & 0o777 == 0o600 && meta.len() < 20_000_000,
@@ -685,12 +680,8 @@ fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
 }
 
 /// Each item of the list is in the bundle, or the reason for its absence.
-fn require_complete(host: &Host, daemon: &Flanneld, bundle: &Path) -> Result<()> {
-    let listed = texts(&flannelctl(
-        host,
-        daemon.subnet_file(),
-        &["support-bundle", "--list"],
-    ));
+fn require_complete(daemon: &Flanneld, bundle: &Path) -> Result<()> {
+    let listed = texts(&daemon.flannelctl(&["support-bundle", "--list"])?);
     for item in listed
         .lines()
         .filter_map(|line| line.split_whitespace().next())

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use lab::{
-    FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables,
-    eventually, ping, said,
+    Bed, FlanneldOptions, Host, Lab, PingOptions, Programs, Store, SubnetEnv, Uplink, Xtables,
+    code_or_text, eventually, ping, texts,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
 }
 
 /// Addresses of the node's subnets that no pod has.
-fn nobodies(env: &SubnetEnv) -> [IpAddr; 2] {
+fn unassigned_addresses(env: &SubnetEnv) -> [IpAddr; 2] {
     let v4 = Ipv4Addr::from(u32::from(env.subnet.unwrap().network()) + 77);
     let v6 = Ipv6Addr::from(u128::from(env.v6_subnet.unwrap().network()) + 77);
     [v4.into(), v6.into()]
@@ -72,7 +72,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let daemon = host.flanneld(&options).unwrap();
         let env = daemon.subnet_env().unwrap();
-        for nobody in nobodies(&env) {
+        for nobody in unassigned_addresses(&env) {
             assert!(!reaches(host.netns(), nobody));
         }
         assert!(counted(&gateway) > 0, "without the flag they leave");
@@ -82,19 +82,18 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
         let daemon = host
             .flanneld(&options.clone().arg("--ip-blackhole-route"))
             .unwrap();
-        for nobody in nobodies(&env) {
-            let said = host
+        for nobody in unassigned_addresses(&env) {
+            let output = host
                 .netns()
                 .output("ping", &["-n", "-c1", "-W5", &nobody.to_string()])
                 .unwrap();
-            let said = String::from_utf8_lossy(&said.stderr).into_owned()
-                + &String::from_utf8_lossy(&said.stdout);
-            assert!(said.contains("Invalid argument"), "refused at once: {said}");
+            let text = texts(&output);
+            assert!(text.contains("Invalid argument"), "refused at once: {text}");
         }
         if backend == "vxlan" {
             let far = other.flanneld(&options).unwrap();
             let pod = other.pod("p1", &far.subnet_env().unwrap()).unwrap();
-            for nobody in nobodies(&env) {
+            for nobody in unassigned_addresses(&env) {
                 assert!(!reaches(pod.netns(), nobody));
             }
             // The bridge of the first pod wins.
@@ -187,7 +186,7 @@ fn finding_is_logged_when_it_appears_and_disappears() {
         "{reported}"
     );
     let times = |message: &str| {
-        let error = said("error=ip-forward", "error=\"net.ipv4.ip_forward is 0\"");
+        let error = code_or_text("error=ip-forward", "error=\"net.ipv4.ip_forward is 0\"");
         let log = daemon.log();
         let lines = log
             .lines()
@@ -208,7 +207,7 @@ fn finding_is_logged_when_it_appears_and_disappears() {
             times("a problem of this node is resolved") == round
         })
         .unwrap();
-        assert_eq!(times("this node has a problem"), round, "told once");
+        assert_eq!(times("this node has a problem"), round, "logged once");
         host.netns().sysctl("net/ipv4/ip_forward", "0").unwrap();
     }
 }
@@ -310,11 +309,7 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
         .map(|host| host.flanneld(&options).unwrap())
         .collect();
     let (host, daemon) = (&hosts[0], &daemons[0]);
-    let pods: Vec<_> = hosts
-        .iter()
-        .zip(&daemons)
-        .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env().unwrap()).unwrap())
-        .collect();
+    let pods = Bed::pods(&hosts, &daemons).unwrap();
     let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
     eventually(DEADLINE, "the first look", || {
         findings(daemon, "forward-policy") == Some(0.0)
@@ -415,7 +410,7 @@ fn sysctls_are_set_on_request_and_kept() {
             .matches("another program changed a sysctl, set it again name=net.ipv4.ip_forward ")
             .count()
             == 1,
-        "told, and not each time"
+        "logged, and not each time"
     );
     assert_eq!(findings(&daemon, "ip-forward"), Some(0.0));
     assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());

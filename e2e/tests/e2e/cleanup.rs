@@ -92,8 +92,8 @@ pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String 
         (String::new(), files),
         "a dry run changes nothing"
     );
-    let (fine, said) = cleanup(host, args);
-    assert!(fine, "{said}");
+    let (fine, output) = cleanup(host, args);
+    assert!(fine, "{output}");
     let lines = |text: &str, verb: &str| -> Vec<String> {
         text.lines()
             .filter_map(|line| line.strip_prefix(verb))
@@ -102,11 +102,11 @@ pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String 
     };
     assert_eq!(
         lines(&dry, "would remove "),
-        lines(&said, "removed "),
-        "{dry}\n{said}"
+        lines(&output, "removed "),
+        "{dry}\n{output}"
     );
     let differences = differences(before, &dump(host));
-    assert!(differences.is_empty(), "{differences}\nafter\n{said}");
+    assert!(differences.is_empty(), "{differences}\nafter\n{output}");
     assert_eq!(dump(host), before, "not even the order");
     assert_eq!(run_files(host), [""; 0]);
     let (fine, again) = cleanup(host, args);
@@ -115,7 +115,7 @@ pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String 
             && !again.contains("removed "),
         "{again}"
     );
-    said
+    output
 }
 
 #[test]
@@ -190,15 +190,15 @@ fn cleanup_restores_the_host_after_flanneld() {
             daemon.is_ready() && daemon.metric("flannel_kernel_repairs_total").unwrap() == 0.0,
             "nothing was touched"
         );
-        let (fine, told) = cleanup(host, &["--dry-run"]);
-        assert!(fine && told.contains("cleanup refuses"), "{told}");
+        let (fine, dry) = cleanup(host, &["--dry-run"]);
+        assert!(fine && dry.contains("cleanup refuses"), "{dry}");
         assert!(daemon.terminate(DEADLINE).unwrap().success());
 
-        let said = comes_back_to(host, &before, &[]);
-        assert!(said.contains("kept device cni0 (bridge)"), "{said}");
+        let output = comes_back_to(host, &before, &[]);
+        assert!(output.contains("kept device cni0 (bridge)"), "{output}");
         assert!(
-            said.contains("removed file /run/flannel/subnet.env"),
-            "{said}"
+            output.contains("removed file /run/flannel/subnet.env"),
+            "{output}"
         );
         // And it can begin again.
         drop(daemon);
@@ -280,18 +280,18 @@ fn cleanup_restores_the_host_after_go_flannel() {
             // Without subnet.env the operator's word is needed for routes that are not marked.
             if backend == "host-gw" {
                 host.netns().sh(&state).unwrap();
-                let (fine, said) = cleanup(host, &[]);
+                let (fine, output) = cleanup(host, &[]);
                 assert!(
-                    fine && said.contains("name the network with --network")
-                        && said.contains("nothing of flannel is left on this node"),
-                    "{said}"
+                    fine && output.contains("name the network with --network")
+                        && output.contains("nothing of flannel is left on this node"),
+                    "{output}"
                 );
-                let (fine, said) = cleanup(
+                let (fine, output) = cleanup(
                     host,
                     &["--network=10.244.0.0/16", "--network=fd10:244::/48"],
                 );
-                assert!(fine, "{said}");
-                assert_eq!(differences(&before, &dump(host)), "", "{said}");
+                assert!(fine, "{output}");
+                assert_eq!(differences(&before, &dump(host)), "", "{output}");
             }
         }
     }
@@ -315,8 +315,8 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() {
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n").unwrap();
     let folder = format!("--cni-dir={}", notes.display());
-    let (fine, said) = cleanup(host, &[&folder]);
-    assert!(fine, "{said}");
+    let (fine, output) = cleanup(host, &[&folder]);
+    assert!(fine, "{output}");
     for line in [
         "removed device flannel0 (tun)",
         "by hand: ip link delete flannel.1",
@@ -324,11 +324,11 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() {
         "by hand: ip route delete blackhole 10.244.9.0/24 proto boot",
         "kept device cni0 (bridge)",
     ] {
-        assert!(said.contains(line), "{line}\n{said}");
+        assert!(output.contains(line), "{line}\n{output}");
     }
     assert!(notes.join("0123abcd").exists() && host.netns().link("flannel.1").unwrap().is_some());
     // What is printed works when it is typed.
-    for command in said
+    for command in output
         .lines()
         .filter_map(|line| line.split_once("by hand: "))
         .map(|(_, command)| command)
@@ -336,16 +336,17 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() {
     {
         host.netns().sh(command).unwrap();
     }
-    let (fine, said) = cleanup(host, &["--cni", &folder]);
+    let (fine, output) = cleanup(host, &["--cni", &folder]);
     assert!(
-        fine && said.contains("removed device cni0 (bridge)") && said.contains("0123abcd"),
-        "{said}"
+        fine && output.contains("removed device cni0 (bridge)") && output.contains("0123abcd"),
+        "{output}"
     );
     assert!(!notes.join("0123abcd").exists() && host.netns().link("cni0").unwrap().is_none());
-    let (fine, said) = cleanup(host, &["--cni", &folder]);
+    let (fine, output) = cleanup(host, &["--cni", &folder]);
     assert!(
-        fine && said.contains("nothing of flannel is left on this node") && !said.contains("kept "),
-        "{said}"
+        fine && output.contains("nothing of flannel is left on this node")
+            && !output.contains("kept "),
+        "{output}"
     );
 }
 
@@ -360,16 +361,19 @@ fn cleanup_reports_what_it_cannot_remove() {
     host.netns()
         .sh("ip route add blackhole 10.244.9.0/24 proto 241")
         .unwrap();
-    let (fine, said) = cleanup(host, &[]);
+    let (fine, output) = cleanup(host, &[]);
     assert!(
         !fine
-            && said.contains("cannot read file ")
-            && said.contains(lab::said(
+            && output.contains("cannot read file ")
+            && output.contains(lab::code_or_text(
                 "subnet.env: file-not-regular",
                 "subnet.env: it is not a regular file"
             ))
-            && said.contains("removed route blackhole 10.244.9.0/24 proto 241"),
-        "{said}"
+            && output.contains("removed route blackhole 10.244.9.0/24 proto 241"),
+        "{output}"
     );
-    assert!(said.contains("not everything could be removed"), "{said}");
+    assert!(
+        output.contains("not everything could be removed"),
+        "{output}"
+    );
 }

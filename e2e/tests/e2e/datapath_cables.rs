@@ -23,7 +23,7 @@ const KERNELS: usize = 2;
 const SEGMENT: u16 = 1000;
 const SEGMENTS: usize = 20;
 
-scenarios! { all_carry;
+scenarios! { tunnels_carry_packets_over;
     kernel_and_userspace_vxlan_interoperate_over_an_untouched_veth => Cable::Veth,
     kernel_and_userspace_vxlan_interoperate_over_a_wire => Cable::Wire,
 }
@@ -187,7 +187,7 @@ fn datagrams(from: &Pod, to: &Pod, ipv6: bool) -> Result<()> {
     datagrams.all_arrive(&many, true)
 }
 
-fn all_carry(cable: Cable) -> Result<()> {
+fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
     Lab::run(cable.name(), |lab| {
         let bed = bed(lab, cable)?;
         let mut failed = Vec::new();

@@ -12,13 +12,15 @@ use lab::{
 };
 use serde_json::json;
 
+use crate::healing::scenarios;
+
 const SOON: Duration = Duration::from_secs(10);
 /// What is in every crafted packet, and in no other.
 const MARK: &[u8; 16] = b"\xfe\xed hostile \x00\x01\x02\x03\x04";
 /// Each datagram is sent so often.
 const COPIES: usize = 3;
 
-/// A bed of three, and a machine beside it that is no node.
+/// A bed of three, and a machine that is no node.
 struct Siege {
     bed: Bed,
     attacker: Host,
@@ -31,7 +33,7 @@ enum Framing {
     Vxlan,
 }
 
-/// One family's way into the first host.
+/// The underlay path of one family into the first host.
 struct Injection {
     device: &'static str,
     port: u16,
@@ -84,7 +86,7 @@ impl Siege {
             Framing::Udp => json!({ "Type": "udp", "Checks": checks }),
             Framing::Vxlan => json!({ "Type": "vxlan", "Mode": "userspace", "Checks": checks }),
         };
-        // Every packet is counted: no probes beside them.
+        // Every packet is counted: there are no probes.
         let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| {
             options.arg("--probe-port=0")
         })?;
@@ -96,7 +98,7 @@ impl Siege {
         })
     }
 
-    fn way(&self, ipv6: bool) -> Result<Injection> {
+    fn path(&self, ipv6: bool) -> Result<Injection> {
         let Siege {
             bed,
             attacker,
@@ -157,10 +159,10 @@ impl Siege {
         anyhow::bail!("the first host has no lease")
     }
 
-    fn dropped(&self, way: &Injection, reason: &str) -> u64 {
+    fn dropped(&self, path: &Injection, reason: &str) -> u64 {
         let labels = format!(
             "{{device=\"{}\",direction=\"received\",reason=\"{reason}\"}}",
-            way.device
+            path.device
         );
         // No line is a zero.
         self.bed.daemons[0]
@@ -168,21 +170,21 @@ impl Siege {
             .unwrap_or(0.0) as u64
     }
 
-    fn received(&self, way: &Injection) -> Result<u64> {
-        let labels = format!("{{device=\"{}\",direction=\"received\"}}", way.device);
+    fn received(&self, path: &Injection) -> Result<u64> {
+        let labels = format!("{{device=\"{}\",direction=\"received\"}}", path.device);
         Ok(self.bed.daemons[0].metric(&format!("flannel_datapath_packets_total{labels}"))? as u64)
     }
 
-    fn send(&self, way: &Injection, stranger: bool, datagrams: &[Vec<u8>]) -> Result<()> {
+    fn send(&self, path: &Injection, stranger: bool, datagrams: &[Vec<u8>]) -> Result<()> {
         let (host, from, port) = if stranger {
-            (&self.attacker, way.stranger, way.port)
+            (&self.attacker, path.stranger, path.port)
         } else {
-            (&self.bed.hosts[1], way.peer, 0)
+            (&self.bed.hosts[1], path.peer, 0)
         };
         send_from(
             host.netns(),
             SocketAddr::new(from, port),
-            SocketAddr::new(way.to, way.port),
+            SocketAddr::new(path.to, path.port),
             datagrams,
         )
     }
@@ -190,28 +192,28 @@ impl Siege {
     /// Sends datagrams, each several times; they are counted under one of the reasons, and none comes through.
     fn repelled(
         &self,
-        way: &Injection,
+        path: &Injection,
         what: &str,
         stranger: bool,
         reasons: &[&str],
         datagrams: &[Vec<u8>],
     ) -> Result<()> {
         let before = (
-            self.received(way)?,
+            self.received(path)?,
             reasons
                 .iter()
-                .map(|reason| self.dropped(way, reason))
+                .map(|reason| self.dropped(path, reason))
                 .sum::<u64>(),
         );
         let copies: Vec<_> = std::iter::repeat_n(datagrams, COPIES)
             .flatten()
             .cloned()
             .collect();
-        self.send(way, stranger, &copies)?;
+        self.send(path, stranger, &copies)?;
         let counted = || {
             reasons
                 .iter()
-                .map(|reason| self.dropped(way, reason))
+                .map(|reason| self.dropped(path, reason))
                 .sum::<u64>()
                 - before.1
         };
@@ -219,7 +221,7 @@ impl Siege {
         eventually(SOON, what, || counted() >= all).with_context(|| {
             format!(
                 "{what} on {}: {} of {all} counted as {reasons:?}\n{}",
-                way.device,
+                path.device,
                 counted(),
                 self.metrics()
             )
@@ -229,11 +231,11 @@ impl Siege {
             "{what}: {} counted instead of {all}",
             counted()
         );
-        let received = self.received(way)? - before.0;
+        let received = self.received(path)? - before.0;
         ensure!(
             received == 0,
             "{what} on {}: {received} packets came through",
-            way.device
+            path.device
         );
         Ok(())
     }
@@ -250,16 +252,16 @@ impl Siege {
     /// Sends a datagram that comes through to the pod.
     fn delivered(
         &self,
-        way: &Injection,
+        path: &Injection,
         what: &str,
         stranger: bool,
         datagram: Vec<u8>,
     ) -> Result<()> {
         let capture = Capture::start(self.bed.pods[0].netns())?;
-        let before = self.received(way)?;
-        self.send(way, stranger, &[datagram])?;
+        let before = self.received(path)?;
+        self.send(path, stranger, &[datagram])?;
         eventually(SOON, what, || {
-            self.received(way).is_ok_and(|received| received > before)
+            self.received(path).is_ok_and(|received| received > before)
         })
         .with_context(|| self.metrics())?;
         let frames = capture.finish()?;
@@ -271,20 +273,20 @@ impl Siege {
     }
 
     /// All that is wrong in any mode of the checks.
-    fn malformed(&self, way: &Injection) -> Result<()> {
-        let good = way.good();
-        let framed = way.frame(&good);
+    fn malformed(&self, path: &Injection) -> Result<()> {
+        let good = path.good();
+        let framed = path.frame(&good);
         let cut: Vec<_> = (0..=60.min(framed.len() - 1))
             .map(|length| framed[..length].to_vec())
             .collect();
         self.repelled(
-            way,
+            path,
             "cut off at each length",
             false,
             &["short", "malformed"],
             &cut,
         )?;
-        let change = |change: fn(&mut [u8])| way.frame(&changed(&good, change));
+        let change = |change: fn(&mut [u8])| path.frame(&changed(&good, change));
         let v4 = good[0] >> 4 == 4;
         let mut wrong = vec![
             change(|packet| packet[0] = packet[0] & 15 | 0x50),
@@ -306,7 +308,7 @@ impl Siege {
                 change(|packet| packet[4..6].fill(0xff)),
             ]);
         }
-        if way.framing == Framing::Udp {
+        if path.framing == Framing::Udp {
             // In a frame this is padding.
             wrong.push(if v4 {
                 change(|packet| packet[3] -= 1)
@@ -314,28 +316,34 @@ impl Siege {
                 change(|packet| packet[5] -= 1)
             });
         }
-        self.repelled(way, "lying headers", false, &["malformed", "short"], &wrong)?;
+        self.repelled(
+            path,
+            "lying headers",
+            false,
+            &["malformed", "short"],
+            &wrong,
+        )?;
         let dead = if v4 {
             change(|packet| packet[8] = 0)
         } else {
             change(|packet| packet[7] = 0)
         };
-        self.repelled(way, "no hop left", false, &["ttl_exceeded"], &[dead])?;
-        if way.framing == Framing::Vxlan {
-            self.wrong_frames(way, &good, &framed)?;
+        self.repelled(path, "no hop left", false, &["ttl_exceeded"], &[dead])?;
+        if path.framing == Framing::Vxlan {
+            self.wrong_frames(path, &good, &framed)?;
         }
         Ok(())
     }
 
     /// Frames of vxlan whose header is wrong.
-    fn wrong_frames(&self, way: &Injection, good: &[u8], framed: &[u8]) -> Result<()> {
+    fn wrong_frames(&self, path: &Injection, good: &[u8], framed: &[u8]) -> Result<()> {
         let head = |change: fn(&mut Vec<u8>)| {
             let mut datagram = framed.to_vec();
             change(&mut datagram);
             datagram
         };
         self.repelled(
-            way,
+            path,
             "another network",
             false,
             &["bad_vni"],
@@ -346,14 +354,14 @@ impl Siege {
             ],
         )?;
         self.repelled(
-            way,
+            path,
             "no network",
             false,
             &["bad_header"],
             &[head(|d| d[0] = 0), head(|d| d[0] = 0xf7)],
         )?;
         self.repelled(
-            way,
+            path,
             "another MAC",
             false,
             &["wrong_mac"],
@@ -364,50 +372,51 @@ impl Siege {
             ],
         )?;
         self.repelled(
-            way,
+            path,
             "ARP",
             false,
             &["not_ip"],
             &[
-                vxlan(1, way.mac, 0x0806, good),
-                vxlan(1, way.mac, 0x8100, good),
-                vxlan(1, way.mac, 60, good),
+                vxlan(1, path.mac, 0x0806, good),
+                vxlan(1, path.mac, 0x8100, good),
+                vxlan(1, path.mac, 60, good),
             ],
         )?;
         Ok(())
     }
 
     /// What the default checks refuse.
-    fn forged(&self, way: &Injection) -> Result<()> {
-        let from =
-            |source: &str| Ok::<_, anyhow::Error>(way.frame(&way.packet(source.parse()?, way.pod)));
+    fn forged(&self, path: &Injection) -> Result<()> {
+        let from = |source: &str| {
+            Ok::<_, anyhow::Error>(path.frame(&path.packet(source.parse()?, path.pod)))
+        };
         let to = |destination: &str| {
-            Ok::<_, anyhow::Error>(way.frame(&way.packet(way.peers_pod, destination.parse()?)))
+            Ok::<_, anyhow::Error>(path.frame(&path.packet(path.peers_pod, destination.parse()?)))
         };
         self.repelled(
-            way,
+            path,
             "a stranger's datagram",
             true,
             &["unknown_peer"],
-            &[way.frame(&way.good())],
+            &[path.frame(&path.good())],
         )?;
-        let of_other = way.frame(&way.packet(way.others_pod, way.pod));
-        let of_own = way.frame(&way.packet(way.pod, way.pod));
+        let of_other = path.frame(&path.packet(path.others_pod, path.pod));
+        let of_own = path.frame(&path.packet(path.pod, path.pod));
         self.repelled(
-            way,
+            path,
             "another's source",
             false,
             &["spoofed"],
             &[of_other, of_own],
         )?;
         self.repelled(
-            way,
+            path,
             "another's destination",
             false,
             &["not_ours"],
-            &[way.frame(&way.packet(way.peers_pod, way.others_pod))],
+            &[path.frame(&path.packet(path.peers_pod, path.others_pod))],
         )?;
-        let (node, mut martians, sources) = if way.pod.is_ipv4() {
+        let (node, mut martians, sources) = if path.pod.is_ipv4() {
             let node = self.bed.hosts[0].v4()?.to_string();
             (
                 node,
@@ -427,14 +436,14 @@ impl Siege {
                 ["::1", "::", "ff02::1"],
             )
         };
-        let broadcast = match way.pod {
+        let broadcast = match path.pod {
             IpAddr::V4(pod) => Ipv4Addr::from_bits(pod.to_bits() | 255).to_string(),
             IpAddr::V6(_) => "ff02::2".to_owned(),
         };
         martians.push(&broadcast);
-        self.repelled(way, "the node itself", false, &["not_ours"], &[to(&node)?])?;
+        self.repelled(path, "the node itself", false, &["not_ours"], &[to(&node)?])?;
         self.repelled(
-            way,
+            path,
             "addresses of no pod",
             false,
             &["martian"],
@@ -444,7 +453,7 @@ impl Siege {
                 .collect::<Result<Vec<_>>>()?,
         )?;
         self.repelled(
-            way,
+            path,
             "sources that cannot be",
             false,
             &["martian"],
@@ -454,26 +463,26 @@ impl Siege {
                 .collect::<Result<Vec<_>>>()?,
         )?;
         // Logged at most once a minute, and udp has one device for both families.
-        if way.pod.is_ipv6() {
+        if path.pod.is_ipv6() {
             return Ok(());
         }
-        self.forgeries_are_logged(way)
+        self.forgeries_are_logged(path)
     }
 
-    fn forgeries_are_logged(&self, way: &Injection) -> Result<()> {
+    fn forgeries_are_logged(&self, path: &Injection) -> Result<()> {
         let log = self.bed.daemons[0].log();
         let dropped = [
             vec![
-                format!("device={}", way.device),
-                format!("address={}", way.stranger),
+                format!("device={}", path.device),
+                format!("address={}", path.stranger),
                 "unknown_peer".to_owned(),
                 "no lease names".to_owned(),
             ],
             vec![
-                format!("device={}", way.device),
-                format!("address={}", way.peer),
-                format!("source={}", way.others_pod),
-                format!("destination={}", way.pod),
+                format!("device={}", path.device),
+                format!("address={}", path.peer),
+                format!("source={}", path.others_pod),
+                format!("destination={}", path.pod),
                 "spoofed".to_owned(),
             ],
         ];
@@ -499,13 +508,18 @@ impl Siege {
     }
 }
 
-/// An address outside the network, of the way's family.
-fn outside(way: &Injection) -> IpAddr {
-    if way.pod.is_ipv4() {
+/// An address outside the network, of the path's family.
+fn outside(path: &Injection) -> IpAddr {
+    if path.pod.is_ipv4() {
         [172, 31, 9, 9].into()
     } else {
         [0xfd31, 0, 0, 0, 0, 0, 0, 9].into()
     }
+}
+
+scenarios! { default_checks;
+    udp_accepts_only_packets_from_a_peer_to_a_pod => Framing::Udp,
+    vxlan_accepts_only_packets_from_a_peer_to_a_pod => Framing::Vxlan,
 }
 
 fn default_checks(framing: Framing) -> Result<()> {
@@ -513,9 +527,9 @@ fn default_checks(framing: Framing) -> Result<()> {
         let siege = Siege::lay(lab, framing, "cluster", 3)?;
         let capture = Capture::start(siege.bed.pods[0].netns())?;
         for ipv6 in [false, true] {
-            let way = siege.way(ipv6)?;
-            siege.malformed(&way)?;
-            siege.forged(&way)?;
+            let path = siege.path(ipv6)?;
+            siege.malformed(&path)?;
+            siege.forged(&path)?;
         }
         let frames = capture.finish()?;
         ensure!(
@@ -527,86 +541,83 @@ fn default_checks(framing: Framing) -> Result<()> {
             "the pod got a hostile packet"
         );
         for ipv6 in [false, true] {
-            let way = siege.way(ipv6)?;
+            let path = siege.path(ipv6)?;
             // The same datagram, where nothing is wrong: it is not for another reason that nothing came through.
-            siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
+            siege.delivered(&path, "a right packet", false, path.frame(&path.good()))?;
             siege.delivered(
-                &way,
+                &path,
                 "a source outside the network",
                 false,
-                way.frame(&way.packet(outside(&way), way.pod)),
+                path.frame(&path.packet(outside(&path), path.pod)),
             )?;
         }
         siege.withstood()
     })
 }
 
-#[test]
-fn udp_accepts_only_packets_from_a_peer_to_a_pod() -> Result<()> {
-    default_checks(Framing::Udp)
+scenarios! { strict_checks_refuse_sources_outside_the_network;
+    udp_with_strict_checks_refuses_sources_outside_the_network => Framing::Udp,
+    vxlan_with_strict_checks_refuses_sources_outside_the_network => Framing::Vxlan,
 }
 
-#[test]
-fn vxlan_accepts_only_packets_from_a_peer_to_a_pod() -> Result<()> {
-    default_checks(Framing::Vxlan)
+fn strict_checks_refuse_sources_outside_the_network(framing: Framing) -> Result<()> {
+    Lab::run("strict", |lab| {
+        let siege = Siege::lay(lab, framing, "strict", 3)?;
+        for ipv6 in [false, true] {
+            let path = siege.path(ipv6)?;
+            siege.forged(&path)?;
+            siege.repelled(
+                &path,
+                "a source outside the network",
+                false,
+                &["spoofed"],
+                &[path.frame(&path.packet(outside(&path), path.pod))],
+            )?;
+            siege.delivered(&path, "a right packet", false, path.frame(&path.good()))?;
+        }
+        siege.withstood()
+    })
 }
 
-#[test]
-fn strict_checks_refuse_sources_outside_the_network() -> Result<()> {
-    for framing in [Framing::Udp, Framing::Vxlan] {
-        Lab::run("strict", |lab| {
-            let siege = Siege::lay(lab, framing, "strict", 3)?;
-            for ipv6 in [false, true] {
-                let way = siege.way(ipv6)?;
-                siege.forged(&way)?;
-                siege.repelled(
-                    &way,
-                    "a source outside the network",
-                    false,
-                    &["spoofed"],
-                    &[way.frame(&way.packet(outside(&way), way.pod))],
-                )?;
-                siege.delivered(&way, "a right packet", false, way.frame(&way.good()))?;
+scenarios! { malformed_packets_are_refused_without_checks;
+    udp_without_checks_refuses_malformed_packets => Framing::Udp,
+    vxlan_without_checks_refuses_malformed_packets => Framing::Vxlan,
+}
+
+fn malformed_packets_are_refused_without_checks(framing: Framing) -> Result<()> {
+    Lab::run("unchecked", |lab| {
+        let siege = Siege::lay(lab, framing, "off", 2)?;
+        for ipv6 in [false, true] {
+            let path = siege.path(ipv6)?;
+            siege.malformed(&path)?;
+            // Forwarded, they would be this node's own datagrams.
+            let nested = [path.to, path.peer].map(|node| {
+                path.frame(&udp_packet(
+                    SocketAddr::new(path.peers_pod, 7777),
+                    SocketAddr::new(node, path.port),
+                    64,
+                    MARK,
+                ))
+            });
+            // udp over IPv4 alone: what goes to a node by IPv6 is no datagram of the tunnel.
+            if path.pod.is_ipv4() || framing == Framing::Vxlan {
+                siege.repelled(&path, "datagrams of the tunnel", false, &["loop"], &nested)?;
             }
-            siege.withstood()
-        })?;
-    }
-    Ok(())
-}
-
-#[test]
-fn malformed_packets_are_refused_without_checks() -> Result<()> {
-    for framing in [Framing::Udp, Framing::Vxlan] {
-        Lab::run("unchecked", |lab| {
-            let siege = Siege::lay(lab, framing, "off", 2)?;
-            for ipv6 in [false, true] {
-                let way = siege.way(ipv6)?;
-                siege.malformed(&way)?;
-                // Forwarded, they would be this node's own datagrams.
-                let nested = [way.to, way.peer].map(|node| {
-                    way.frame(&udp_packet(
-                        SocketAddr::new(way.peers_pod, 7777),
-                        SocketAddr::new(node, way.port),
-                        64,
-                        MARK,
-                    ))
-                });
-                // udp over IPv4 alone: what goes to a node by IPv6 is no datagram of the tunnel.
-                if way.pod.is_ipv4() || framing == Framing::Vxlan {
-                    siege.repelled(&way, "datagrams of the tunnel", false, &["loop"], &nested)?;
-                }
-                siege.delivered(&way, "a stranger's datagram", true, way.frame(&way.good()))?;
-                siege.delivered(
-                    &way,
-                    "a source outside the network",
-                    false,
-                    way.frame(&way.packet(outside(&way), way.pod)),
-                )?;
-            }
-            siege.withstood()
-        })?;
-    }
-    Ok(())
+            siege.delivered(
+                &path,
+                "a stranger's datagram",
+                true,
+                path.frame(&path.good()),
+            )?;
+            siege.delivered(
+                &path,
+                "a source outside the network",
+                false,
+                path.frame(&path.packet(outside(&path), path.pod)),
+            )?;
+        }
+        siege.withstood()
+    })
 }
 
 /// The largest datagrams there are: whole packets that no peer would send, and ends that belong to nothing.
@@ -614,17 +625,17 @@ fn malformed_packets_are_refused_without_checks() -> Result<()> {
 fn huge_datagrams_do_no_harm() -> Result<()> {
     Lab::run("huge", |lab| {
         let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
-        let way = siege.way(false)?;
+        let path = siege.path(false)?;
         let lies: Vec<_> = [1473, 1500, 9000, 65_507]
             .into_iter()
             .map(|length| {
-                let mut datagram = way.good();
+                let mut datagram = path.good();
                 datagram.resize(length, 0x55);
                 datagram
             })
             .collect();
         siege.repelled(
-            &way,
+            &path,
             "more than the header says",
             false,
             &["malformed"],
@@ -633,16 +644,16 @@ fn huge_datagrams_do_no_harm() -> Result<()> {
         // What is right but too long, the host cuts for the pod, as it does with a long packet from anywhere.
         let into = siege.bed.pods[0]
             .netns()
-            .run(|| UdpSocket::bind((way.pod, 7777)))??;
+            .run(|| UdpSocket::bind((path.pod, 7777)))??;
         into.set_read_timeout(Some(SOON))?;
         let mut buffer = vec![0; 65_536];
         for payload in [1480, 9000, 65_507 - 28] {
             let payload = [MARK.to_vec(), vec![0x55; payload - MARK.len()]].concat();
             let (from, to) = (
-                SocketAddr::new(way.peers_pod, 7777),
-                SocketAddr::new(way.pod, 7777),
+                SocketAddr::new(path.peers_pod, 7777),
+                SocketAddr::new(path.pod, 7777),
             );
-            siege.send(&way, false, &[udp_packet(from, to, 64, &payload)])?;
+            siege.send(&path, false, &[udp_packet(from, to, 64, &payload)])?;
             let length = into
                 .recv(&mut buffer)
                 .with_context(|| format!("{} bytes never arrived", payload.len()))?;
@@ -703,9 +714,9 @@ fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Resul
                 })?;
             }
             if framing == Framing::Udp {
-                let told = siege.bed.daemons[0]
+                let errors = siege.bed.daemons[0]
                     .metric("flannel_datapath_icmp_errors_total{device=\"flannel0\"}")?;
-                ensure!(told >= 2.0, "{told} errors");
+                ensure!(errors >= 2.0, "{errors} errors");
             }
             siege.withstood()
         })?;
@@ -719,7 +730,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
     for framing in [Framing::Udp, Framing::Vxlan] {
         Lab::run("loop", |lab| {
             let siege = Siege::lay(lab, framing, "cluster", 2)?;
-            let way = siege.way(false)?;
+            let path = siege.path(false)?;
             let data = if framing == Framing::Vxlan {
                 r#","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:11:22:33:44:55"}"#
             } else {
@@ -758,7 +769,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
             let sent = || {
                 siege.bed.daemons[0].metric(&format!(
                     "flannel_datapath_packets_total{{device=\"{}\",direction=\"sent\"}}",
-                    way.device
+                    path.device
                 ))
             };
             let pings = |target: IpAddr| -> Result<f64> {
@@ -797,13 +808,13 @@ fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
     let _load = crate::one_load_at_a_time();
     Lab::run("flood", |lab| {
         let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
-        let way = siege.way(false)?;
-        let junk = [way.frame(&way.good()), vec![0x55; 600], vec![0x45; 10]];
+        let path = siege.path(false)?;
+        let junk = [path.frame(&path.good()), vec![0x55; 600], vec![0x45; 10]];
         let socket = siege
             .attacker
             .netns()
-            .run(|| UdpSocket::bind((way.stranger, way.port)))??;
-        socket.connect(SocketAddr::new(way.to, way.port))?;
+            .run(|| UdpSocket::bind((path.stranger, path.port)))??;
+        socket.connect(SocketAddr::new(path.to, path.port))?;
         let end = AtomicBool::new(false);
         let (report, sent, worst) = std::thread::scope(|scope| -> Result<_> {
             let flood = scope.spawn(|| {
@@ -853,7 +864,7 @@ fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
             eprintln!("a lease was learned in {learned:?} under the flood");
             Ok((report, flood.join().unwrap(), worst))
         })?;
-        let dropped = siege.dropped(&way, "unknown_peer");
+        let dropped = siege.dropped(&path, "unknown_peer");
         eprintln!(
             "{sent} datagrams of junk, {dropped} of them seen by the engine; {report}; /readyz at most {worst:?}"
         );

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, eventually, said,
-    throughout,
+    Bed, Flanneld, FlanneldOptions, Hang, Host, Lab, Mesh, ProbeOptions, Store, code_or_text,
+    eventually, succeeded, throughout,
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -20,10 +20,7 @@ const PROBES: u32 = 400;
 
 /// Length of the outage, long enough for a removal to be seen (10 s) and damped (5 s).
 fn outage() -> Duration {
-    let seconds = std::env::var("FLANNEL_TEST_OUTAGE")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(20))
+    Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 20))
 }
 
 /// Two hosts with daemons and probes between their pods.
@@ -68,12 +65,7 @@ impl Cluster {
             cluster.mount()?;
         }
         cluster.ready()?;
-        let pods = cluster
-            .hosts
-            .iter()
-            .zip(&cluster.daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
+        let pods = Bed::pods(&cluster.hosts, &cluster.daemons)?;
         let options = ProbeOptions::default().interval(outage() / PROBES);
         Mesh::start(&pods, &options)?.wait_flowing(DEADLINE)?;
         let mesh = Mesh::start(&pods, &options)?;
@@ -95,11 +87,7 @@ impl Cluster {
             let done = Command::new("nsenter")
                 .args(["-t", &pid, "-m", "sh", "-ec", script])
                 .output()?;
-            ensure!(
-                done.status.success(),
-                "{script}: {}",
-                String::from_utf8_lossy(&done.stderr)
-            );
+            succeeded(script, &done)?;
         }
         Ok(())
     }
@@ -203,12 +191,12 @@ fn entries(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
+fn moved_directory_loses_no_packet() {
     Lab::run("dir-moved", |lab| {
         let mut cluster = Cluster::start(lab, false)?;
         let aside = lab.folder("")?.join("aside");
         fs::rename(&cluster.place, &aside)?;
-        cluster.endure(said("directory-missing", "does not exist"))?;
+        cluster.endure(code_or_text("directory-missing", "does not exist"))?;
         ensure!(
             !cluster.place.exists(),
             "it was created again, with {:?}",
@@ -221,11 +209,11 @@ fn a_directory_that_is_moved_away_and_back_is_not_noticed_by_packets() {
 }
 
 #[test]
-fn an_unmounted_directory_is_not_noticed_by_packets() {
+fn unmounted_directory_loses_no_packet() {
     Lab::run("dir-unmounted", |lab| {
         let mut cluster = Cluster::start(lab, true)?;
         cluster.in_each(&format!("umount -l {}", cluster.place.display()))?;
-        cluster.endure(said(
+        cluster.endure(code_or_text(
             "directory-unmounted",
             "a directory without a config is in its place",
         ))?;
@@ -249,7 +237,7 @@ fn replaced_directory_needs_a_restart() {
         fs::rename(&cluster.place, &aside)?;
         // A backup that is a day old: the configuration, and no lease of today.
         Store::dir(&cluster.place).configure(NET_CONF)?;
-        cluster.endure(said("directory-replaced", "restart flanneld"))?;
+        cluster.endure(code_or_text("directory-replaced", "restart flanneld"))?;
         ensure!(
             entries(&cluster.place.join("subnets")).is_empty(),
             "written to: {:?}",
@@ -311,12 +299,13 @@ fn hanging_directory_blocks_nothing_else() {
                 "not ready, because the directory does not answer",
                 || {
                     daemon.get("/readyz").is_ok_and(|(code, body)| {
-                        code == 503 && body.contains(said("directory-hangs", "does not answer"))
+                        code == 503
+                            && body.contains(code_or_text("directory-hangs", "does not answer"))
                     })
                 },
             )?;
         }
-        cluster.endure(said("directory-hangs", "does not answer"))?;
+        cluster.endure(code_or_text("directory-hangs", "does not answer"))?;
         // The reconciler still works.
         let route = || {
             cluster.hosts[0]

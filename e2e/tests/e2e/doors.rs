@@ -8,7 +8,9 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Bed, Lab, Launch, Netns, Process, craft, eventually, eventually_ok, throughout};
+use lab::{
+    Bed, Lab, Launch, Netns, Process, craft, eventually, eventually_ok, stdout, texts, throughout,
+};
 
 use crate::mesh::{PROBES, V4, peer};
 
@@ -153,11 +155,7 @@ impl Scene {
     /// Requires that the kernel refuses the script, and that nothing else fails.
     fn refused(&self, script: &str) -> Result<()> {
         let output = self.nobody(script)?;
-        let text = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let text = texts(&output);
         ensure!(
             !output.status.success()
                 && (text.contains("ermission denied") || text.contains("not permitted")),
@@ -250,7 +248,7 @@ fn names_before_a_start(scene: &mut Scene) -> Result<()> {
     let mut second = scene.bed.hosts[0].start_flanneld(
         &scene.bed.options[0]
             .clone()
-            .beside("second")
+            .second("second")
             .healthz_port(None),
     )?;
     ensure!(
@@ -471,7 +469,7 @@ fn write_through_the_api(scene: &mut Scene) -> Result<()> {
              syswrite(S, \"{method} /api/v1/node HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 9\\r\\n\\r\\nxxxxxxxxx\"); print <S>"
         );
         let answer = scene.here().output("perl", &["-MSocket", "-e", &script])?;
-        let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+        let answer = stdout(&answer);
         ensure!(answer.starts_with("HTTP/1.1 405"), "{method}: {answer}");
     }
     scene.refused(&format!("head -c 1000 /dev/zero > '{folder}/fill'"))?;
@@ -500,7 +498,7 @@ fn secrets(scene: &mut Scene) -> Result<()> {
     let listed = scene.nobody(&format!(
         "cd '{folder}' && for f in $(ls -A); do [ -r $f ] && [ -f $f ] && echo $f; done; true"
     ))?;
-    let readable = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let readable = stdout(&listed);
     let name = scene.bed.daemons[0]
         .subnet_file()
         .file_name()

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Lab, Mesh, Pod, ProbeOptions, Store, Uplink,
-    eventually, throughout,
+    Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store,
+    Uplink, eventually, throughout,
 };
 use nix::sys::signal::Signal;
 
@@ -22,11 +22,17 @@ fn count(daemon: &Flanneld, text: &str) -> usize {
         .count()
 }
 
+/// A daemon on each host.
+fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
+    hosts.iter().map(|host| host.flanneld(options)).collect()
+}
+
 /// Probes between pods of all hosts, flowing.
-fn probes(pods: &[Pod]) -> Result<Mesh> {
+fn probes(hosts: &[Host], daemons: &[Flanneld]) -> Result<Mesh> {
+    let pods = Bed::pods(hosts, daemons)?;
     let options = ProbeOptions::default().interval(Duration::from_millis(10));
-    Mesh::start(pods, &options)?.wait_flowing(DEADLINE)?;
-    let mesh = Mesh::start(pods, &options)?;
+    Mesh::start(&pods, &options)?.wait_flowing(DEADLINE)?;
+    let mesh = Mesh::start(&pods, &options)?;
     mesh.wait_flowing(DEADLINE)?;
     Ok(mesh)
 }
@@ -52,13 +58,8 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
         let options = FlanneldOptions::new(&store)
             .iface("enp0s8")
             .arg(&format!("--etcd-endpoints={endpoints}"));
-        let (mut daemons, mut pods) = (Vec::new(), Vec::new());
-        for host in &hosts {
-            let daemon = host.flanneld(&options)?;
-            pods.push(host.pod("p1", &daemon.subnet_env()?)?);
-            daemons.push(daemon);
-        }
-        let mesh = probes(&pods)?;
+        let mut daemons = daemons(&hosts, &options)?;
+        let mesh = probes(&hosts, &daemons)?;
         right.kill(0)?;
         for daemon in &daemons {
             eventually(
@@ -127,13 +128,8 @@ fn sighup_reloads_tls_files() {
         let store = etcd.store()?;
         store.configure(VXLAN)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let (mut daemons, mut pods) = (Vec::new(), Vec::new());
-        for host in &hosts {
-            let daemon = host.flanneld(&options)?;
-            pods.push(host.pod("p1", &daemon.subnet_env()?)?);
-            daemons.push(daemon);
-        }
-        let mesh = probes(&pods)?;
+        let mut daemons = daemons(&hosts, &options)?;
+        let mesh = probes(&hosts, &daemons)?;
         let client = etcd.client()?;
         let files = client.certificates().unwrap();
         for daemon in &daemons {
@@ -161,7 +157,7 @@ fn sighup_reloads_tls_files() {
         // The watch retries within seconds; this covers several attempts.
         throughout(
             Duration::from_secs(12),
-            "it is not said again and again",
+            "it is not logged again and again",
             || {
                 for daemon in &mut daemons {
                     ensure!(

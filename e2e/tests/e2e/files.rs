@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use lab::{
-    FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, eventually, said,
-    throughout, write_script,
+    FlanneldOptions, Lab, Launch, Mesh, ProbeOptions, Store, binaries, code_or_text, eventually,
+    stderr, stdout, throughout, write_script,
 };
 use nix::fcntl::OFlag;
 
@@ -129,18 +129,17 @@ fn flannelctl_succeeds_without_a_reader() {
     };
     fs::write(folder.0.join("wait"), "").unwrap();
     let output = run(&format!("| rm {}/wait", folder.0.display()));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert_eq!(
-        (text(&output.stdout).trim(), text(&output.stderr).as_str()),
+        (stdout(&output).trim(), stderr(&output).as_str()),
         ("status 0", "")
     );
     // Output to a file that cannot be written is still an error.
     let output = run(">/dev/full");
-    assert_eq!(text(&output.stdout).trim(), "status 1");
+    assert_eq!(stdout(&output).trim(), "status 1");
     assert!(
-        text(&output.stderr).contains("No space left"),
+        stderr(&output).contains("No space left"),
         "{}",
-        text(&output.stderr)
+        stderr(&output)
     );
 }
 
@@ -211,7 +210,7 @@ fn symlinked_lock_is_refused_and_leftovers_are_removed() {
             status.code() == Some(1)
                 && refused
                     .log()
-                    .contains(said("instance-claim", "symbolic link")),
+                    .contains(code_or_text("instance-claim", "symbolic link")),
             "{status}\n{}",
             refused.log()
         );
@@ -236,7 +235,7 @@ fn symlinked_lock_is_refused_and_leftovers_are_removed() {
 }
 
 #[test]
-fn a_subnet_env_that_cannot_be_written_is_reported_once() {
+fn unwritable_subnet_env_is_reported_once() {
     Lab::run("full", |lab| {
         let lan = lab.switch("lan")?;
         let host = &lab.hosts(&lan, 1)?[0];
@@ -252,11 +251,11 @@ fn a_subnet_env_that_cannot_be_written_is_reported_once() {
             &launch.arg(format!("--subnet-file={}", file.display())),
         )?;
         let count = |words: &str| daemon.log().matches(words).count();
-        let unwritten = said("code=subnet-env-rename", "pods cannot start on this node");
+        let unwritten = code_or_text("code=subnet-env-rename", "pods cannot start on this node");
         eventually(DEADLINE, "not ready, and why", || {
             count("not ready reason=") > 0 && count(unwritten) > 0
         })?;
-        throughout(Duration::from_secs(1), "it is said once", || {
+        throughout(Duration::from_secs(1), "it is logged once", || {
             ensure!(count(unwritten) == 1, "{}", daemon.log());
             Ok(())
         })?;

@@ -575,14 +575,11 @@ fn hostile_files_in_a_directory_change_nothing() {
 
 /// How long etcd is stopped: 15 s, or the seconds of FLANNEL_TEST_OUTAGE. After a minute nodes are not ready.
 fn outage() -> Duration {
-    let seconds = std::env::var("FLANNEL_TEST_OUTAGE")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(15))
+    Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 15))
 }
 
 #[test]
-fn etcd_cut_off_compacted_killed_and_restored_is_not_noticed_by_packets() {
+fn etcd_cut_off_compacted_killed_and_restored_loses_no_packet() {
     Lab::run("outage", |lab| {
         let mut cluster = Cluster::start(lab, VXLAN, 4, 3)?;
         for number in 1..=3 {
@@ -690,7 +687,7 @@ fn wait_leases_and_readiness(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn a_removed_peer_goes_after_a_while_and_a_mass_removal_waits() {
+fn removed_peer_is_dropped_after_a_delay_and_mass_removal_is_held_down() {
     Lab::run("removal", |lab| {
         let mut cluster = Cluster::start(lab, VXLAN, 2, 2)?;
         for number in 1..=8 {

@@ -5,8 +5,8 @@ use std::process::Output;
 use std::time::Duration;
 
 use lab::{
-    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, eventually,
-    said,
+    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink, binaries, code_or_text,
+    eventually, json, stderr, stdout, texts,
 };
 
 const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"host-gw"}}"#;
@@ -14,20 +14,7 @@ const NETWORK: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Subn
 const DAMPED: Duration = Duration::from_secs(50);
 
 fn flannelctl(host: &Host, place: &str, args: &[&str]) -> Output {
-    let program = binaries::own("flannelctl").unwrap();
-    let mut all = args.to_vec();
-    all.push(place);
-    host.netns()
-        .output(&program.to_string_lossy(), &all)
-        .unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    host.flannelctl(&[args, &[place]].concat()).unwrap()
 }
 
 fn routes_to(host: &Host, subnet: &str) -> usize {
@@ -68,11 +55,11 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
     assert_eq!(store.subnets().unwrap().len(), 3);
 
     let released = flannelctl(&hosts[0], place, &["release", &key, "--force", "--yes"]);
-    assert!(released.status.success(), "{}", err(&released));
+    assert!(released.status.success(), "{}", stderr(&released));
     assert!(
-        out(&released).contains("held by node h3"),
+        stdout(&released).contains("held by node h3"),
         "{}",
-        out(&released)
+        stdout(&released)
     );
     assert!(
         store
@@ -90,15 +77,15 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
 
     let again = flannelctl(&hosts[0], place, &["release", &key, "--force", "--yes"]);
     assert!(
-        !again.status.success() && err(&again).contains("there is no lease"),
+        !again.status.success() && stderr(&again).contains("there is no lease"),
         "{}",
-        err(&again)
+        stderr(&again)
     );
 }
 
 /// The leases of three nodes, as text and as JSON; `key` is that of the third.
 fn leases_are_listed(host: &Host, place: &str, key: &str) {
-    let listed = out(&flannelctl(host, place, &["leases", "--long"]));
+    let listed = stdout(&flannelctl(host, place, &["leases", "--long"]));
     for number in 1..=3 {
         let line = listed
             .lines()
@@ -111,8 +98,7 @@ fn leases_are_listed(host: &Host, place: &str, key: &str) {
             "{listed}"
         );
     }
-    let document: serde_json::Value =
-        serde_json::from_str(&out(&flannelctl(host, place, &["leases", "--json"]))).unwrap();
+    let document = json(&flannelctl(host, place, &["leases", "--json"])).unwrap();
     assert_eq!(document.as_array().unwrap().len(), 3);
     assert!(
         document
@@ -129,15 +115,15 @@ fn release_is_refused(host: &Host, place: &str, subnet: &str) {
     let key = subnet.replace('/', "-");
     let refused = flannelctl(host, place, &["release", subnet, "--yes"]);
     assert!(
-        !refused.status.success() && err(&refused).contains("last seen less than 3 minutes ago"),
+        !refused.status.success() && stderr(&refused).contains("last seen less than 3 minutes ago"),
         "{}",
-        err(&refused)
+        stderr(&refused)
     );
     let unasked = flannelctl(host, place, &["release", &key, "--force"]);
     assert!(
-        !unasked.status.success() && err(&unasked).contains("--yes"),
+        !unasked.status.success() && stderr(&unasked).contains("--yes"),
         "{}",
-        err(&unasked)
+        stderr(&unasked)
     );
 }
 
@@ -179,9 +165,9 @@ fn unreadable_lease_is_listed_with_the_reason() {
     Store::dir(&folder).configure(NETWORK).unwrap();
     std::fs::write(folder.join("subnets/10.5.7.0-24"), "{").unwrap();
     std::fs::write(folder.join("subnets/notes"), "mine").unwrap();
-    let listed = out(&flannelctl(&host, &place, &["leases"]));
+    let listed = stdout(&flannelctl(&host, &place, &["leases"]));
     assert!(
-        listed.contains(said(
+        listed.contains(code_or_text(
             "unreadable: lease-value-no-object",
             "unreadable: the value is not a JSON object"
         )) && listed.contains("the key names no subnet"),
@@ -191,12 +177,12 @@ fn unreadable_lease_is_listed_with_the_reason() {
     let nowhere = flannelctl(&host, "--etcd-endpoints=http://127.0.0.1:1", &["leases"]);
     assert!(
         !nowhere.status.success()
-            && err(&nowhere).contains(said(
+            && stderr(&nowhere).contains(code_or_text(
                 "etcd-unreachable",
                 "cannot reach etcd at http://127.0.0.1:1"
             )),
         "{}",
-        err(&nowhere)
+        stderr(&nowhere)
     );
 }
 
@@ -288,19 +274,19 @@ fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
 /// As text and as JSON; returns the text.
 fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
     let listed = flannelctl(host, place, &["leases"]);
-    require_visible("leases", &format!("{}{}", out(&listed), err(&listed)));
+    require_visible("leases", &texts(&listed));
     assert!(
-        out(&listed).contains(r"n\u{1b}[2J") && out(&listed).contains(r"\u{202e}cod"),
+        stdout(&listed).contains(r"n\u{1b}[2J") && stdout(&listed).contains(r"\u{202e}cod"),
         "{}",
-        out(&listed)
+        stdout(&listed)
     );
-    let document = out(&flannelctl(host, place, &["leases", "--json"]));
+    let document = stdout(&flannelctl(host, place, &["leases", "--json"]));
     require_visible("--json", &document);
     assert!(
         document.contains(r"\u202ecod") && document.contains(r"\u009b31m"),
         "{document}"
     );
-    out(&listed)
+    stdout(&listed)
 }
 
 /// On a terminal there are colours and a question, which is answered with no.
@@ -340,7 +326,7 @@ fn hostile_key_is_released_as_shown(host: &Host, place: &str, folder: &Path, lis
             &format!("10.5.6.0-24{}", shown.trim_end()),
         ],
     );
-    require_visible("release", &format!("{}{}", out(&released), err(&released)));
+    require_visible("release", &texts(&released));
     assert!(
         released.status.success()
             && !folder

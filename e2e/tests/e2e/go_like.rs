@@ -1,4 +1,4 @@
-//! Proves that our node lives beside Go flannel's and takes one over in place, with nodes that leave on the wire and in the kernel what Go flannel leaves.
+//! Proves that our node works with Go flannel's nodes and replaces one in place, with nodes that leave on the wire and in the kernel what Go flannel leaves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use lab::{
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::healing::scenarios;
 use crate::ping_only::answer_by_ping_alone;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -216,19 +217,14 @@ impl GoNode {
     }
 }
 
-#[test]
-fn our_node_joins_go_nodes_vxlan() -> Result<()> {
-    beside("vxlan", EtcdVersion::V34)
-}
-
-#[test]
-fn our_node_joins_go_nodes_host_gw() -> Result<()> {
-    beside("host-gw", EtcdVersion::V36)
+scenarios! { our_node_joins_go_nodes;
+    our_node_joins_go_nodes_vxlan => ("vxlan", EtcdVersion::V34),
+    our_node_joins_go_nodes_host_gw => ("host-gw", EtcdVersion::V36),
 }
 
 /// Two Go nodes, then one of ours; a Go node comes back with another MAC, and one leaves.
-fn beside(backend: &'static str, version: EtcdVersion) -> Result<()> {
-    Lab::run(&format!("beside {backend}"), |lab| {
+fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> Result<()> {
+    Lab::run(&format!("joins {backend}"), |lab| {
         let bed = Bed::build(lab, backend, version)?;
         let go = [bed.go(0)?, bed.go(1)?];
         let before = bed.client.get_prefix(SUBNETS)?;
@@ -265,7 +261,7 @@ fn beside(backend: &'static str, version: EtcdVersion) -> Result<()> {
             after == before,
             "the Go nodes' keys were touched: {after:?} instead of {before:?}"
         );
-        answer_by_ping_alone(&daemon, host, &[&bed.hosts[0], &bed.hosts[1]])?;
+        answer_by_ping_alone(&daemon, &[&bed.hosts[0], &bed.hosts[1]])?;
 
         if backend == "vxlan" {
             // In etcd mode a Go node has another MAC after a reboot, under the same key.
@@ -305,14 +301,9 @@ fn beside(backend: &'static str, version: EtcdVersion) -> Result<()> {
     })
 }
 
-#[test]
-fn a_go_node_is_taken_over_in_place_and_given_back_vxlan() -> Result<()> {
-    taken_over("vxlan", EtcdVersion::V36)
-}
-
-#[test]
-fn a_go_node_is_taken_over_in_place_and_given_back_host_gw() -> Result<()> {
-    taken_over("host-gw", EtcdVersion::V34)
+scenarios! { go_node_is_replaced_in_place_and_back;
+    go_node_is_replaced_in_place_and_back_vxlan => ("vxlan", EtcdVersion::V36),
+    go_node_is_replaced_in_place_and_back_host_gw => ("host-gw", EtcdVersion::V34),
 }
 
 /// The kernel has what the Go node left, with our routing protocol.
@@ -350,8 +341,10 @@ fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> 
 }
 
 /// The binary of a node is swapped for ours and back while all pods talk: nothing is lost, nothing is made anew.
-fn taken_over(backend: &'static str, version: EtcdVersion) -> Result<()> {
-    Lab::run(&format!("taken over {backend}"), |lab| {
+fn go_node_is_replaced_in_place_and_back(
+    (backend, version): (&'static str, EtcdVersion),
+) -> Result<()> {
+    Lab::run(&format!("replaced {backend}"), |lab| {
         let bed = Bed::build(lab, backend, version)?;
         let go = [bed.go(0)?, bed.go(1)?, bed.go(2)?];
         go.iter().try_for_each(GoNode::learn)?;
@@ -582,7 +575,7 @@ impl Bed {
             .collect())
     }
 
-    /// Everything that flannel has in a kernel, and what hangs beside it: links with their indexes and MACs, addresses, routes, neighbours, FDB.
+    /// Everything that flannel has in a kernel, and other programs' objects: links with their indexes and MACs, addresses, routes, neighbours, FDB.
     fn objects(&self, host: &Host) -> Result<Vec<String>> {
         let netns = host.netns();
         let mut objects = self.routes(host)?;

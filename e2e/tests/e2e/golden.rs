@@ -12,9 +12,11 @@ use lab::{
 };
 use serde_json::Value;
 
-const DEADLINE: Duration = Duration::from_secs(10);
+use crate::healing::scenarios;
+
+const DEADLINE: Duration = Duration::from_secs(60);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
-/// What `ip -d -j link` tells and nobody promised: numbers of this kernel, queues and offloads.
+/// What `ip -d -j link` prints and nobody promised: numbers of this kernel, queues and offloads.
 const IGNORED: [&str; 9] = [
     "ifindex",
     "qdisc",
@@ -29,45 +31,16 @@ const IGNORED: [&str; 9] = [
 /// How a TUN device is used, which its holder decides.
 const TUN_IGNORED: [&str; 4] = ["vnet_hdr", "multi_queue", "numqueues", "numdisabled"];
 
-#[test]
-fn vxlan() -> Result<()> {
-    compare("vxlan")
-}
-
-#[test]
-fn vxlan_dual() -> Result<()> {
-    compare("vxlan-dual")
-}
-
-#[test]
-fn vxlan_direct() -> Result<()> {
-    compare("vxlan-direct")
-}
-
-#[test]
-fn host_gw() -> Result<()> {
-    compare("host-gw")
-}
-
-#[test]
-fn host_gw_dual() -> Result<()> {
-    compare("host-gw-dual")
-}
-
-#[test]
-fn udp() -> Result<()> {
-    compare("udp")
-}
-
-/// No `Backend` at all: udp, as Go flannel has it.
-#[test]
-fn default_backend() -> Result<()> {
-    compare("default-backend")
-}
-
-#[test]
-fn alloc() -> Result<()> {
-    compare("alloc")
+scenarios! { compare;
+    vxlan => "vxlan",
+    vxlan_dual => "vxlan-dual",
+    vxlan_direct => "vxlan-direct",
+    host_gw => "host-gw",
+    host_gw_dual => "host-gw-dual",
+    udp => "udp",
+    // No `Backend` at all: udp, as Go flannel has it.
+    default_backend => "default-backend",
+    alloc => "alloc",
 }
 
 /// What is compared, by the name of the capture's file: lines, in which subnets and MACs are replaced by words.
@@ -331,7 +304,7 @@ impl Names {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The same where the order of lines says nothing and one line may be told twice.
+    /// The same where the order of lines means nothing and one line may occur twice.
     fn in_lines<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> Vec<String> {
         let lines: BTreeSet<String> = lines
             .into_iter()

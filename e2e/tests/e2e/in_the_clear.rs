@@ -10,6 +10,7 @@ use lab::{
 };
 use serde_json::json;
 
+use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -18,18 +19,9 @@ const OFTEN: Duration = Duration::from_millis(100);
 /// Nodes from the beginning, enough for the guard against mass deletions. One more comes later.
 const NODES: u8 = 5;
 
-#[test]
-fn change_from_direct_routing_sends_nothing_in_the_clear() -> Result<()> {
-    change(
-        r#"{"Type":"vxlan","DirectRouting":true}"#,
-        "userspace",
-        OFTEN,
-    )
-}
-
-#[test]
-fn change_from_host_gw_sends_nothing_in_the_clear() -> Result<()> {
-    change(r#"{"Type":"host-gw"}"#, "userspace", OFTEN)
+scenarios! { change;
+    change_from_direct_routing_sends_nothing_in_the_clear => (r#"{"Type":"vxlan","DirectRouting":true}"#, "userspace", OFTEN),
+    change_from_host_gw_sends_nothing_in_the_clear => (r#"{"Type":"host-gw"}"#, "userspace", OFTEN),
 }
 
 /// A node, for those who read frames.
@@ -65,7 +57,7 @@ impl Node {
 /// Five nodes of a backend whose packets are not even encapsulated change one by one, while pods talk. Nodes have routes of ours or of Go flannel's,
 /// and some of Go flannel's to a subnet that another node leases in the end. From the moment at which two nodes run wireguard, no packet between their
 /// pods is seen on any uplink; and from the moment at which one does, none that it sends.
-pub(crate) fn change(from: &str, implementation: &str, interval: Duration) -> Result<()> {
+pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -> Result<()> {
     let net_conf = |backend: &str| {
         format!(
             r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{backend}}}"#

@@ -65,7 +65,7 @@ fn hosts_reach_each_other_over_the_switch() {
 }
 
 #[test]
-fn a_cut_host_keeps_its_carrier_and_an_unplugged_one_loses_it() {
+fn carrier_is_kept_when_cut_and_lost_when_unplugged() {
     let lab = Lab::new("cut").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
@@ -88,7 +88,7 @@ fn a_cut_host_keeps_its_carrier_and_an_unplugged_one_loses_it() {
 }
 
 #[test]
-fn a_host_that_was_off_comes_back_without_its_state() {
+fn host_returns_without_its_state_after_power_off() {
     let lab = Lab::new("reboot").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
@@ -117,7 +117,7 @@ fn a_host_that_was_off_comes_back_without_its_state() {
 }
 
 #[test]
-fn a_router_joins_two_switches() {
+fn router_joins_two_switches() {
     let lab = Lab::new("router").unwrap();
     let (left, right) = (lab.switch("left").unwrap(), lab.switch("right").unwrap());
     lab.router("r", &[(&left, "10.1.0.1/24"), (&right, "10.2.0.1/24")])
@@ -532,7 +532,7 @@ fn etcd_cluster_serves_users_over_tls() {
 }
 
 #[test]
-fn a_directory_is_a_store() {
+fn directory_is_a_store() {
     let lab = Lab::new("dir").unwrap();
     let folder = lab.folder("leases").unwrap();
     let store = Store::dir(&folder);

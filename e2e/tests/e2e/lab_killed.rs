@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use lab::{binaries, eventually};
+use lab::{binaries, eventually, stdout, texts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -129,11 +129,7 @@ fn processes(demo: u32) -> Vec<String> {
 
 fn require_gone(room: &Room, demo: u32, when: &str) {
     let removed = room.remove();
-    let output_text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&removed.stdout),
-        String::from_utf8_lossy(&removed.stderr)
-    );
+    let output_text = texts(&removed);
     assert!(removed.status.success(), "{when}: {output_text}");
     assert_eq!(
         (room.names(demo), processes(demo)),
@@ -172,7 +168,7 @@ fn remains_of_a_killed_flannel_lab_are_removed() {
         assert!(!room.names(pid).is_empty(), "{when}: it had left something");
         require_gone(&room, pid, when);
     }
-    assert!(String::from_utf8_lossy(&room.remove().stdout).contains("removed 0 lab"));
+    assert!(stdout(&room.remove()).contains("removed 0 lab"));
 }
 
 #[test]
@@ -244,11 +240,7 @@ fn live_lab_stays_and_kept_lab_is_removed() {
     fs::write(folder.join("owner"), "1 of another boot").unwrap();
 
     let removed = room.remove();
-    let output_text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&removed.stdout),
-        String::from_utf8_lossy(&removed.stderr)
-    );
+    let output_text = texts(&removed);
     assert!(output_text.contains("removed 2 lab"), "{output_text}");
     assert_eq!(
         (room.names(kept.id()), processes(kept.id())),

@@ -117,7 +117,7 @@ fn readdress(host: &Host, old: &str, new: &str, new_first: bool) -> Result<()> {
 }
 
 #[test]
-fn a_changed_address_reaches_the_peers_at_once() {
+fn changed_address_reaches_the_peers_at_once() {
     Lab::run("a changed address", |lab| {
         let cluster = Cluster::start(lab)?;
         let host = &cluster.hosts[0];
@@ -162,7 +162,7 @@ fn a_changed_address_reaches_the_peers_at_once() {
 }
 
 #[test]
-fn an_address_that_cannot_be_published_is_reported() {
+fn unpublishable_address_is_reported() {
     Lab::run("an address that cannot be told", |lab| {
         let cluster = Cluster::start(lab)?;
         cluster.store_host.cut(UPLINK)?;
@@ -387,7 +387,7 @@ fn a_renamed_tun_device_of_udp_gets_its_name_back() {
 }
 
 #[test]
-fn garbage_in_a_directory_is_reported_too() {
+fn garbage_in_a_directory_is_reported() {
     Lab::run("garbage in a directory", |lab| {
         let lan = lab.switch("lan")?;
         let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;

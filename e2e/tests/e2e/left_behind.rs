@@ -128,7 +128,7 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
             let routes = hosts[0].netns().sh("ip route")?;
             ensure!(
                 !routes.contains("10.5.250.0") && routes.contains("10.99.4.0/24"),
-                "{routes}"
+                "{backend}: {routes}"
             );
             ensure!(
                 daemons[0].errors().is_empty(),

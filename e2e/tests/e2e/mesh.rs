@@ -1,7 +1,7 @@
 //! Probes between nodes: each fault has its verdict at both ends, and filtered probes are no fault.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, throughout};
+use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, json, succeeded, throughout};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn drop_on_the_switch(bed: &Bed, rules: &str) -> Result<()> {
     bed.lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-fn mend_the_switch(bed: &Bed) -> Result<()> {
+fn remove_switch_fault(bed: &Bed) -> Result<()> {
     bed.lan
         .netns()
         .exec("nft", &["delete", "table", "bridge", "faults"])
@@ -184,7 +184,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         );
         let cut = bed.daemons[0].metric("flannel_probe_peers{state=\"overlay-cut\"}")?;
         ensure!((cut - 4.0).abs() < 0.1, "{cut}");
-        mend_the_switch(&bed)?;
+        remove_switch_fault(&bed)?;
         let pairs = [(0, 1), (0, 2), (0, 3), (1, 3), (1, 2)];
         let well: Vec<_> = pairs
             .iter()
@@ -227,7 +227,7 @@ fn filtered_probes_are_no_fault() {
         for rules in refusals {
             firewall(rules)?;
             throughout(Duration::from_secs(20), "nobody is broken", || everybody(&bed, is_reached)).context(rules)?;
-            nobody_is_called_broken(&bed).context(rules)?;
+            no_peer_is_reported_broken(&bed).context(rules)?;
         }
         firewall("icmp type echo-request drop; icmpv6 type echo-request drop")?;
         eventually_ok(REPORTED, "probes are answered again", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
@@ -246,22 +246,10 @@ fn filtered_probes_are_no_fault() {
 }
 
 /// No peer is broken, and findings about filters are risks at most.
-fn nobody_is_called_broken(bed: &Bed) -> Result<()> {
-    let program = lab::binaries::own("flannelctl")?;
-    for (host, daemon) in bed.hosts.iter().zip(&bed.daemons) {
-        let file = format!("--subnet-file={}", daemon.subnet_file().display());
-        let peers = host
-            .netns()
-            .output(&program.to_string_lossy(), &["peers", &file])?;
-        ensure!(
-            peers.status.success(),
-            "{}",
-            String::from_utf8_lossy(&peers.stdout)
-        );
-        let report = host
-            .netns()
-            .output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
-        let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
+fn no_peer_is_reported_broken(bed: &Bed) -> Result<()> {
+    for daemon in &bed.daemons {
+        succeeded("flannelctl peers", &daemon.flannelctl(&["peers"])?)?;
+        let report = json(&daemon.flannelctl(&["doctor", "-o", "json"])?)?;
         let findings = report["findings"].as_array().context("no findings")?;
         ensure!(
             findings
@@ -457,7 +445,7 @@ fn wrong_node_that_replies_is_named() {
 }
 
 /// Backends without a device of the kernel's, or without any.
-fn all_is_well_with(title: &str, backend: &str) -> Result<()> {
+fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);
         let bed = Bed::start(lab, 2, &conf, |_, options| options)?;
@@ -481,10 +469,10 @@ fn all_is_well_with(title: &str, backend: &str) -> Result<()> {
 
 #[test]
 fn host_gw_is_probed() {
-    all_is_well_with("mesh-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
+    peers_are_healthy_with("mesh-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
 }
 
 #[test]
 fn vxlan_in_userspace_is_probed() {
-    all_is_well_with("mesh-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#).unwrap();
+    peers_are_healthy_with("mesh-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#).unwrap();
 }

@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use lab::{ApiServer, Lab, User, binaries};
+use anyhow::{Context, Result, bail, ensure};
+use lab::{ApiServer, Lab, User, binaries, eventually_ok, outcome, succeeded, texts};
+
+/// How long a command is repeated that prints nothing.
+const READ: Duration = Duration::from_secs(60);
 
 /// A shell of an operator, on the API server's host.
 pub(crate) struct Operator {
@@ -60,14 +64,25 @@ impl Operator {
             .output()?)
     }
 
+    /// Types a command that may be repeated, until it prints something: on a busy machine, `kubectl exec` may lose the output.
+    pub(crate) fn reads(&self, command: &str) -> Result<Output> {
+        eventually_ok(READ, &format!("{command} prints something"), || {
+            let output = self.types(command)?;
+            // By code 1 the command or kubectl itself reports an error.
+            ensure!(
+                !output.stdout.is_empty() || output.status.code() == Some(1),
+                "{}",
+                outcome(&output)
+            );
+            Ok(output)
+        })
+    }
+
     /// Types a command that has to succeed; all that it prints is returned.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
         let output = self.types(command)?;
-        let text = texts(&output);
-        if !output.status.success() {
-            bail!("{command}: {text}");
-        }
-        Ok(text)
+        succeeded(command, &output)?;
+        Ok(texts(&output))
     }
 
     /// Types commands that have to succeed.
@@ -76,11 +91,6 @@ impl Operator {
             .iter()
             .try_for_each(|command| self.run(command).map(drop))
     }
-}
-
-/// All that a command printed.
-pub(crate) fn texts(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// The blocks of shell commands in a document, without comments.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Flanneld, Host, binaries, eventually_ok, throughout};
+use lab::{Flanneld, Host, eventually_ok, json, stdout, throughout};
 use serde_json::Value;
 
 /// Ten times what a verdict takes.
@@ -12,18 +12,10 @@ const PROBED: Duration = Duration::from_secs(100);
 const DOCTOR: Duration = Duration::from_secs(22);
 
 /// All other nodes answer ping only, in both families, and the doctor has no finding about them.
-pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host]) -> Result<()> {
-    let program = binaries::own("flannelctl")?;
-    let file = format!("--subnet-file={}", ours.subnet_file().display());
-    let flannelctl = |words: &[&str]| {
-        host.netns().output(
-            &program.to_string_lossy(),
-            &[words, &[file.as_str()]].concat(),
-        )
-    };
+pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
     eventually_ok(PROBED, "Go flannel's nodes are well, by ping alone", || {
-        let output = flannelctl(&["peers", "-o", "json"])?;
-        let document: Value = serde_json::from_slice(&output.stdout)?;
+        let output = ours.flannelctl(&["peers", "-o", "json"])?;
+        let document = json(&output)?;
         let peers = document["peers"].as_array().context("no peers")?;
         let verdicts: Vec<&Value> = peers
             .iter()
@@ -49,7 +41,7 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host
                 "{address} is none of {document:#}"
             );
         }
-        let text = String::from_utf8_lossy(&flannelctl(&["peers"])?.stdout).into_owned();
+        let text = stdout(&ours.flannelctl(&["peers"])?);
         let whole = format!("{0} of {0} well", verdicts.len());
         ensure!(
             text.matches("ping only").count() == verdicts.len()
@@ -59,8 +51,8 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, host: &Host, others: &[&Host
         Ok(())
     })?;
     throughout(DOCTOR, "nothing is made of it", || {
-        let output = flannelctl(&["doctor", "-o", "json"])?;
-        let report: Value = serde_json::from_slice(&output.stdout)?;
+        let output = ours.flannelctl(&["doctor", "-o", "json"])?;
+        let report = json(&output)?;
         let findings = report["findings"].as_array().context("no findings")?;
         // Findings that a busy machine causes.
         ensure!(

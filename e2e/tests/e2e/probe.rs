@@ -1,7 +1,7 @@
 //! `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Bed, Host, Lab, binaries, eventually_ok};
+use lab::{Bed, Host, Lab, eventually_ok, json, texts};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::process::Output;
@@ -15,33 +15,18 @@ const VXLAN: &str = r#"{"Type":"vxlan"}"#;
 
 /// Runs the command on a host.
 fn run(bed: &Bed, node: usize, args: &[&str]) -> Result<Output> {
-    let program = binaries::own("flannelctl")?;
-    let file = bed.daemons[node]
-        .subnet_file()
-        .to_string_lossy()
-        .into_owned();
-    let all = [&["probe"], args, &["--subnet-file", &file]].concat();
-    bed.hosts[node]
-        .netns()
-        .output(&program.to_string_lossy(), &all)
+    bed.daemons[node].flannelctl(&[&["probe"], args].concat())
 }
 
-fn texts(output: &Output) -> (Option<i32>, String) {
-    (
-        output.status.code(),
-        format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        ),
-    )
+/// The exit code and all that was printed.
+fn result(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), texts(output))
 }
 
 /// The exit code and the report as JSON.
 fn probe(bed: &Bed, node: usize, target: &str) -> Result<(i32, Value)> {
     let output = run(bed, node, &[target, "-o", "json"])?;
-    let document = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("{target}: {:?}", texts(&output)))?;
+    let document = json(&output).with_context(|| target.to_owned())?;
     Ok((output.status.code().unwrap_or(-1), document))
 }
 
@@ -291,11 +276,11 @@ fn commands(document: &Value) -> Vec<(Option<&str>, &str)> {
 fn path_ends_at_the_step_of_each_fault() {
     Lab::run("probe-faults", |lab| {
         let bed = FaultBed::start(lab)?;
-        bed.require_well()?;
+        bed.require_healthy_paths()?;
         bed.peer_drops_the_tunnel()?;
         bed.host_drops_the_tunnel()?;
         bed.peer_drops_probes()?;
-        bed.require_well()?;
+        bed.require_healthy_paths()?;
         bed.host_drops_forwarded_packets()?;
         for (pod, subnet) in bed.pods.iter().zip(&bed.subnets) {
             bed.routes_conflict(pod, subnet)?;
@@ -342,7 +327,7 @@ impl FaultBed {
         &self.bed.hosts[1]
     }
 
-    fn require_well(&self) -> Result<()> {
+    fn require_healthy_paths(&self) -> Result<()> {
         self.subnets.iter().try_for_each(|subnet| {
             ends(&self.bed, subnet, None, &[("overlay", "ok")], "All is well").map(drop)
         })
@@ -385,7 +370,7 @@ impl FaultBed {
             )?;
         }
         eventually_ok(REPORTED, "the report contains what h2 received", || {
-            let (code, text) = texts(&run(&self.bed, 0, &[&self.pods[0]])?);
+            let (code, text) = result(&run(&self.bed, 0, &[&self.pods[0]])?);
             ensure!(
                 code == Some(3)
                     && text.contains("failed    overlay")
@@ -556,14 +541,14 @@ fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
         ("x y&peer=h2", ["x y&peer=h2 is neither a peer", ""]),
     ] {
         eventually_ok(REPORTED, &format!("{target} is unknown"), || {
-            let (code, text) = texts(&run(bed, 0, &[target])?);
+            let (code, text) = result(&run(bed, 0, &[target])?);
             let is_refused = parts.iter().all(|part| text.contains(part))
                 && text.trim_end().lines().count() == 1;
             ensure!(code == Some(1) && is_refused, "{target}: {code:?}: {text}");
             Ok(())
         })?;
     }
-    let without_target = texts(&run(bed, 0, &[])?);
+    let without_target = result(&run(bed, 0, &[])?);
     ensure!(without_target.0 == Some(2), "{without_target:?}");
     Ok(())
 }
@@ -591,7 +576,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     ];
     let mut answered = 0;
     for output in &outputs {
-        match texts(output) {
+        match result(output) {
             (Some(0 | 3), text) if text.contains("flannel.probe/1") => answered += 1,
             (Some(1), text) if excuses.iter().any(|excuse| text.contains(excuse)) => {}
             (code, text) => bail!("{code:?}: {text}"),
@@ -600,7 +585,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     ensure!(
         answered >= 1,
         "{:?}",
-        outputs.iter().map(texts).collect::<Vec<_>>()
+        outputs.iter().map(result).collect::<Vec<_>>()
     );
     Ok(())
 }
@@ -608,7 +593,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
 /// A daemon that hangs, or none, is noticed before a probe is requested: sooner than a probe may take.
 fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
     let begun = Instant::now();
-    let (code, text) = texts(&run(bed, 0, &["h2"])?);
+    let (code, text) = result(&run(bed, 0, &["h2"])?);
     ensure!(
         code == Some(1) && text.contains(cause) && text.trim_end().lines().count() == 1,
         "{code:?}: {text}"

@@ -1,4 +1,4 @@
-//! Proves that the doctor has nothing to say of a network in which nothing is wrong: processors and links are full, daemons restart, a
+//! Proves that the doctor has no findings in a network in which nothing is wrong: processors and links are full, daemons restart, a
 //! node joins and is released, and no node reports anything.
 //!
 //! A part of `make soak`; `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
@@ -14,6 +14,8 @@ use lab::{
     binaries, eventually_ok, write_script,
 };
 use serde_json::Value;
+
+use crate::healing::scenarios;
 
 /// A busy machine takes its time.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -40,11 +42,11 @@ struct Cluster {
     daemons: Vec<Flanneld>,
     guest: Option<Flanneld>,
     /// Whether daemons carry the packets of pods, and the node whose daemon was ended: then packets to its pods are lost, and its peers
-    /// are right to say so.
+    /// are right to report it.
     carried: bool,
     ended: Option<usize>,
-    /// Everything else that was said, with the node and the moment.
-    said: BTreeSet<String>,
+    /// All other findings, with the node and the moment.
+    reported: BTreeSet<String>,
     looks: u32,
 }
 
@@ -71,7 +73,7 @@ impl Cluster {
             guest: None,
             carried,
             ended: None,
-            said: BTreeSet::new(),
+            reported: BTreeSet::new(),
             looks: 0,
         })
     }
@@ -118,7 +120,7 @@ impl Cluster {
                 finding["what"],
                 finding["evidence"]
             );
-            if self.said.insert(line.clone()) {
+            if self.reported.insert(line.clone()) {
                 println!("{line}");
             }
         }
@@ -312,38 +314,33 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
         println!(
             "{net_conf}: {} reports, {} findings, {} MB between pods",
             cluster.looks,
-            cluster.said.len(),
+            cluster.reported.len(),
             bytes >> 20
         );
         ensure!(bytes > 0, "the links carried nothing");
-        ensure!(cluster.said.is_empty(), "{net_conf}: {:#?}", cluster.said);
+        ensure!(
+            cluster.reported.is_empty(),
+            "{net_conf}: {:#?}",
+            cluster.reported
+        );
         Ok(())
     })
 }
 
+scenarios! { has_no_findings;
+    #[ignore = "ten minutes: a part of `make soak`"]
+    vxlan_under_load_has_no_findings => "vxlan",
+    #[ignore = "ten minutes: a part of `make soak`"]
+    udp_under_load_has_no_findings => "udp",
+    #[ignore = "ten minutes: a part of `make soak`"]
+    host_gw_under_load_has_no_findings => "host-gw",
+}
+
 /// With both kinds of rules, and one or two families.
-fn all_kinds(backend: &str) -> Result<()> {
+fn has_no_findings(backend: &str) -> Result<()> {
     let _alone = crate::one_load_at_a_time();
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
         keeps_quiet(backend, nftables, dual, time() / 4)?;
     }
     Ok(())
-}
-
-#[test]
-#[ignore = "ten minutes: a part of `make soak`"]
-fn vxlan_under_load_is_no_fault() -> Result<()> {
-    all_kinds("vxlan")
-}
-
-#[test]
-#[ignore = "ten minutes: a part of `make soak`"]
-fn udp_under_load_is_no_fault() -> Result<()> {
-    all_kinds("udp")
-}
-
-#[test]
-#[ignore = "ten minutes: a part of `make soak`"]
-fn host_gw_under_load_is_no_fault() -> Result<()> {
-    all_kinds("host-gw")
 }

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{
-    Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok, throughout,
-};
+use lab::{Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, eventually_ok, json, throughout};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -35,7 +33,7 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
         place,
     ] {
         ensure!(
-            errors.contains(lab::said("backend-not-taken", part)),
+            errors.contains(lab::code_or_text("backend-not-taken", part)),
             "not {part:?}: {errors}"
         );
     }
@@ -50,22 +48,20 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
         .env("FLANNELD_REQUIRE_BACKEND", "host-gw,ipip");
     store.configure(&net_conf("vxlan"))?;
     is_refused(host, &options, place)?;
-    let program = binaries::own("flannelctl")?;
     let file = format!("--subnet-file={}", host.subnet_file()?.display());
-    let report = host
-        .netns()
-        .output(&program.to_string_lossy(), &["doctor", "-o", "json", &file])?;
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout)?;
+    let report = json(&host.flannelctl(&["doctor", "-o", "json", &file])?)?;
     ensure!(
         report["findings"][0]["check"] == "config",
         "{:#}",
         report["findings"]
     );
     ensure!(
-        report["findings"][0].to_string().contains(lab::said(
-            "\"what\":\"config\"",
-            "--require-backend=host-gw,ipip"
-        )),
+        report["findings"][0]
+            .to_string()
+            .contains(lab::code_or_text(
+                "\"what\":\"config\"",
+                "--require-backend=host-gw,ipip"
+            )),
         "{:#}",
         report["findings"][0]
     );

@@ -4,7 +4,10 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Bed, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok};
+use lab::{
+    Bed, FlanneldOptions, Host, Lab, Store, binaries, eventually_ok, json, outcome, stderr, stdout,
+    texts,
+};
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -12,19 +15,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_secs(30);
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
 
+/// There may be no daemon.
 fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
-    let program = binaries::own("flannelctl")?;
     let file = format!("--subnet-file={}", host.subnet_file()?.display());
-    host.netns()
-        .output(&program.to_string_lossy(), &[args, &[&file]].concat())
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    host.flannelctl(&[args, &[file.as_str()]].concat())
 }
 
 /// The document, its shape and the exit code checked.
@@ -32,12 +26,10 @@ fn document(host: &Host, code: i32) -> Result<Value> {
     let output = flannelctl(host, &["routes", "-o", "json"])?;
     ensure!(
         output.status.code() == Some(code),
-        "{:?}, not {code}: {}{}",
-        output.status.code(),
-        out(&output),
-        err(&output)
+        "not exit code {code}, but {}",
+        outcome(&output)
     );
-    let document: Value = serde_json::from_slice(&output.stdout)?;
+    let document = json(&output)?;
     let schema = std::fs::read_to_string(format!(
         "{}/../docs/schema/routes.json",
         env!("CARGO_MANIFEST_DIR")
@@ -113,15 +105,15 @@ fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
 }
 
 /// Waits until everything is as wanted, and returns the text.
-fn all_as_wanted(host: &Host) -> Result<String> {
+fn all_in_sync(host: &Host) -> Result<String> {
     let mut text = String::new();
     eventually_ok(DEADLINE, "all is as wanted", || {
         let output = flannelctl(host, &["routes"])?;
-        text = out(&output);
+        text = stdout(&output);
         ensure!(
             output.status.code() == Some(0) && text.ends_with(" objects, all as wanted\n"),
             "{text}{}",
-            err(&output)
+            stderr(&output)
         );
         Ok(())
     })?;
@@ -177,7 +169,7 @@ fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
             options.arg("--ip-blackhole-route")
         })?;
         for host in &bed.hosts {
-            let text = all_as_wanted(host)?;
+            let text = all_in_sync(host)?;
             ensure!(
                 text.contains("rules: ") && text.contains("; in place"),
                 "{text}"
@@ -220,7 +212,7 @@ fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
             );
         }
         // Objects say whose they are.
-        let text = all_as_wanted(&bed.hosts[0])?;
+        let text = all_in_sync(&bed.hosts[0])?;
         if backend != "udp" {
             for peer in &bed.hosts[1..] {
                 let subnet = bed.daemons[usize::from(peer.name() == "h3") + 1]
@@ -267,9 +259,9 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
         let env = bed.daemons[1].subnet_env()?;
         let (v4, v6) = (env.subnet.context("no subnet")?.trunc().to_string(), env.v6_subnet.context("no IPv6 subnet")?.trunc().to_string());
         let inside = v4.replace("0/24", "128/25");
-        all_as_wanted(host)?;
+        all_in_sync(host)?;
         // Each takes packets of the peer; what the daemon wants is there all the time, but for the first.
-        for (add, remove, state, by, way) in [
+        for (add, remove, state, by, net) in [
             (
                 format!("ip route replace {v4} via 192.168.56.250 dev enp0s8 proto static"),
                 format!("ip route delete {v4} via 192.168.56.250"),
@@ -296,21 +288,21 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
             eventually_ok(DEADLINE, &add, || {
                 let document = document(host, 3)?;
                 let foreign = document["foreign"].as_array().context("no list")?;
-                let way = format!("{way} (h2)");
-                ensure!(foreign.iter().any(|other| other["by"] == by && other["in_the_way_of"][0] == way.as_str()), "{document:#}");
+                let net = format!("{net} (h2)");
+                ensure!(foreign.iter().any(|other| other["by"] == by && other["in_the_way_of"][0] == net.as_str()), "{document:#}");
                 ensure!(of_state(&document, state).iter().any(|(kind, text)| *kind == "route" && text.contains("onlink")), "{document:#}");
                 ensure!(state != "as-wanted" || of_state(&document, "refused").is_empty(), "{document:#}");
                 Ok(())
             })?;
-            let text = out(&flannelctl(host, &["routes"])?);
-            ensure!(text.contains(&format!("in the way of {way} (h2)")) && text.contains("one of somebody else's is in the way\n"), "{text}");
+            let text = stdout(&flannelctl(host, &["routes"])?);
+            ensure!(text.contains(&format!("in the way of {net} (h2)")) && text.contains("one of somebody else's is in the way\n"), "{text}");
             if state == "refused" {
                 let first = text.lines().nth(1).unwrap_or_default();
                 ensure!(first.contains(&v4) && first.contains("  refused  ") && first.contains("there is "), "{text}");
                 ensure!(text.contains("refused: File exists") && text.contains("1 refused"), "{text}");
             }
             host.netns().sh(&remove)?;
-            all_as_wanted(host)?;
+            all_in_sync(host)?;
         }
         // What harms nobody is told and costs nothing.
         host.netns().sh("bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic")?;
@@ -318,7 +310,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
         let nobodys = ["10.5.250.0/24", "10.5.251.0/24", "10.5.252.0/24"].into_iter().find(|net| ![&own, &v4].contains(&&net.to_string()));
         let route = format!("{} via 192.168.56.250", nobodys.context("each is somebody's")?);
         host.netns().sh(&format!("ip route add {route} dev enp0s8 proto static"))?;
-        let text = all_as_wanted(host)?;
+        let text = all_in_sync(host)?;
         ensure!(text.contains("02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self") && text.contains(&route), "{text}");
         Ok(())
     })
@@ -331,13 +323,13 @@ fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
     let output = flannelctl(host, &["routes"])?;
     let took = begun.elapsed();
     ensure!(
-        output.status.code() == Some(1) && out(&output).is_empty(),
+        output.status.code() == Some(1) && stdout(&output).is_empty(),
         "{output:?}"
     );
     ensure!(
-        err(&output).lines().count() == 1 && err(&output).contains(part),
+        stderr(&output).lines().count() == 1 && stderr(&output).contains(part),
         "{part:?} is not in {}",
-        err(&output)
+        stderr(&output)
     );
     ensure!(took < AT_ONCE, "it took {took:?}");
     Ok(())
@@ -362,7 +354,7 @@ fn unanswerable_command_fails_with_one_line() {
         daemon.wait_ready(DEADLINE)?;
         eventually_ok(DEADLINE, "nothing but this node is wanted", || {
             let output = flannelctl(host, &["routes"])?;
-            ensure!(output.status.success() && out(&output).contains("nothing is wanted in the kernel"), "{output:?}");
+            ensure!(output.status.success() && stdout(&output).contains("nothing is wanted in the kernel"), "{output:?}");
             Ok(())
         })?;
 
@@ -378,7 +370,7 @@ fn unanswerable_command_fails_with_one_line() {
             host.subnet_file()?.display()
         );
         let output = host.netns().output("sh", &["-c", &script])?;
-        ensure!(output.status.code() == Some(1) && err(&output).lines().count() == 1 && begun.elapsed() < AT_ONCE, "{output:?}");
+        ensure!(output.status.code() == Some(1) && stderr(&output).lines().count() == 1 && begun.elapsed() < AT_ONCE, "{output:?}");
 
         daemon.stop()?;
         let hangs = refuses_at_once(host, "does not answer");
@@ -406,12 +398,12 @@ fn hostile_names_are_shown_and_not_obeyed() {
         hosts[0].netns().sh("ip route add 10.5.7.0/25 via 192.168.56.250 dev enp0s8 proto static")?;
         eventually_ok(DEADLINE, "the route is wanted", || {
             let output = flannelctl(&hosts[0], &["routes"])?;
-            ensure!(output.status.code() == Some(3) && out(&output).contains("10.5.7.0/24 via 192.168.56.107"), "{output:?}");
+            ensure!(output.status.code() == Some(3) && stdout(&output).contains("10.5.7.0/24 via 192.168.56.107"), "{output:?}");
             Ok(())
         })?;
         for args in [&["routes"][..], &["routes", "--all"], &["routes", "-o", "json"]] {
             let output = flannelctl(&hosts[0], args)?;
-            let text = format!("{}{}", out(&output), err(&output));
+            let text = texts(&output);
             if text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')) || text.lines().any(|line| line.starts_with("fake")) {
                 bail!("{text:?}");
             }

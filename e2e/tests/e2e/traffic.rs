@@ -1,4 +1,4 @@
-//! Proves that pods reach each other, at full MTU and with whole content, with each kernel backend, family and etcd; that nodes come and go; that reservations stick.
+//! Proves that pods reach each other, at full MTU and with whole content, with each kernel backend, family and etcd; that nodes come and go; that reservations are kept.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,11 +10,10 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-/// Ten times what a change may take to arrive.
-const SOON: Duration = Duration::from_secs(10);
-/// Ten times what the removal of one lease waits.
-const DAMPED: Duration = Duration::from_secs(50);
-const STOP: Duration = Duration::from_secs(20);
+use crate::healing::scenarios;
+
+/// How long a test waits for an event: more than ten times the five seconds for which the removal of a lease waits.
+const DEADLINE: Duration = Duration::from_secs(60);
 const MEGABYTES: u64 = 1_000_000;
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 
@@ -49,38 +48,17 @@ impl Families {
     }
 }
 
-#[test]
-fn vxlan_v4_etcd_34() -> Result<()> {
-    carries("vxlan", Families::V4, EtcdVersion::V34)
-}
-
-#[test]
-fn vxlan_v6_etcd_36() -> Result<()> {
-    carries("vxlan", Families::V6, EtcdVersion::V36)
-}
-
-#[test]
-fn vxlan_dual_etcd_34() -> Result<()> {
-    carries("vxlan", Families::Dual, EtcdVersion::V34)
-}
-
-#[test]
-fn host_gw_v4_etcd_36() -> Result<()> {
-    carries("host-gw", Families::V4, EtcdVersion::V36)
-}
-
-#[test]
-fn host_gw_v6_etcd_34() -> Result<()> {
-    carries("host-gw", Families::V6, EtcdVersion::V34)
-}
-
-#[test]
-fn host_gw_dual_etcd_36() -> Result<()> {
-    carries("host-gw", Families::Dual, EtcdVersion::V36)
+scenarios! { carries;
+    vxlan_v4_etcd_34 => ("vxlan", Families::V4, EtcdVersion::V34),
+    vxlan_v6_etcd_36 => ("vxlan", Families::V6, EtcdVersion::V36),
+    vxlan_dual_etcd_34 => ("vxlan", Families::Dual, EtcdVersion::V34),
+    host_gw_v4_etcd_36 => ("host-gw", Families::V4, EtcdVersion::V36),
+    host_gw_v6_etcd_34 => ("host-gw", Families::V6, EtcdVersion::V34),
+    host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
 }
 
 /// Three nodes, a fourth that joins and leaves, and what all of it looks like to an operator.
-pub(crate) fn carries(backend: &str, families: Families, version: EtcdVersion) -> Result<()> {
+pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("{backend} {version:?}"), |lab| {
         let lan = lab.switch("lan")?;
         let etcd = etcd(lab, &lan, version, &families.net_conf(backend))?;
@@ -93,7 +71,7 @@ pub(crate) fn carries(backend: &str, families: Families, version: EtcdVersion) -
             .collect::<Result<Vec<_>>>()?;
         daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+            .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))?;
         let mut pods = hosts
             .iter()
             .zip(&daemons)
@@ -129,7 +107,7 @@ pub(crate) fn carries(backend: &str, families: Families, version: EtcdVersion) -
         everybody_reaches_everybody(backend, families, &pods)?;
 
         ensure!(
-            fourth.terminate(STOP)?.success(),
+            fourth.terminate(DEADLINE)?.success(),
             "a daemon that is asked to stop exits with 0"
         );
         everybody_reaches_everybody(backend, families, &pods)
@@ -149,7 +127,7 @@ pub(crate) fn carries(backend: &str, families: Families, version: EtcdVersion) -
                     .all(|subnet| !traces(host, subnet).is_ok_and(|traces| !traces.is_empty()))
             };
             eventually(
-                DAMPED,
+                DEADLINE,
                 &format!(
                     "{} forgets {subnets:?}: {:?}",
                     host.name(),
@@ -213,9 +191,9 @@ fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) 
         "ipip" => 1480,
         _ => 1500,
     };
-    let mut ways: Vec<(u32, Vec<IpAddr>)> = Vec::new();
+    let mut targets_by_mtu: Vec<(u32, Vec<IpAddr>)> = Vec::new();
     if families.v4() {
-        ways.push((
+        targets_by_mtu.push((
             mtu(50),
             pods.iter()
                 .map(|pod| Ok(pod.v4()?.into()))
@@ -223,18 +201,18 @@ fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) 
         ));
     }
     if families.v6() {
-        ways.push((
+        targets_by_mtu.push((
             mtu(70),
             pods.iter()
                 .map(|pod| Ok(pod.v6()?.into()))
                 .collect::<Result<_>>()?,
         ));
     }
-    for (mtu, targets) in ways {
+    for (mtu, targets) in targets_by_mtu {
         let matrix = || {
             PingMatrix::to(pods, &targets, &PingOptions::default().packet(mtu))?.require_complete()
         };
-        eventually_ok(SOON, &format!("packets of {mtu} bytes pass"), matrix)?;
+        eventually_ok(DEADLINE, &format!("packets of {mtu} bytes pass"), matrix)?;
         let too_long = PingOptions::default()
             .packet(mtu + 1)
             .timeout(Duration::from_millis(200));
@@ -322,14 +300,9 @@ fn the_operator_sees(
     Ok(())
 }
 
-#[test]
-fn a_reservation_sticks_vxlan_etcd_34() -> Result<()> {
-    reservation("vxlan", Families::V4, EtcdVersion::V34)
-}
-
-#[test]
-fn a_reservation_sticks_host_gw_dual_etcd_36() -> Result<()> {
-    reservation("host-gw", Families::Dual, EtcdVersion::V36)
+scenarios! { reservation_is_kept;
+    reservation_is_kept_vxlan_etcd_34 => ("vxlan", Families::V4, EtcdVersion::V34),
+    reservation_is_kept_host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
 }
 
 /// Key and value of the lease that an operator writes for the first node.
@@ -348,7 +321,7 @@ fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<
         "at first" => {}
         "after a stop" => daemons
             .iter_mut()
-            .try_for_each(|daemon| daemon.terminate(STOP).map(drop))?,
+            .try_for_each(|daemon| daemon.terminate(DEADLINE).map(drop))?,
         "after a kill" => daemons.iter_mut().try_for_each(|daemon| daemon.kill())?,
         _ => {
             daemons.iter_mut().try_for_each(|daemon| daemon.kill())?;
@@ -362,7 +335,7 @@ fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<
 }
 
 /// The operator reserves a subnet for a node before its first start, and for another while it runs; both keep them.
-fn reservation(backend: &str, families: Families, version: EtcdVersion) -> Result<()> {
+fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("reservation {backend}"), |lab| {
         let lan = lab.switch("lan")?;
         let etcd = etcd(lab, &lan, version, &families.net_conf(backend))?;
@@ -419,7 +392,7 @@ fn reservation(backend: &str, families: Families, version: EtcdVersion) -> Resul
             }
             for key in [&before, &after] {
                 eventually(
-                    SOON,
+                    DEADLINE,
                     &format!("{round}: {key} is signed and hangs on no lease"),
                     || is_reserved(key),
                 )?;

@@ -30,7 +30,7 @@ fn options(lab: &Lab, number: u8, config: &str, flags: &[&str]) -> FlanneldOptio
         .unwrap();
     let options = FlanneldOptions::new(&store)
         .iface("enp0s8")
-        .beside(&format!("net{number}"))
+        .second(&format!("net{number}"))
         .deadline(DEADLINE);
     let options = flags
         .iter()
@@ -211,7 +211,7 @@ fn conflicts() -> Vec<(String, String, &'static str)> {
 
 /// The second daemon is refused what cannot be shared, with the owner's pid and network, and the first one is undisturbed.
 #[test]
-fn what_cannot_be_shared_is_refused_with_the_owners_name() {
+fn daemon_is_refused_when_another_owns_its_resource() {
     let lab = Lab::new("two-nets").unwrap();
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();
@@ -247,7 +247,7 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
         .start_flanneld(
             &FlanneldOptions::new(&store)
                 .iface("enp0s8")
-                .beside("same")
+                .second("same")
                 .healthz_port(None),
         )
         .unwrap();
@@ -266,7 +266,7 @@ fn what_cannot_be_shared_is_refused_with_the_owners_name() {
 
 /// The tunnel of a second network needs the port of the first one's probes: the tunnel takes precedence, and the doctor names its owner.
 #[test]
-fn probes_leave_their_port_to_a_tunnel() {
+fn probe_port_is_released_when_a_tunnel_needs_it() {
     Lab::run("two-nets-probes", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lab::{Bed, Flanneld, Host, Lab, Uplink, eventually, said};
+use lab::{Bed, Flanneld, Host, Lab, Uplink, code_or_text, eventually};
+
+use crate::healing::scenarios;
 
 /// Less than the 30 s after which the daemon looks without an event.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -70,7 +72,15 @@ fn ip(batch: &str) -> impl FnOnce(&Host) -> Result<()> {
     move |host| host.netns().ip(batch).map(drop)
 }
 
-fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
+scenarios! { follows_the_underlay;
+    readiness_follows_the_underlay_of_vxlan => ("underlay-vxlan", r#"{"Type":"vxlan"}"#),
+    readiness_follows_the_underlay_of_userspace_vxlan => ("underlay-userspace", r#"{"Type":"vxlan","Mode":"userspace"}"#),
+    readiness_follows_the_underlay_of_udp => ("underlay-udp", r#"{"Type":"udp"}"#),
+    readiness_follows_the_underlay_of_host_gw => ("underlay-host-gw", r#"{"Type":"host-gw"}"#),
+    readiness_follows_the_underlay_of_alloc => ("underlay-alloc", r#"{"Type":"alloc"}"#),
+}
+
+fn follows_the_underlay((title, backend): (&str, &str)) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(
             lab,
@@ -83,20 +93,20 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         node.loses(
             "set down",
             ip("link set enp0s8 down"),
-            said("underlay-down", "enp0s8 is down"),
+            code_or_text("underlay-down", "enp0s8 is down"),
             ip("link set enp0s8 up"),
         )?;
         node.loses(
             "unplugged",
             |host| host.unplug("enp0s8"),
-            said("underlay-no-carrier", "has no carrier"),
+            code_or_text("underlay-no-carrier", "has no carrier"),
             |host| host.replug("enp0s8"),
         )?;
         let back = "address add 192.168.56.101/24 dev enp0s8";
         node.loses(
             "address removed",
             ip("address del 192.168.56.101/24 dev enp0s8"),
-            said(
+            code_or_text(
                 "underlay-address-lost",
                 "has lost its address 192.168.56.101",
             ),
@@ -123,7 +133,7 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         node.loses(
             "set down under its new name",
             ip("link set wan0 down"),
-            said("underlay-down", "wan0 is down"),
+            code_or_text("underlay-down", "wan0 is down"),
             ip("link set wan0 up"),
         )?;
         ensure!(
@@ -141,7 +151,7 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         node.loses(
             "deleted",
             ip("link del enp0s8"),
-            said("underlay-gone", "enp0s8 is gone"),
+            code_or_text("underlay-gone", "enp0s8 is gone"),
             |host| host.attach(&uplink),
         )?;
         ensure!(
@@ -151,33 +161,4 @@ fn follows_the_underlay(title: &str, backend: &str) -> Result<()> {
         );
         Ok(())
     })
-}
-
-#[test]
-fn readiness_follows_the_underlay_of_vxlan() {
-    follows_the_underlay("underlay-vxlan", r#"{"Type":"vxlan"}"#).unwrap();
-}
-
-#[test]
-fn readiness_follows_the_underlay_of_userspace_vxlan() {
-    follows_the_underlay(
-        "underlay-userspace",
-        r#"{"Type":"vxlan","Mode":"userspace"}"#,
-    )
-    .unwrap();
-}
-
-#[test]
-fn readiness_follows_the_underlay_of_udp() {
-    follows_the_underlay("underlay-udp", r#"{"Type":"udp"}"#).unwrap();
-}
-
-#[test]
-fn readiness_follows_the_underlay_of_host_gw() {
-    follows_the_underlay("underlay-host-gw", r#"{"Type":"host-gw"}"#).unwrap();
-}
-
-#[test]
-fn readiness_follows_the_underlay_of_alloc() {
-    follows_the_underlay("underlay-alloc", r#"{"Type":"alloc"}"#).unwrap();
 }

@@ -8,6 +8,8 @@ use lab::{
     eventually_ok,
 };
 
+use crate::healing::scenarios;
+
 const SOON: Duration = Duration::from_secs(10);
 const STOP: Duration = Duration::from_secs(20);
 
@@ -58,13 +60,7 @@ impl Bed {
                 "no node announces {public}: {subnets:?}"
             );
         }
-        let pods = self
-            .hosts()
-            .iter()
-            .zip(daemons)
-            .enumerate()
-            .map(|(number, (host, daemon))| host.pod(&format!("p{number}"), &daemon.subnet_env()?));
-        let pods = pods.collect::<Result<Vec<_>>>()?;
+        let pods = lab::Bed::pods(self.hosts(), daemons)?;
         eventually_ok(SOON, "the pods reach each other", || {
             PingMatrix::of(&pods)?.require_complete()
         })?;
@@ -74,14 +70,9 @@ impl Bed {
     }
 }
 
-#[test]
-fn nat_trap_with_separate_etcd_warns_first_and_refuses_second() -> Result<()> {
-    trap(EtcdOn::OwnHost)
-}
-
-#[test]
-fn nat_trap_with_etcd_on_a_node_warns_first_and_refuses_second() -> Result<()> {
-    trap(EtcdOn::First)
+scenarios! { trap;
+    nat_trap_with_separate_etcd_warns_first_and_refuses_second => EtcdOn::OwnHost,
+    nat_trap_with_etcd_on_a_node_warns_first_and_refuses_second => EtcdOn::First,
 }
 
 fn trap(etcd_on: EtcdOn) -> Result<()> {
@@ -239,58 +230,39 @@ fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
     })
 }
 
-/// Rows: a way to name the interface. Each is tried in every scenario.
-macro_rules! joins {
-    ($($name:ident: $argument:expr;)*) => {$(
-        mod $name {
-            #[test]
-            fn joins_the_nodes() -> anyhow::Result<()> {
-                super::joins(stringify!($name), $argument, super::EtcdOn::OwnHost, false)
-            }
-
-            #[test]
-            fn joins_the_nodes_after_the_trap() -> anyhow::Result<()> {
-                super::joins(stringify!($name), $argument, super::EtcdOn::OwnHost, true)
-            }
-
-            #[test]
-            fn joins_the_nodes_after_the_trap_with_etcd_on_a_node() -> anyhow::Result<()> {
-                super::joins(stringify!($name), $argument, super::EtcdOn::First, true)
-            }
-        }
-    )*};
+scenarios! { joins;
+    iface_by_name_joins_the_nodes => |_| Ok("--iface=enp0s8".to_owned()),
+    iface_by_address_joins_the_nodes => |host| Ok(format!("--iface={}", host.v4_of("enp0s8")?)),
+    iface_regex_joins_the_nodes => |_| Ok(r"--iface-regex=^192\.168\.56\.".to_owned()),
+    iface_can_reach_joins_the_nodes => |_| Ok("--iface-can-reach=192.168.56.199".to_owned()),
+    iface_cidr_joins_the_nodes => |_| Ok("--iface-cidr=192.168.56.0/24".to_owned()),
+    iface_auto_joins_the_nodes => |_| Ok("--iface=auto".to_owned()),
 }
 
-joins! {
-    iface_by_name: |_| Ok("--iface=enp0s8".to_owned());
-    iface_by_address: |host| Ok(format!("--iface={}", host.v4_of("enp0s8")?));
-    iface_regex: |_| Ok(r"--iface-regex=^192\.168\.56\.".to_owned());
-    iface_can_reach: |_| Ok("--iface-can-reach=192.168.56.199".to_owned());
-    iface_cidr: |_| Ok("--iface-cidr=192.168.56.0/24".to_owned());
-    iface_auto: |_| Ok("--iface=auto".to_owned());
-}
-
-/// Both hosts start with an argument that names the interface, are joined by it, and log no warning.
-fn joins(
-    name: &str,
-    argument: impl Fn(&Host) -> Result<String>,
-    etcd_on: EtcdOn,
-    after_the_trap: bool,
-) -> Result<()> {
-    let title = format!("{name}, etcd on {etcd_on:?}, after the trap: {after_the_trap}");
-    Lab::run(&title, |lab| {
-        let bed = Bed::build(lab, etcd_on)?;
-        if after_the_trap {
-            fall_into_the_trap(&bed)?;
-        }
-        let start =
-            |host: &Host| host.flanneld(&FlanneldOptions::new(&bed.store()?).arg(&argument(host)?));
-        let daemons = bed.hosts().iter().map(start).collect::<Result<Vec<_>>>()?;
-        for daemon in &daemons {
-            ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());
-        }
-        bed.require_joined(&daemons)
-    })
+/// Both hosts start with an argument that names the interface, are joined by it, and log no warning: on new hosts, and after the trap.
+fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
+    for (etcd_on, after_the_trap) in [
+        (EtcdOn::OwnHost, false),
+        (EtcdOn::OwnHost, true),
+        (EtcdOn::First, true),
+    ] {
+        let title = format!("joins, etcd on {etcd_on:?}, after the trap: {after_the_trap}");
+        Lab::run(&title, |lab| {
+            let bed = Bed::build(lab, etcd_on)?;
+            if after_the_trap {
+                fall_into_the_trap(&bed)?;
+            }
+            let start = |host: &Host| {
+                host.flanneld(&FlanneldOptions::new(&bed.store()?).arg(&argument(host)?))
+            };
+            let daemons = bed.hosts().iter().map(start).collect::<Result<Vec<_>>>()?;
+            for daemon in &daemons {
+                ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());
+            }
+            bed.require_joined(&daemons)
+        })?;
+    }
+    Ok(())
 }
 
 /// Starts flanneld on both hosts without `--iface`. All that it leaves stays, but the logs.

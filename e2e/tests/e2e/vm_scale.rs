@@ -49,7 +49,7 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
 /// As many peers as anybody has: the kernel is filled in at most twice the time of `wg addconf`.
 #[test]
 #[ignore = "needs a kernel with WireGuard, and a release build: make soak"]
-fn ten_thousand_wireguard_peers() -> Result<()> {
+fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> {
     Lab::run("vm: wireguard scale", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;

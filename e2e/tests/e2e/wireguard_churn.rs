@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Bed, Lab, Pod, Probe, ProbeOptions, Uplink, eventually, eventually_ok};
 use player::Player;
 
+use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -215,7 +216,7 @@ fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
 fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
     let _load = crate::one_load_at_a_time();
     Lab::run("wireguard churn", |lab| {
-        // Every packet is one of ours: no probes beside them.
+        // Every packet is one of ours: there are no probes.
         let bed = Bed::start(lab, 1, CONF, |_, options| options.arg("--probe-port=0"))?;
         let step = Arc::new(AtomicUsize::new(0));
         let hosts = [
@@ -326,6 +327,13 @@ fn packet_opened_by_a_wrong_node_is_found() {
     }
 }
 
+scenarios! { own_key;
+    own_key_changes_without_a_gap => 2,
+    // The file is read every five seconds.
+    #[ignore = "takes a minute: make soak"]
+    own_key_changes_ten_times_without_a_gap => 10,
+}
+
 /// The file of a node's key is replaced again and again while both ways are probed, 100 times a second.
 fn own_key(times: u32) -> Result<()> {
     Lab::run("wireguard own key", |lab| {
@@ -368,16 +376,4 @@ fn own_key(times: u32) -> Result<()> {
         }
         bed.require_no_errors()
     })
-}
-
-#[test]
-fn the_own_key_changes_without_a_gap() -> Result<()> {
-    own_key(2)
-}
-
-/// The file is read every five seconds.
-#[test]
-#[ignore = "takes a minute: make soak"]
-fn the_own_key_changes_ten_times_without_a_gap() -> Result<()> {
-    own_key(10)
 }

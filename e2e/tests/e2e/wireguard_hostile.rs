@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::{
-    Bed, Capture, Host, Lab, Mesh, PingOptions, ProbeOptions, Uplink, binaries, eventually,
-    eventually_ok, ping,
+    Bed, Capture, Host, Lab, Mesh, PingOptions, ProbeOptions, Uplink, eventually, eventually_ok,
+    ping, succeeded,
 };
 
 use crate::wireguard_keys::{Keys, bytes, lease, published, replace};
@@ -41,7 +41,7 @@ fn point(low: u8, high: u8) -> String {
 struct Lie {
     key: String,
     public_key: String,
-    told: [String; 2],
+    reported: [String; 2],
     /// What `flannelctl leases` says of it.
     listed: &'static str,
     /// An address that it wants.
@@ -71,13 +71,13 @@ fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> 
     }
 }
 
-fn lie(net: &str, public_key: String, told: [String; 2], listed: &'static str) -> Result<Lie> {
+fn lie(net: &str, public_key: String, reported: [String; 2], listed: &'static str) -> Result<Lie> {
     let net: ipnet::Ipv4Net = net.parse()?;
     let wants = net.hosts().nth(8).context("an address")?;
     Ok(Lie {
         key: net.to_string().replace('/', "-"),
         public_key,
-        told,
+        reported,
         listed,
         wants,
     })
@@ -175,8 +175,8 @@ fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
     spelt
         .into_iter()
         .map(|(subnet, key, owner)| {
-            let told = [0, 1].map(|reader| key_in_use(subnet, keys, owner, reader));
-            lie(subnet, key, told, "is used by the node at")
+            let reported = [0, 1].map(|reader| key_in_use(subnet, keys, owner, reader));
+            lie(subnet, key, reported, "is used by the node at")
         })
         .collect()
 }
@@ -197,7 +197,7 @@ fn datagrams(frames: &[Vec<u8>]) -> Vec<usize> {
 }
 
 #[test]
-fn hostile_leases_take_nothing() -> Result<()> {
+fn hostile_leases_capture_no_traffic() -> Result<()> {
     from("userspace", SOON)
 }
 
@@ -212,8 +212,8 @@ fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
             let (code, body) = daemon.get("/readyz")?;
             let missing: Vec<_> = lies
                 .iter()
-                .map(|lie| &lie.told[number])
-                .filter(|told| !body.contains(*told))
+                .map(|lie| &lie.reported[number])
+                .filter(|reported| !body.contains(*reported))
                 .collect();
             ensure!(
                 code == 200 && missing.is_empty(),
@@ -235,8 +235,8 @@ fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
             daemon.metric("flannel_peers")?
         );
         for lie in lies {
-            eventually(soon, &lie.told[number], || {
-                daemon.log().contains(&lie.told[number])
+            eventually(soon, &lie.reported[number], || {
+                daemon.log().contains(&lie.reported[number])
             })
             .with_context(|| daemon.log_tail(30))?;
         }
@@ -246,11 +246,11 @@ fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
 
 /// An operator sees each lie, without a node of his own.
 fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
-    let program = binaries::own("flannelctl")?;
     let place = format!("--subnet-dir={}", bed.leases.display());
-    let listed = bed.hosts[0]
-        .netns()
-        .exec(&program.to_string_lossy(), &["leases", &place])?;
+    let listed = succeeded(
+        "flannelctl leases",
+        &bed.hosts[0].flannelctl(&["leases", &place])?,
+    )?;
     for lie in lies {
         let subnet = lie.key.replace('-', "/");
         let line = listed
@@ -267,7 +267,7 @@ fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
 }
 
 /// Addresses that the lies want do not reply.
-fn no_lie_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
+fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     let short = PingOptions::default().timeout(Duration::from_millis(100));
     for lie in lies {
         for pod in &bed.pods {
@@ -349,7 +349,7 @@ pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
         }
         lies_are_refused(&bed, &lies, soon)?;
         operator_sees_lies(&bed, &lies)?;
-        no_lie_is_routed(&bed, &lies)?;
+        no_hostile_lease_is_routed(&bed, &lies)?;
         let came = datagrams(&capture.finish()?);
         ensure!(
             came.is_empty(),

@@ -13,6 +13,7 @@ use lab::{
 };
 use serde_json::Value;
 
+use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file, published, replace};
 
 /// Ten times the five seconds after which a file is read, and a little.
@@ -83,20 +84,20 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         fs::write(&files[2], format!("{}\n", open.private_text()))?;
         fs::set_permissions(&files[2], PermissionsExt::from_mode(0o644))?;
         let bed = Bed::on(lab, &lan, hosts, CONF, |_, options| options)?;
-        let told = |number: usize, text: &str| is_logged(&bed.daemons[number], text);
+        let logs = |number: usize, text: &str| is_logged(&bed.daemons[number], text);
         for number in [0, 1] {
             ensure!(
                 (mode(&files[number])?, fs::read(&files[number])?.len()) == (0o600, 44),
                 "host {number}"
             );
-            told(
+            logs(
                 number,
                 &format!("new WireGuard key path={}", files[number].display()),
             )?;
         }
         let aside = |number: usize| files[number].with_file_name("wgkey.bad");
         ensure!(fs::read(aside(1))?.is_empty() && !aside(0).exists());
-        told(
+        logs(
             1,
             "held no WireGuard private key (32 bytes in base64) and was moved",
         )?;
@@ -104,7 +105,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
             published(&bed.store, &bed.hosts[2])? == open.public_text(),
             "another key than the file's"
         );
-        told(
+        logs(
             2,
             "others than its owner can read the WireGuard private key",
         )?;
@@ -122,10 +123,10 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         replace(&files[2], &other.private_text())?;
         for number in [0, 1] {
             is_written_again(&bed.daemons[number], &files[number], &keys[number])?;
-            told(number, "the present one was written there again")?;
+            logs(number, "the present one was written there again")?;
         }
         ensure!(fs::read(aside(0))? == b"garbled\n");
-        told(0, "held no WireGuard key and was moved")?;
+        logs(0, "held no WireGuard key and was moved")?;
         publishes(&bed, 2, &other)?;
         mesh.require_clean()?;
         bed.reach()?;
@@ -249,7 +250,7 @@ fn key_is_kept_before_it_is_published(
 
 /// A node that crashes in between must not have promised a key that it has no more.
 #[test]
-fn the_key_is_on_the_disk_before_its_lease() -> Result<()> {
+fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     Lab::run("wireguard order", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 1)?;
@@ -329,8 +330,8 @@ fn two_secrets(
     Ok((daemons, pods, hosts))
 }
 
-/// How many of both ways a ping passes. Both ends send, so that each receives the other's attempts.
-fn both_ways(pods: &[lab::Pod]) -> Result<usize> {
+/// Returns in how many of the two directions a ping passes. Both ends send, so that each receives the other's attempts.
+fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
     let passes = |from: usize, to: usize| {
         lab::ping(
             pods[from].netns(),
@@ -341,19 +342,17 @@ fn both_ways(pods: &[lab::Pod]) -> Result<usize> {
     Ok([passes(0, 1)?, passes(1, 0)?].iter().flatten().count())
 }
 
-/// With two preshared keys nothing passes; it is told, with its likely cause, and forgotten when the keys are the same.
-pub(crate) fn another_preshared_key_is_told(
-    title: &str,
-    implementation: &str,
-    deadline: Duration,
+/// With two preshared keys nothing passes; the doctor reports it with its likely cause, until the keys are the same.
+pub(crate) fn different_preshared_keys_are_reported(
+    (title, implementation, deadline): (&str, &str, Duration),
 ) -> Result<()> {
     Lab::run(title, |lab| {
         let (daemons, pods, _hosts) = two_secrets(lab, implementation)?;
         let folder = lab.folder("secrets")?;
         let begun = std::time::Instant::now();
-        eventually_ok(deadline, "it is told", || {
+        eventually_ok(deadline, "it is reported", || {
             ensure!(
-                both_ways(&pods)? == 0,
+                directions_passed(&pods)? == 0,
                 "packets pass with two preshared keys"
             );
             let mut sure = 0;
@@ -378,10 +377,10 @@ pub(crate) fn another_preshared_key_is_told(
                 );
             }
             // Who answers attempts at a handshake makes fewer itself: the other end may see none.
-            ensure!(sure > 0, "nobody names the cause");
+            ensure!(sure > 0, "no node names the cause");
             Ok(())
         })?;
-        eprintln!("{title}: told by both after {:.1?}", begun.elapsed());
+        eprintln!("{title}: reported by both after {:.1?}", begun.elapsed());
         for key in [RIGHT, WRONG] {
             for daemon in &daemons {
                 ensure!(
@@ -390,15 +389,19 @@ pub(crate) fn another_preshared_key_is_told(
                 );
             }
         }
-        let said = daemons[0]
+        let reports = daemons[0]
             .log()
             .matches("completes no handshake of WireGuard")
             .count();
-        ensure!(said == 1, "it is logged {said} times: {}", daemons[0].log());
+        ensure!(
+            reports == 1,
+            "it is logged {reports} times: {}",
+            daemons[0].log()
+        );
         let begun = std::time::Instant::now();
         fs::write(folder.join("wrong"), RIGHT)?;
-        eventually_ok(deadline, "it is mended", || {
-            ensure!(both_ways(&pods)? == 2, "packets are lost");
+        eventually_ok(deadline, "packets pass with one key", || {
+            ensure!(directions_passed(&pods)? == 2, "packets are lost");
             for daemon in &daemons {
                 let found = findings(daemon)?;
                 ensure!(
@@ -415,19 +418,15 @@ pub(crate) fn another_preshared_key_is_told(
             }
             Ok(())
         })?;
-        eprintln!(
-            "{title}: mended and forgotten by both after {:.1?}",
-            begun.elapsed()
-        );
+        eprintln!("{title}: resolved by both after {:.1?}", begun.elapsed());
         Ok(())
     })
 }
 
-/// Ten times 40 s.
-#[test]
-#[ignore = "takes a minute: make soak"]
-fn another_preshared_key_is_told_and_forgotten() -> Result<()> {
-    another_preshared_key_is_told("wireguard silent", "userspace", Duration::from_secs(400))
+scenarios! { different_preshared_keys_are_reported;
+    // Ten times 40 s.
+    #[ignore = "takes a minute: make soak"]
+    different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace", Duration::from_secs(400)),
 }
 
 /// The part of it that takes no minute.
@@ -439,7 +438,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
         // Initiations are five seconds apart.
         throughout(Duration::from_secs(7), "nothing passes", || {
             ensure!(
-                both_ways(&pods)? == 0,
+                directions_passed(&pods)? == 0,
                 "packets pass with two preshared keys"
             );
             Ok(())
@@ -458,7 +457,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
         }
         fs::write(lab.folder("secrets")?.join("wrong"), RIGHT)?;
         eventually_ok(SOON, "packets pass with one preshared key", || {
-            ensure!(both_ways(&pods)? == 2, "{}", daemons[1].log_tail(5));
+            ensure!(directions_passed(&pods)? == 2, "{}", daemons[1].log_tail(5));
             Ok(())
         })
     })
@@ -467,7 +466,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
 /// A session lasts up to three minutes: each probe goes through sessions of both keys.
 #[test]
 #[ignore = "takes four minutes: make soak"]
-fn a_preshared_key_that_changes_on_all_nodes_loses_nothing() -> Result<()> {
+fn preshared_key_changes_on_all_nodes_without_loss() -> Result<()> {
     Lab::run("wireguard rotation", |lab| {
         let file = lab.folder("secrets")?.join("psk");
         fs::write(&file, RIGHT)?;
@@ -486,10 +485,10 @@ fn a_preshared_key_that_changes_on_all_nodes_loses_nothing() -> Result<()> {
             })?;
         }
         std::thread::sleep(Duration::from_secs(200));
-        for (way, report) in mesh.finish()? {
-            eprintln!("{way}: {report}");
-            ensure!(report.sent > 15_000, "{way}: {report}");
-            report.require_clean().context(way)?;
+        for (path, report) in mesh.finish()? {
+            eprintln!("{path}: {report}");
+            ensure!(report.sent > 15_000, "{path}: {report}");
+            report.require_clean().context(path)?;
         }
         bed.require_no_errors()
     })

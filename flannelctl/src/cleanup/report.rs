@@ -19,7 +19,7 @@ impl Report {
     /// Reports an object that was removed, or would be.
     pub(super) fn removed(&mut self, what: &str) {
         self.removed += 1;
-        out::say(format!(
+        out::print(format!(
             "{} {}",
             if self.dry_run {
                 "would remove"
@@ -32,7 +32,7 @@ impl Report {
 
     /// Reports an object that stays, although it may be flannel's.
     pub(super) fn kept(&mut self, what: &str) {
-        out::say(format!("kept {}", printable::line(what)));
+        out::print(format!("kept {}", printable::line(what)));
     }
 
     /// Reports an object that could not be removed.
@@ -48,7 +48,7 @@ impl Report {
             "not everything could be removed: fix the problems above and run cleanup again, which is safe"
         );
         if self.removed == 0 {
-            out::say("nothing of flannel is left on this node");
+            out::print("nothing of flannel is left on this node");
         }
         Ok(())
     }

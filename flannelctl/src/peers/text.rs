@@ -147,7 +147,7 @@ fn opinion(row: &Row) -> Vec<Cell> {
         .as_deref()
         .filter(|name| !name.is_empty())
         .unwrap_or(NOTHING);
-    let own = row.said.as_ref();
+    let own = row.own.as_ref();
     let ready = own.map_or(faint("not known"), |own| {
         if own.ready {
             plain("ready")
@@ -163,7 +163,7 @@ fn opinion(row: &Row) -> Vec<Cell> {
         .filter(|(state, _)| state.impact() == Impact::None)
         .map(|(_, count)| count)
         .sum();
-    let peers = if row.said.is_some() {
+    let peers = if row.own.is_some() {
         format!("{well} of {all} well")
     } else {
         NOTHING.to_owned()
@@ -175,7 +175,7 @@ fn opinion(row: &Row) -> Vec<Cell> {
         plain(findings),
         plain(peers),
         plain(row.rtt_us.map_or_else(|| NOTHING.to_owned(), rtt)),
-        plain(ago(row.said_age_ms)),
+        plain(ago(row.answered_age_ms)),
     ]
 }
 

@@ -20,7 +20,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes
         .objects
         .iter()
-        .partition(|object| object.state == ObjectState::AsWanted);
+        .partition(|object| object.state == ObjectState::InSync);
     let counted = !all && well.len() > MAX_LISTED;
     let mut out = Vec::new();
     let mut rows: Vec<Vec<Cell>> = wrong
@@ -58,7 +58,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     let sign = if screen.is_terminal() { "✗ " } else { "" };
     let state = match object.state {
-        ObjectState::AsWanted => "as wanted",
+        ObjectState::InSync => "as wanted",
         ObjectState::Missing => "missing",
         ObjectState::Different => "different",
         ObjectState::Refused => "refused",
@@ -120,14 +120,14 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
 fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
     let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = objects
         .iter()
-        .partition(|other| other.in_the_way_of.is_empty());
+        .partition(|other| other.conflicts_with.is_empty());
     let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless
         .into_iter()
         .partition(|other| other.own_subnet && !all);
     let sign = if screen.is_terminal() { "✗ " } else { "" };
     let impact = |other: &Foreign| {
         (
-            format!("{sign}in the way of {}", other.in_the_way_of.join(", ")),
+            format!("{sign}in the way of {}", other.conflicts_with.join(", ")),
             Some(Style::Bad),
         )
     };
@@ -199,7 +199,7 @@ fn summary(routes: &Routes, screen: Screen) -> String {
         (true, 1) => format!("{objects}, as wanted"),
         (true, _) => format!("{objects}, all as wanted"),
         (false, _) => {
-            wrong.insert(0, format!("{} as wanted", count(ObjectState::AsWanted)));
+            wrong.insert(0, format!("{} as wanted", count(ObjectState::InSync)));
             format!("{objects}: {}", wrong.join(", "))
         }
     };
@@ -207,7 +207,7 @@ fn summary(routes: &Routes, screen: Screen) -> String {
     match routes
         .foreign
         .iter()
-        .filter(|other| !other.in_the_way_of.is_empty())
+        .filter(|other| !other.conflicts_with.is_empty())
         .count()
     {
         0 => {}

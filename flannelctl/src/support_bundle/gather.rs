@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use types::Coded;
 
-use super::wanted::{Item, Source, beside};
+use super::wanted::{Item, Source, suffixed};
 use crate::ask::{self, AskError};
 
 /// How long a program may take.
@@ -99,7 +99,7 @@ pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Miss
         Source::Daemon(target) => ask::text(subnet_file, target)
             .map_err(Missing::Daemon)
             .map(|text| cut(text.into_bytes())),
-        Source::Beside(end) => file(&beside(subnet_file, end)),
+        Source::Suffixed(end) => file(&suffixed(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
         Source::PodLog => pod_log(&Places::default()),
         Source::Program(words) => program(words).await,
@@ -270,9 +270,12 @@ mod tests {
         let env = folder.path().join("subnet.env");
         std::fs::write(&env, "FLANNEL_MTU=1450\n").unwrap();
         let ask = async |source: Source| item(&Item { name: "x", source }, &env).await;
-        assert_eq!(ask(Source::Beside("")).await.unwrap(), "FLANNEL_MTU=1450\n");
+        assert_eq!(
+            ask(Source::Suffixed("")).await.unwrap(),
+            "FLANNEL_MTU=1450\n"
+        );
         assert!(
-            ask(Source::Beside(".ended"))
+            ask(Source::Suffixed(".ended"))
                 .await
                 .unwrap_err()
                 .to_string()

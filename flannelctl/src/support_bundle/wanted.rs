@@ -16,7 +16,7 @@ pub(super) enum Source {
     /// The daemon, asked by its socket.
     Daemon(&'static str),
     /// The path of subnet.env with this suffix; empty for subnet.env itself.
-    Beside(&'static str),
+    Suffixed(&'static str),
     /// A file that holds no secret.
     File(&'static str),
     /// The end of the daemon's log in a pod of this node.
@@ -30,7 +30,7 @@ impl Source {
     pub(super) fn shown(&self, subnet_file: &Path) -> String {
         match self {
             Source::Daemon(target) => format!("flanneld: GET {target}"),
-            Source::Beside(end) => beside(subnet_file, end).display().to_string(),
+            Source::Suffixed(end) => suffixed(subnet_file, end).display().to_string(),
             Source::File(path) => (*path).to_owned(),
             Source::PodLog => "/var/log/pods/*_kube-flannel-ds-*/kube-flannel/*.log".to_owned(),
             Source::Program(words) => words.join(" "),
@@ -39,7 +39,7 @@ impl Source {
 }
 
 /// The path of subnet.env with a suffix.
-pub(super) fn beside(subnet_file: &Path, end: &str) -> PathBuf {
+pub(super) fn suffixed(subnet_file: &Path, end: &str) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(end);
     path.into()
@@ -75,15 +75,15 @@ pub(super) const WANTED: &[Item] = &[
     daemon("flanneld/routes.json", node_api::ROUTES),
     Item {
         name: "flanneld/subnet.env",
-        source: Source::Beside(""),
+        source: Source::Suffixed(""),
     },
     Item {
         name: "flanneld/subnet.env.status",
-        source: Source::Beside(".status"),
+        source: Source::Suffixed(".status"),
     },
     Item {
         name: "flanneld/subnet.env.ended",
-        source: Source::Beside(".ended"),
+        source: Source::Suffixed(".ended"),
     },
     program(
         "flanneld/journal.txt",

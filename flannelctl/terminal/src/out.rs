@@ -14,12 +14,12 @@ use types::printable;
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// Prints lines of our own on standard output.
-pub fn say(text: impl Display) {
+pub fn print(text: impl Display) {
     write_text(&format!("{}\n", printable::lines(&text.to_string())));
 }
 
 /// Prints lines on standard output that may have colours of [`Screen::styled`](crate::screen::Screen::styled).
-pub fn say_styled(text: impl Display) {
+pub fn print_styled(text: impl Display) {
     write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 

@@ -73,23 +73,23 @@ impl Screen {
     }
 
     /// Prints lines that may have styled parts.
-    pub fn say(self, text: impl Display) {
+    pub fn print(self, text: impl Display) {
         if self.colours {
-            out::say_styled(text);
+            out::print_styled(text);
         } else {
-            out::say(text);
+            out::print(text);
         }
     }
 
     /// Prints a heading after an empty line.
     pub fn heading(self, text: impl Display) {
-        self.say(format!("\n{}", self.styled(Style::Strong, text)));
+        self.print(format!("\n{}", self.styled(Style::Strong, text)));
     }
 
     /// Prints text under a heading.
     pub fn block(self, text: &str) {
         for line in text.lines() {
-            self.say(format!("  {}", line.replace('\t', "  ")));
+            self.print(format!("  {}", line.replace('\t', "  ")));
         }
     }
 
@@ -126,14 +126,14 @@ impl Screen {
                     format!("{what}: {result}")
                 };
                 let time = self.styled(Style::Faint, format!("{:>6.2} s", took.as_secs_f64()));
-                self.say(format!(
+                self.print(format!(
                     "  {} {time}  {line}",
                     self.styled(Style::Good, "✓")
                 ));
                 Ok(value)
             }
             Err(error) => {
-                self.say(format!(
+                self.print(format!(
                     "  {} {:>8}  {what}",
                     self.styled(Style::Bad, "✗"),
                     ""
@@ -151,7 +151,7 @@ impl Screen {
             .max()
             .unwrap_or(0);
         for (command, purpose) in commands {
-            self.say(format!(
+            self.print(format!(
                 "  {}  {}",
                 self.styled(Style::Strong, format!("{command:width$}")),
                 self.styled(Style::Faint, purpose)
@@ -175,7 +175,7 @@ impl Screen {
                 .iter()
                 .zip(&widths)
                 .map(|((text, style), width)| self.styled(*style, format!("{text:>width$}")));
-            self.say(format!("  {}", cells.collect::<Vec<_>>().join("   ")));
+            self.print(format!("  {}", cells.collect::<Vec<_>>().join("   ")));
         }
     }
 }

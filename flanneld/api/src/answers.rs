@@ -7,19 +7,19 @@ use probing::view::{self, Row};
 use run_dir::exit_report::ExitReport;
 use serde::{Deserialize, Serialize};
 
-/// The schema of [`Status`].
+/// Name and version of the format of [`Status`].
 pub const STATUS: &str = "flannel.status/1";
-/// The schema of [`Peers`].
+/// Name and version of the format of [`Peers`].
 pub const PEERS: &str = "flannel.peers/1";
 
 /// The document of `flannelctl status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The schema: [`STATUS`].
+    /// Always [`STATUS`], by which readers recognise the format.
     pub schema: String,
     /// The name of this host.
     pub host: String,
-    /// Whether a daemon runs.
+    /// Whether a daemon runs here, and whether it answers.
     pub daemon: DaemonState,
     /// Why there is no document.
     pub trouble: Option<String>,
@@ -33,13 +33,13 @@ pub struct Status {
 /// The document of `flannelctl peers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// The schema: [`PEERS`].
+    /// Always [`PEERS`], by which readers recognise the format.
     pub schema: String,
-    /// This node's name.
+    /// The name of the node that was asked: on Kubernetes the Node's, else the hostname.
     pub node: String,
     /// Whether this node probes its peers.
     pub probed: bool,
-    /// The peers, by subnet.
+    /// The other nodes with a lease in force, in order of their subnets.
     pub peers: Vec<Probed>,
     /// Other nodes' rows, if they were requested.
     pub rows: Vec<Row>,

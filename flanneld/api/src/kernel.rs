@@ -13,7 +13,7 @@ pub struct Kernel {
     pub trouble: String,
     /// Peers that the kernel refuses, each for a reason of its own. They cost this node no readiness.
     pub failed_peers: Vec<FailedPeer>,
-    /// Number of routes wanted.
+    /// Number of routes that the leases in force ask for.
     pub routes: u64,
     /// Number of permanent neighbours wanted.
     pub neighbours: u64,

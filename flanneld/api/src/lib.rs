@@ -17,7 +17,7 @@ pub use node::{
 pub use peer::{Peer, Unused};
 pub use probe::{PROBE, PROBE_PATH, Probe};
 
-/// The schema of [`Node`].
+/// Name and version of the format of [`Node`].
 pub const SCHEMA: &str = "flannel.node/1";
 /// The path of the document.
 pub const NODE: &str = "/api/v1/node";

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// A node, as its daemon knows it. What the daemon does not know yet is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// The schema: [`crate::SCHEMA`].
+    /// Always [`crate::SCHEMA`], by which readers recognise the format.
     pub schema: String,
     /// When this was true, by the node's clock.
     pub at: Timestamp,
@@ -36,7 +36,7 @@ pub struct Node {
     pub store: Option<Store>,
     /// The state of this network in the kernel.
     pub kernel: Option<Kernel>,
-    /// The traffic rules.
+    /// What flanneld's traffic rules do, and whether they are in place.
     pub rules: Option<Rules>,
     /// The doctor's findings, the most severe first, causes before their consequences; absent before its first round.
     pub findings: Option<Vec<Finding>>,
@@ -92,7 +92,7 @@ pub struct Reason {
     /// The code of the problem, which stays the same between releases; empty from an earlier daemon.
     #[serde(default)]
     pub code: String,
-    /// The reason as text.
+    /// Why the condition is not met, and the remedy.
     pub text: String,
 }
 
@@ -146,7 +146,7 @@ pub struct File {
 pub enum FileState {
     /// It has the contents that it should have.
     Right,
-    /// It does not exist.
+    /// There is no file at the path.
     Missing,
     /// It has other contents than it should have.
     Different,

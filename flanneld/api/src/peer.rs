@@ -31,7 +31,7 @@ pub struct Unused {
     pub lease: String,
     /// The reason, as in the metrics.
     pub reason: String,
-    /// The reason as text.
+    /// Why it is not used, and the remedy.
     pub text: String,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use types::reachability::State;
 
-/// The schema of [`Probe`].
+/// Name and version of the format of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
 /// The path of the document. Only the socket serves it.
 pub const PROBE_PATH: &str = "/api/v1/probe";
@@ -14,11 +14,11 @@ pub const PROBE_PATH: &str = "/api/v1/probe";
 /// The result of probing a peer or a pod on request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The schema: [`PROBE`].
+    /// Always [`PROBE`], by which readers recognise the format.
     pub schema: String,
     /// When it was asked, by this node's clock.
     pub at: Timestamp,
-    /// This node's name.
+    /// The name of the node that probed: on Kubernetes the Node's, else the hostname.
     pub node: String,
     /// The peer or pod that was probed.
     pub target: Target,
@@ -31,7 +31,7 @@ pub struct Probe {
     pub ends_at: Option<StepName>,
     /// Where it ends, in one sentence.
     pub sentence: String,
-    /// Commands that show more.
+    /// Commands that locate the fault further, and where to run each.
     pub next: Vec<Next>,
 }
 
@@ -70,7 +70,7 @@ pub enum StepName {
     Overlay,
     /// The pods' bridge, for pods of this node.
     Bridge,
-    /// The pod itself.
+    /// The pod, by pings.
     Pod,
 }
 
@@ -108,7 +108,7 @@ impl StepName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It works.
+    /// Packets pass.
     Ok,
     /// Packets do not get further.
     Failed,
@@ -135,7 +135,7 @@ impl Outcome {
 pub struct Step {
     /// The part of the path.
     pub name: StepName,
-    /// Whether packets pass it.
+    /// Whether packets pass it, or why that is not known.
     pub outcome: Outcome,
     /// What was found, as text.
     pub text: String,

@@ -71,7 +71,7 @@ fn mesh() -> Mesh {
             age_ms: 1,
         }],
     };
-    let said = view::Own {
+    let own = view::Own {
         ready: true,
         broken: 0,
         degraded: 0,
@@ -103,8 +103,8 @@ fn mesh() -> Mesh {
             name: Some("".into()),
             subnet,
             asked_age_ms: 1,
-            said_age_ms: Some(1),
-            said: Some(said),
+            answered_age_ms: Some(1),
+            own: Some(own),
             counts: [(State::Well, 1)].into(),
             rtt_us: Some(1),
             peers: vec![cell],
@@ -462,7 +462,7 @@ fn routes_schema_describes_the_document() {
         text: String::new(),
         by: String::new(),
         own_subnet: true,
-        in_the_way_of: vec![String::new()],
+        conflicts_with: vec![String::new()],
     };
     let full = Routes {
         schema: routes::SCHEMA.to_owned(),
@@ -510,7 +510,7 @@ fn routes_schema_describes_the_document() {
         );
     }
     for state in [
-        routes::ObjectState::AsWanted,
+        routes::ObjectState::InSync,
         routes::ObjectState::Missing,
         routes::ObjectState::Different,
         routes::ObjectState::Refused,

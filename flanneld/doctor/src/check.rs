@@ -22,10 +22,3 @@ pub struct Check {
     /// Returns the findings from the facts.
     pub judge: fn(&Facts) -> Vec<Finding>,
 }
-
-impl Check {
-    /// The page and the heading that explain it.
-    pub fn page(&self) -> String {
-        format!("docs/troubleshooting.md#{}", self.id)
-    }
-}

@@ -66,7 +66,7 @@ mod tests {
             ports: Dual::Both(51821, 51820),
             outer: None,
         };
-        for (encapsulation, said, captured) in [
+        for (encapsulation, named, captured) in [
             (Encapsulation::udp(8472), "UDP port 8472", "udp port 8472"),
             (
                 two,
@@ -80,7 +80,7 @@ mod tests {
                     words(encapsulation).as_str(),
                     capture(encapsulation).as_str()
                 ),
-                (said, captured)
+                (named, captured)
             );
         }
         assert_eq!(

@@ -107,8 +107,8 @@ impl Finding {
             about: about.into(),
             family: None,
             severity,
-            what: said(check, what),
-            why: said(check, why),
+            what: code_or_text(check, what),
+            why: code_or_text(check, why),
             evidence: Vec::new(),
             remedy: Remedy {
                 commands: Vec::new(),
@@ -131,7 +131,7 @@ impl Finding {
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
         self.evidence.push(Evidence {
-            text: said(&self.check, text),
+            text: code_or_text(&self.check, text),
             from: from.into(),
         });
         self
@@ -191,8 +191,8 @@ impl Finding {
     }
 }
 
-/// A text of a finding: that of the check in a mute build.
-pub fn said(check: &str, text: impl Into<String>) -> String {
+/// Returns the text, or the check's name in a build with `--cfg mute`.
+pub(crate) fn code_or_text(check: &str, text: impl Into<String>) -> String {
     if MUTE { check.to_owned() } else { text.into() }
 }
 

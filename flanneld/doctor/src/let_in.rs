@@ -163,7 +163,7 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     nets
 }
 
-/// The commands that let these packets in, now and after a restart of the host. `rules` are those of iptables with the program that inserts
+/// The commands that admit these packets, at once and after a restart of the host. `rules` are those of iptables with the program that inserts
 /// them, each with the number of the rule that it has to precede.
 pub(crate) fn commands(
     program: Program,

@@ -58,6 +58,10 @@ impl Look {
             interfaces,
             routes,
             lookups,
+            // Derived from the other facts, below or by the caller.
+            sysctls: Fact::default(),
+            firewalls: Fact::default(),
+            foreign: Fact::default(),
             name_servers: proc::name_servers(&self.places.resolv),
             conntrack: proc::conntrack(),
             neighbours: proc::neighbours(),
@@ -65,7 +69,6 @@ impl Look {
             ports: Fact::Known(Vec::new()),
             modules: Fact::Known(Vec::new()),
             daemons: Fact::Known(run_dir::instance::running::served().len()),
-            ..Host::default()
         };
         host.foreign = cni::foreign(&self.places, &host);
         if let Some(underlay) = underlay {
@@ -128,8 +131,11 @@ fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
 fn env(path: &Path) -> Fact<Env> {
     if path.is_dir() {
         return Fact::Known(Env {
+            networks: None,
+            subnets: None,
+            mtu: None,
             obstacle: Some("it is a directory".to_owned()),
-            ..Env::default()
+            warnings: Vec::new(),
         });
     }
     match std::fs::symlink_metadata(path) {

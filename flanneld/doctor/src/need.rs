@@ -2,121 +2,96 @@
 
 use crate::facts::Facts;
 
-/// A fact without which a check knows nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// The network that this node serves.
-    Network,
-    /// The interfaces with their addresses.
-    Interfaces,
-    /// The routes.
-    Routes,
-    /// The kernel's route lookups for other addresses.
-    RouteLookups,
-    /// The sysctls.
-    Sysctls,
-    /// The firewalls.
-    Firewalls,
-    /// The ports that are taken.
-    Ports,
-    /// The name servers.
-    NameServers,
-    /// The table of connections.
-    Conntrack,
-    /// The limits on neighbours.
-    Neighbours,
-    /// The kernel modules.
-    Modules,
-    /// The counters of checksum errors.
-    Checksums,
-    /// What other networks left.
-    Foreign,
-    /// The daemons of this host.
-    Daemons,
-    /// Whether a daemon runs.
-    Running,
-    /// Which tasks are silent.
-    Silent,
-    /// The pods of flannel on this node.
-    DaemonPods,
-    /// The reasons for which the node is not ready.
-    Reasons,
-    /// The chosen interface.
-    Choice,
-    /// What other programs keep changing.
-    Drift,
-    /// What the kernel refuses.
-    Kernel,
-    /// Whether the store answers.
-    Store,
-    /// The network's configuration.
-    Config,
-    /// This node's lease.
-    OwnLease,
-    /// What it publishes of the device.
-    Vtep,
-    /// The peers' leases.
-    Peers,
-    /// The leases that are not used.
-    Refused,
-    /// What the probes found.
-    Mesh,
-    /// The peers of WireGuard.
-    Wireguard,
-    /// subnet.env.
-    Env,
-    /// The CNI configurations.
-    Cni,
-    /// The addresses of host-local.
-    Ipam,
-    /// This node's Node.
-    Kubernetes,
+macro_rules! needs {
+    ($($(#[$doc:meta])* $need:ident => $($field:ident).+,)+) => {
+        /// A fact without which a check knows nothing.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Need {
+            $($(#[$doc])* $need,)+
+        }
+
+        impl Need {
+            /// Returns why the fact is unavailable; `None` if it is known, or known to be absent.
+            pub fn missing(self, facts: &Facts) -> Option<&str> {
+                match self {
+                    $(Self::$need => facts.$($field).+.why(),)+
+                }
+            }
+
+            /// Takes the fact away.
+            #[cfg(test)]
+            pub(crate) fn withhold(self, facts: &mut Facts) {
+                match self {
+                    $(Self::$need => facts.$($field).+ = crate::fact::Fact::unavailable("permission denied"),)+
+                }
+            }
+        }
+    };
 }
 
-impl Need {
-    /// Returns why the fact is unavailable; `None` if it is known, or known to be absent.
-    pub fn missing(self, facts: &Facts) -> Option<&str> {
-        let (host, daemon, store, leases, pods) = (
-            &facts.host,
-            &facts.daemon,
-            &facts.store,
-            &facts.leases,
-            &facts.pods,
-        );
-        match self {
-            Need::Network => facts.network.why(),
-            Need::Interfaces => host.interfaces.why(),
-            Need::Routes => host.routes.why(),
-            Need::RouteLookups => host.lookups.why(),
-            Need::Sysctls => host.sysctls.why(),
-            Need::Firewalls => host.firewalls.why(),
-            Need::Ports => host.ports.why(),
-            Need::NameServers => host.name_servers.why(),
-            Need::Conntrack => host.conntrack.why(),
-            Need::Neighbours => host.neighbours.why(),
-            Need::Modules => host.modules.why(),
-            Need::Checksums => host.checksums.why(),
-            Need::Foreign => host.foreign.why(),
-            Need::Daemons => host.daemons.why(),
-            Need::Running => daemon.running.why(),
-            Need::Silent => daemon.silent.why(),
-            Need::DaemonPods => daemon.pods.why(),
-            Need::Reasons => daemon.reasons.why(),
-            Need::Choice => daemon.choice.why(),
-            Need::Drift => daemon.drift.why(),
-            Need::Kernel => daemon.kernel_trouble.why(),
-            Need::Store => store.trouble.why(),
-            Need::Config => store.config.why(),
-            Need::OwnLease => leases.own.why(),
-            Need::Vtep => leases.vtep.why(),
-            Need::Peers => leases.peers.why(),
-            Need::Refused => leases.refused.why(),
-            Need::Mesh => facts.mesh.why(),
-            Need::Wireguard => facts.wireguard.why(),
-            Need::Env => pods.env.why(),
-            Need::Cni => pods.cni.why(),
-            Need::Ipam => pods.ipam.why(),
-            Need::Kubernetes => facts.kubernetes.why(),
-        }
-    }
+needs! {
+    /// The network that this node serves.
+    Network => network,
+    /// The interfaces with their addresses.
+    Interfaces => host.interfaces,
+    /// The routes.
+    Routes => host.routes,
+    /// The kernel's route lookups for other addresses.
+    RouteLookups => host.lookups,
+    /// The sysctls.
+    Sysctls => host.sysctls,
+    /// The firewalls.
+    Firewalls => host.firewalls,
+    /// The ports that are taken.
+    Ports => host.ports,
+    /// The name servers.
+    NameServers => host.name_servers,
+    /// The table of connections.
+    Conntrack => host.conntrack,
+    /// The limits on neighbours.
+    Neighbours => host.neighbours,
+    /// The kernel modules.
+    Modules => host.modules,
+    /// The counters of checksum errors.
+    Checksums => host.checksums,
+    /// What other networks left.
+    Foreign => host.foreign,
+    /// The daemons of this host.
+    Daemons => host.daemons,
+    /// Whether a daemon runs.
+    Running => daemon.running,
+    /// Which tasks are silent.
+    Silent => daemon.silent,
+    /// The pods of flannel on this node.
+    DaemonPods => daemon.pods,
+    /// The reasons for which the node is not ready.
+    Reasons => daemon.reasons,
+    /// The chosen interface.
+    Choice => daemon.choice,
+    /// What other programs keep changing.
+    Drift => daemon.drift,
+    /// Whether the store answers.
+    Store => store.trouble,
+    /// The network's configuration.
+    Config => store.config,
+    /// This node's lease.
+    OwnLease => leases.own,
+    /// What it publishes of the device.
+    Vtep => leases.vtep,
+    /// The peers' leases.
+    Peers => leases.peers,
+    /// The leases that are not used.
+    Refused => leases.refused,
+    /// What the probes found.
+    Mesh => mesh,
+    /// The peers of WireGuard.
+    Wireguard => wireguard,
+    /// subnet.env.
+    Env => pods.env,
+    /// The CNI configurations.
+    Cni => pods.cni,
+    /// The addresses of host-local.
+    Ipam => pods.ipam,
+    /// This node's Node.
+    Kubernetes => kubernetes,
 }

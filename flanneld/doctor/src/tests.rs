@@ -171,7 +171,7 @@ fn unavailable_fact_leaves_its_checks_unknown() {
             for (_, spoil) in cases::CASES.iter().filter(|(id, _)| *id == check.id) {
                 let mut facts = healthy();
                 spoil(&mut facts);
-                cases::withhold(&mut facts, *need);
+                need.withhold(&mut facts);
                 let report = report(&facts);
                 assert!(
                     report
@@ -250,7 +250,7 @@ fn report_survives_json() {
         let mut facts = healthy();
         spoil(&mut facts);
         if *id != "ipam-full" {
-            cases::withhold(&mut facts, Need::Ipam);
+            Need::Ipam.withhold(&mut facts);
         }
         let mut report = report(&facts);
         let text = serde_json::to_string(&report).unwrap();
@@ -294,7 +294,7 @@ fn finding_is_dated_once_and_ends_once() {
     assert_eq!(ledger.enter(&mut second), crate::ledger::News::default());
     assert_eq!(second.findings[0].since, Some(at(10)));
     // A check that is unknown does not end its finding.
-    cases::withhold(&mut bad, Need::Sysctls);
+    Need::Sysctls.withhold(&mut bad);
     assert_eq!(
         ledger.enter(&mut judge(&bad, at(30))),
         crate::ledger::News::default()
@@ -350,7 +350,7 @@ fn severity_is_that_of_the_table_or_milder() {
     for (id, spoil) in cases::CASES {
         let mut facts = healthy();
         spoil(&mut facts);
-        let said = checks().find(|check| check.id == *id).unwrap().severity;
+        let declared = checks().find(|check| check.id == *id).unwrap().severity;
         let found = report(&facts)
             .findings
             .iter()
@@ -359,7 +359,7 @@ fn severity_is_that_of_the_table_or_milder() {
             .min()
             .unwrap();
         assert!(
-            found == said
+            found == declared
                 || [
                     "network-overlap",
                     "lease",
@@ -370,8 +370,8 @@ fn severity_is_that_of_the_table_or_milder() {
                     "firewalld"
                 ]
                 .contains(id)
-                    && found > said,
-            "{id}: {found} instead of {said}"
+                    && found > declared,
+            "{id}: {found} instead of {declared}"
         );
     }
 }

@@ -7,13 +7,13 @@ use types::problem::text;
 /// One of etcd's client addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where to connect.
+    /// The host or the socket.
     pub target: Target,
     /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
-/// Where to connect.
+/// The part of an endpoint that names a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A host name or address (IPv6 without brackets), and a port.
@@ -64,7 +64,7 @@ pub enum EndpointFault {
     NoPort,
     /// An IPv6 address without brackets.
     BareIpv6,
-    /// The host is missing.
+    /// Nothing precedes the port.
     NoHost,
     /// The text of the port is no port number.
     Port(String),

@@ -29,7 +29,7 @@ this host; 5 the lease is lost for good (start again: a new one is acquired).
 Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto
 ";
 
-/// Renders the whole help.
+/// Returns what `--help` prints: usage, flags by group, and exit codes.
 pub(crate) fn help(command: &Command) -> String {
     let (about, syntax) = ABOUT.split_once("\n\n").unwrap_or((ABOUT, ""));
     let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\n{syntax}");

@@ -19,14 +19,14 @@ pub enum Mistake {
     },
     /// There is no such flag.
     Unknown {
-        /// Its name.
+        /// The name as it was given, without dashes.
         name: String,
         /// The flag that looks most like it.
         near: Option<String>,
     },
     /// A flag has no value.
     NoValue {
-        /// Its name.
+        /// The name as it was given, without dashes.
         name: String,
         /// What the help calls its value.
         value: String,
@@ -35,14 +35,14 @@ pub enum Mistake {
     Value {
         /// The flag or variable that gave it.
         from: String,
-        /// Why.
+        /// What is wrong with the value.
         fault: Fault,
     },
     /// The prefix of annotations cannot be used.
     Prefix {
         /// The flag or variable that gave it.
         from: String,
-        /// Why.
+        /// What is wrong with the prefix.
         why: PrefixError,
     },
     /// Two flags name two stores.
@@ -147,7 +147,7 @@ pub enum Fault {
     Server {
         /// The address; none where it may contain a password.
         named: Option<String>,
-        /// Why.
+        /// What is wrong with the address.
         why: UrlError,
     },
     /// It cannot be the identity of a node.
@@ -204,11 +204,11 @@ pub enum Warning {
         /// The flag or variable that gave it.
         from: String,
     },
-    /// A flag or variable has another name now.
+    /// A flag or variable has another name.
     Renamed {
         /// The name that was given.
         former: String,
-        /// The name to use now.
+        /// The name to use.
         present: String,
     },
 }

@@ -25,7 +25,7 @@ pub struct Settings {
     pub rules: RuleSettings,
     /// How packets are moved in userspace.
     pub features: Features,
-    /// Where the daemon listens.
+    /// Addresses and ports on which the daemon listens.
     pub listen: ListenSettings,
     /// Format and verbosity of the log.
     pub logging: Logging,
@@ -49,11 +49,11 @@ pub struct InterfaceSettings {
 pub struct NodeSettings {
     /// `--node-id`; `None` derives it from the host.
     pub id: Option<String>,
-    /// `--subnet-file`: path of subnet.env.
+    /// `--subnet-file`: the file for pods; status, socket and exit report are in its folder.
     pub subnet_file: PathBuf,
     /// `--install-cni-conf`: a CNI configuration to install.
     pub cni_conf: Option<CniConf>,
-    /// `--require-backend`; empty allows any.
+    /// `--require-backend`: the backends that a network configuration may name; empty allows any.
     pub require_backend: Vec<String>,
     /// `--refuse-insecure`: refuse secrets that others can read.
     pub refuse_insecure: bool,
@@ -76,7 +76,7 @@ pub struct RuleSettings {
     pub blackhole: bool,
 }
 
-/// Where the daemon listens.
+/// Addresses and ports on which the daemon listens.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
     /// Address of the health server; `None` without one.
@@ -108,7 +108,7 @@ pub struct Logging {
 /// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
+    /// A line of text for people.
     #[default]
     Text,
     /// One JSON object a line, for machines.

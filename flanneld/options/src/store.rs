@@ -1,4 +1,4 @@
-//! The stores that flags can name: how each is reached, opened and described. No other file distinguishes stores.
+//! The stores that flags can name: how each is reached, opened and described. Only the modules of `build`, which read the flags, also distinguish stores.
 
 use crate::endpoint::Endpoint;
 use std::fmt;

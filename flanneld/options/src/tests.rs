@@ -608,7 +608,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
 }
 
 #[test]
-fn store_flags_alone_are_read_as_in_the_settings() {
+fn store_flags_without_others_are_read_as_in_the_settings() {
     #[derive(clap::Parser)]
     struct Alone {
         #[command(flatten)]

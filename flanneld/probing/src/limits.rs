@@ -137,16 +137,6 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
             .or_insert_with(|| Bucket::new(self.rate, now))
             .take_one(now, spare)
     }
-
-    /// Returns how many keys have a bucket that is not full.
-    pub fn len(&self) -> usize {
-        self.buckets.len()
-    }
-
-    /// Returns whether every bucket is full.
-    pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty()
-    }
 }
 
 /// How much this node answers: in all, and to one address.
@@ -199,7 +189,7 @@ mod tests {
             "one key does not cost another its tokens"
         );
         assert!(buckets.take(2, Duration::from_secs(100), false));
-        assert_eq!(buckets.len(), 1, "a full bucket is not kept");
+        assert_eq!(buckets.buckets.len(), 1, "a full bucket is not kept");
     }
 
     #[test]

@@ -55,9 +55,9 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ProberSettings {
     /// The UDP port of probes.
     pub port: u16,
-    /// This node's id.
+    /// The node id that this node's lease publishes.
     pub id: String,
-    /// This node's subnets.
+    /// This node's subnets: their leases are no peers.
     pub own: Subnets,
     /// The backends whose leases are peers.
     pub kinds: Kinds,
@@ -113,7 +113,7 @@ struct LoopState {
     changed: bool,
     /// When changes may be taken over.
     follow_at: Duration,
-    /// The result of [`host_bits`].
+    /// The bits that distinguish addresses of nodes from those of pods, by [`host_bits`].
     hosts: (u32, u32),
 }
 
@@ -407,7 +407,7 @@ impl Prober {
             () = stop.cancelled() => return ControlFlow::Break(()),
         };
         if source.is_err() {
-            // Nothing changes any more: the daemon is about to stop.
+            // The sender is gone, so nothing will change: the daemon is about to stop.
             stop.cancelled().await;
             return ControlFlow::Break(());
         }

@@ -3,7 +3,7 @@
 use crate::who::mix;
 use std::time::Duration;
 
-/// The shortest cycle.
+/// How often each peer is asked in small clusters; larger ones take longer, by [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
 /// Questions a second in large clusters.
 const PER_SECOND: u32 = 4;

@@ -127,7 +127,7 @@ mod tests {
     use subnet_lease::{LeaseAttrs, NodeId, Term};
     use types::Dual;
 
-    fn lease(number: u8, node: Option<&str>, v6: bool) -> Lease {
+    fn lease(number: u8, node: Option<&str>, dual: bool) -> Lease {
         let (v4_net, v6_net) = (
             format!("10.5.{number}.0/24").parse().unwrap(),
             format!("fd00:{number}::/64").parse().unwrap(),
@@ -139,13 +139,13 @@ mod tests {
         });
         let attrs = LeaseAttrs {
             public_ip: Some([192, 0, 2, number].into()),
-            public_ipv6: v6.then(|| format!("2001:db8::{number}").parse().unwrap()),
+            public_ipv6: dual.then(|| format!("2001:db8::{number}").parse().unwrap()),
             backend: "vxlan".into(),
             node,
             ..LeaseAttrs::default()
         };
         Lease {
-            subnets: if v6 {
+            subnets: if dual {
                 Dual::Both(v4_net, v6_net)
             } else {
                 Dual::V4(v4_net)

@@ -30,17 +30,17 @@ pub struct Evidence {
     pub full: ProbeResult,
     /// A short question, over the overlay.
     pub small: ProbeResult,
-    /// Ping over the overlay.
+    /// A short ping, over the overlay.
     pub ping: ProbeResult,
     /// Ping as long as the MTU, over the overlay.
     pub full_ping: ProbeResult,
     /// A question over the underlay.
     pub underlay: ProbeResult,
-    /// Ping over the underlay.
+    /// A short ping, over the underlay.
     pub underlay_ping: ProbeResult,
     /// How many milliseconds ago the peer received a question over the overlay, as it reports over the underlay.
     pub hears_us_ms: Option<u32>,
-    /// Whether another node answered.
+    /// Whether a node with another number answered in the peer's place.
     pub other: bool,
 }
 
@@ -184,7 +184,7 @@ pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
 /// A verdict that changes only after several rounds in a row agree on another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebouncedVerdict {
-    /// The verdict in force.
+    /// The verdict that is shown.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
 }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_ping_alone_is_no_fault() {
+    fn unanswered_ping_is_no_fault_when_probes_are_answered() {
         for results in [
             [Answered, Answered, Lost, Answered, Lost],
             [NotAsked, Answered, Lost, NotAsked, Lost],

@@ -21,7 +21,7 @@ pub struct Mesh {
     pub port: u16,
     /// How often each peer is asked, in milliseconds.
     pub cycle_ms: u64,
-    /// Counters since the start.
+    /// What was sent and received since the prober started.
     pub traffic: Traffic,
     /// Sockets that this node cannot use.
     pub problems: Vec<Problem>,
@@ -34,9 +34,9 @@ pub struct Mesh {
 /// Counters of the prober since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Questions that were sent.
+    /// Probes and row questions that were sent, without pings and answers.
     pub sent: u64,
-    /// Pings that were sent.
+    /// ICMP echo requests that were sent.
     pub pings: u64,
     /// Questions and pings that the right node answered.
     pub answered: u64,
@@ -66,7 +66,7 @@ pub struct Problem {
 pub struct PeerView {
     /// The peer's node id; Go flannel publishes none.
     pub id: Option<Arc<str>>,
-    /// The node's hostname.
+    /// The hostname in its lease; Go flannel publishes none.
     pub name: Option<Arc<str>>,
     /// Its subnet of this family.
     pub subnet: IpNet,
@@ -74,7 +74,7 @@ pub struct PeerView {
     pub address: IpAddr,
     /// The address that is asked through the overlay network; none where there is none yet (host-gw before the first pod).
     pub overlay: Option<IpAddr>,
-    /// This node's verdict.
+    /// What this node's probes of it show, after several rounds agreed.
     pub state: State,
     /// How long that has been the verdict, in milliseconds.
     pub state_age_ms: u64,
@@ -149,9 +149,9 @@ impl PeerView {
 pub struct PeerOpinion {
     /// Its hostname, else its address.
     pub by: String,
-    /// The node's verdict.
+    /// The verdict in the row that the node sent last.
     pub state: State,
-    /// Its age in milliseconds.
+    /// How many milliseconds ago that row arrived.
     pub age_ms: u64,
 }
 
@@ -160,16 +160,18 @@ pub struct PeerOpinion {
 pub struct Row {
     /// The node's id, if it publishes one.
     pub id: Option<Arc<str>>,
-    /// The node's hostname.
+    /// The hostname in its lease; Go flannel publishes none.
     pub name: Option<Arc<str>>,
     /// Its subnet of the family in which it was asked.
     pub subnet: IpNet,
     /// When it was asked last.
     pub asked_age_ms: u64,
     /// When it answered last; none if it cannot be asked.
-    pub said_age_ms: Option<u64>,
+    #[serde(rename = "said_age_ms")]
+    pub answered_age_ms: Option<u64>,
     /// What it reported of itself.
-    pub said: Option<Own>,
+    #[serde(rename = "said")]
+    pub own: Option<Own>,
     /// Its peers by state, all of them.
     pub counts: BTreeMap<State, u32>,
     /// Median of its round trips in microseconds.
@@ -213,19 +215,19 @@ pub struct Cell {
 /// What came of asking a peer at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The peer as it is known now.
+    /// What is known of the peer.
     pub peer: PeerView,
     /// Short questions over the overlay.
     pub small: Tally,
     /// Questions as long as the MTU, over the overlay.
     pub full: Tally,
-    /// Questions over the underlay.
+    /// Short questions over the underlay; none with a backend that encrypts.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,
     /// Pings as long as the MTU, over the overlay.
     pub full_ping: Tally,
-    /// Pings over the underlay.
+    /// Short pings over the underlay.
     pub underlay_ping: Tally,
     /// Who answered in its place: a node's name if it is known, else its number.
     pub answered_by: Option<String>,
@@ -314,8 +316,8 @@ mod tests {
             name: None,
             subnet: "10.244.3.0/24".parse().unwrap(),
             asked_age_ms: 1,
-            said_age_ms: Some(2),
-            said: Some(Own {
+            answered_age_ms: Some(2),
+            own: Some(Own {
                 ready: true,
                 gravest: Some("mtu".into()),
                 ..Own::default()

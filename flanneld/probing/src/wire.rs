@@ -20,11 +20,11 @@ pub const NONE: u32 = u32::MAX;
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Asks for an [`MessageKind::EchoAnswer`].
+    /// A probe, which asks for an [`MessageKind::EchoAnswer`].
     EchoQuestion,
-    /// Answers an [`MessageKind::EchoQuestion`].
+    /// Answers an [`MessageKind::EchoQuestion`] and repeats its nonce.
     EchoAnswer,
-    /// Asks for a [`MessageKind::RowAnswer`].
+    /// Asks for a [`MessageKind::RowAnswer`], and is as long as the answer may be.
     RowQuestion,
     /// Answers a [`MessageKind::RowQuestion`] with the node's own row.
     RowAnswer,

@@ -397,7 +397,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
 }
 
 #[test]
-fn unanswered_ping_alone_changes_nothing() {
+fn unanswered_pings_change_nothing_when_probes_are_answered() {
     let mut world = World::new(3);
     world.no_ping = true;
     world.run(120 * S);
@@ -501,7 +501,7 @@ fn rows_are_requested_only_while_they_are_viewed() {
     assert_eq!(
         view.rows
             .iter()
-            .filter(|row| row.said_age_ms.is_some())
+            .filter(|row| row.answered_age_ms.is_some())
             .count(),
         9
     );
@@ -521,14 +521,13 @@ fn rows_are_requested_only_while_they_are_viewed() {
     // Its own cell of this node is not among this node's peers.
     assert_eq!(of_3.peers.len(), 8);
     // Other nodes' opinions of a peer in trouble: each of the two has an opinion of both.
-    assert!(
-        world
-            .view(3)
-            .peers
-            .iter()
-            .any(|peer| peer.state == State::OverlayCut
-                && peer.others.iter().any(|said| said.state == State::Well))
-    );
+    assert!(world.view(3).peers.iter().any(|peer| {
+        peer.state == State::OverlayCut
+            && peer
+                .others
+                .iter()
+                .any(|opinion| opinion.state == State::Well)
+    }));
     world.run(20 * S);
     let (before, others) = (world.sent_rows, world.rows_of_trouble());
     world.run(25 * S);
@@ -541,7 +540,7 @@ fn rows_are_requested_only_while_they_are_viewed() {
             .view(0)
             .rows
             .iter()
-            .all(|row| row.said_age_ms.is_none_or(|age| age <= 300_000))
+            .all(|row| row.answered_age_ms.is_none_or(|age| age <= 300_000))
     );
 }
 
@@ -821,7 +820,7 @@ fn false_row_is_only_the_claim_of_one_node() {
         .unwrap();
     assert_eq!(lies.counts.get(&State::CutOff), Some(&u32::MAX));
     assert_eq!(
-        lies.said.as_ref().unwrap().gravest,
+        lies.own.as_ref().unwrap().gravest,
         None,
         "no text but the name of a check"
     );
@@ -849,7 +848,7 @@ fn rows_of_many_nodes_are_bounded() {
     world.run(6 * S);
     let view = world.view(0);
     assert!(
-        view.rows.len() == 299 && view.rows.iter().all(|row| row.said_age_ms.is_some()),
+        view.rows.len() == 299 && view.rows.iter().all(|row| row.answered_age_ms.is_some()),
         "{}",
         view.rows.len()
     );

@@ -3,19 +3,17 @@
 //! It has mode 0600 from its first moment and replaces a stale one by a rename. Its folder is opened first and the path leads through
 //! `/proc/self/fd`: a socket's address has room for 107 bytes only.
 
-use crate::subnet_env::temporary_prefix;
+use crate::replace::{folder, replace};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
 };
 use nix::sys::stat::{Mode, fchmod};
-use rand::Rng;
 use std::fmt;
-use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use types::Coded;
@@ -121,7 +119,7 @@ impl Socket {
             Ok(_) if is_answered(&self.path) => return Err(SocketError::Held(self.path.clone())),
             _ => {}
         }
-        let listener = self.replace().map_err(|why| SocketError::System {
+        let listener = replace(&self.path, listener).map_err(|why| SocketError::System {
             path: self.path.clone(),
             why,
         })?;
@@ -139,34 +137,18 @@ impl Socket {
     fn is_in_place(&self) -> bool {
         self.ours.is_some() && identity(&self.path) == self.ours
     }
+}
 
-    fn replace(&self) -> io::Result<UnixListener> {
-        let folder = folder(&self.path);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(folder)?;
-        let name = format!(
-            "{}{:016x}",
-            temporary_prefix(&self.path),
-            rand::rng().random::<u64>()
-        );
-        let temporary = folder.join(&name);
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        // Before the name exists, so that no other user can ever open it.
-        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        let (_opened, address) = address(&temporary)?;
-        bind(socket.as_raw_fd(), &address)?;
-        let placed = listen(&socket, Backlog::new(BACKLOG)?)
-            .map_err(io::Error::from)
-            .and_then(|()| std::fs::rename(&temporary, &self.path));
-        if let Err(error) = placed {
-            let _ = std::fs::remove_file(&temporary);
-            return Err(error);
-        }
-        Ok(UnixListener::from(socket))
-    }
+/// Returns a listener on a new socket at a path that is free.
+fn listener(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // Before the name exists, so that no other user can ever open it.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    let (_opened, address) = address(path)?;
+    bind(socket.as_raw_fd(), &address)?;
+    listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(UnixListener::from(socket))
 }
 
 /// Connects to a daemon's socket; the stream blocks.
@@ -210,12 +192,6 @@ fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
             .join(name),
     )?;
     Ok((opened, address))
-}
-
-fn folder(path: &Path) -> &Path {
-    path.parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {

@@ -1,14 +1,11 @@
 //! The exit report: a file next to subnet.env in which a daemon records when, with which exit code, and why it ended.
 
-use crate::subnet_env::temporary_prefix;
+use crate::replace::{create, replace};
 use crate::{regular, status_file};
 use jiff::Timestamp;
-use rand::Rng;
 use serde::{Deserialize, Serialize};
-use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use types::Problem;
 use types::printable;
@@ -27,11 +24,9 @@ pub struct ExitReport {
     pub text: String,
     /// Its version, as `--version` prints it.
     pub version: String,
-    /// Why it ended, as a value; earlier versions wrote only the text.
-    #[serde(default)]
+    /// Why it ended, as a value; none if it was stopped on request.
     pub problem: Option<Problem>,
     /// The interface that it had chosen for packets between nodes.
-    #[serde(default)]
     pub choice: Option<Choice>,
 }
 
@@ -45,19 +40,9 @@ pub struct Choice {
     /// Why this one, as a phrase: `named by --iface=eth1`.
     pub why: String,
     /// The flag that named it: `--iface=eth1`.
-    #[serde(default)]
     pub flag: Option<String>,
     /// Whether a flag or a variable named it, or its address.
     pub named: bool,
-}
-
-impl ExitReport {
-    /// Returns why it ended. For a report of an earlier version, this is only the text.
-    pub fn why(&self) -> Problem {
-        self.problem
-            .clone()
-            .unwrap_or_else(|| Problem::in_words(&self.text))
-    }
 }
 
 /// Returns the path of the exit report that belongs to a subnet.env.
@@ -75,39 +60,15 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
     }
-    let path = path(subnet_file);
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let temporary = folder.join(format!(
-        "{}{:016x}",
-        temporary_prefix(&path),
-        rand::rng().random::<u64>()
-    ));
     let words = ExitReport {
         text: printable::lines(&words.text).into_owned(),
         ..words.clone()
     };
-    let written = (|| {
-        // On a fresh host it does not exist yet.
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(folder)?;
-        // It may quote the store, as the log does.
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())?;
-        std::fs::rename(&temporary, &path)
-    })();
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
+    replace(&path(subnet_file), |temporary| {
+        // It may quote the store, as the log does, so only root may read it.
+        let mut file = create(temporary)?;
+        file.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())
+    })
 }
 
 /// Reads the exit report that belongs to a subnet.env; `None` if there is none.
@@ -155,15 +116,15 @@ mod tests {
         let env = folder.path().join("flannel/subnet.env");
         assert_eq!(read(&env).unwrap(), None);
         write(&env, &words("the address is taken\nby \u{1b}[31mnode-2")).unwrap();
-        let said = read(&env).unwrap().unwrap();
+        let report = read(&env).unwrap().unwrap();
         assert!(
-            said.text.starts_with("the address is taken\nby ") && !said.text.contains('\u{1b}'),
-            "{said:?}"
+            report.text.starts_with("the address is taken\nby ") && !report.text.contains('\u{1b}'),
+            "{report:?}"
         );
         assert_eq!(
             ExitReport {
                 text: String::new(),
-                ..said
+                ..report
             },
             words("")
         );

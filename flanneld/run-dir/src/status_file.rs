@@ -3,15 +3,15 @@
 //! The daemon holds a lock on the file for life. A file whose lock is free was left by a dead daemon; unlike a pid, this holds across the
 //! pid namespaces of containers. Go flannel writes no such file.
 
-use crate::subnet_env::{self, temporary_prefix};
+use crate::replace::{create, replace};
+use crate::subnet_env;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use rand::Rng;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::problem::text;
 use types::{Coded, Problem};
@@ -20,14 +20,14 @@ use types::{Coded, Problem};
 const MAX_FILE: u64 = 1024 * 1024;
 
 /// A condition that is not met, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The name of the condition.
     pub condition: String,
     /// Why it is not met, as text.
     pub reason: String,
-    /// Why it is not met, as a value; earlier versions wrote only the text.
-    pub problem: Option<Problem>,
+    /// Why it is not met, as a value.
+    pub problem: Problem,
 }
 
 impl Reason {
@@ -36,76 +36,39 @@ impl Reason {
         Self {
             condition: condition.into(),
             reason: problem.to_string(),
-            problem: Some(problem),
-        }
-    }
-
-    /// Returns why it is not met. For a file of an earlier version, this is only the text.
-    pub fn why(&self) -> Problem {
-        self.problem
-            .clone()
-            .unwrap_or_else(|| Problem::in_words(&self.reason))
-    }
-
-    /// Returns the object for the file. The plugin reads `condition` and `reason`.
-    fn json(&self) -> Value {
-        let mut object = json!({ "condition": self.condition, "reason": self.reason });
-        if let (Some(problem), Some(fields)) = (
-            self.problem
-                .as_ref()
-                .and_then(|problem| serde_json::to_value(problem).ok()),
-            object.as_object_mut(),
-        ) {
-            fields.insert("problem".to_owned(), problem);
-        }
-        object
-    }
-
-    fn read(object: &Value) -> Self {
-        let text = |name: &str| {
-            object
-                .get(name)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let problem = object
-            .get("problem")
-            .and_then(|problem| serde_json::from_value(problem.clone()).ok());
-        Self {
-            condition: text("condition"),
-            reason: text("reason"),
             problem,
         }
     }
 }
 
-/// A condition and a text.
-impl<C: Into<String>, T: Into<String>> From<(C, T)> for Reason {
-    fn from((condition, reason): (C, T)) -> Self {
-        Self {
-            condition: condition.into(),
-            reason: reason.into(),
-            problem: None,
-        }
-    }
-}
-
 /// The status of a daemon.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
     /// The conditions that keep it from being ready, and why. Empty if it is.
     pub reasons: Vec<Reason>,
     /// The version of the program.
     pub version: String,
-    /// The name of this node's device and the hardware address that it publishes, to which peers send also while no daemon runs here.
-    pub vtep: Option<(String, String)>,
+    /// The device to which peers send, also while no daemon runs here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vtep: Option<Vtep>,
     /// What a new pod needs of this node's network.
     pub pods: Pods,
 }
 
+/// The device to which peers send.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Vtep {
+    /// The name of the device.
+    pub device: String,
+    /// The hardware address that the lease publishes.
+    pub mac: String,
+}
+
 /// What a new pod needs of a node's network. It outlives the daemon, as the network does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Pods {
     /// The conditions that keep a new pod from working, and why.
     pub reasons: Vec<Reason>,
@@ -115,15 +78,19 @@ pub struct Pods {
 
 impl Status {
     fn render(&self) -> String {
-        let list =
-            |reasons: &[Reason]| -> Vec<Value> { reasons.iter().map(Reason::json).collect() };
-        let pods = json!({ "reasons": list(&self.pods.reasons), "devices": self.pods.devices });
-        let (ready, reasons) = (self.reasons.is_empty(), list(&self.reasons));
-        let mut status = json!({ "ready": ready, "reasons": reasons, "pid": std::process::id(), "version": self.version, "pods": pods });
-        if let (Some((device, mac)), Some(fields)) = (&self.vtep, status.as_object_mut()) {
-            fields.insert("vtep".to_owned(), json!({ "device": device, "mac": mac }));
+        #[derive(Serialize)]
+        struct Document<'a> {
+            ready: bool,
+            pid: u32,
+            #[serde(flatten)]
+            status: &'a Status,
         }
-        format!("{status}\n")
+        let document = serde_json::to_value(Document {
+            ready: self.reasons.is_empty(),
+            pid: std::process::id(),
+            status: self,
+        });
+        format!("{}\n", document.unwrap_or_default())
     }
 }
 
@@ -206,7 +173,7 @@ impl Writer {
             && self
                 .current
                 .as_ref()
-                .is_some_and(|(_, said)| said == status)
+                .is_some_and(|(_, written)| written == status)
         {
             return Ok(());
         }
@@ -217,7 +184,14 @@ impl Writer {
             // A daemon that was killed while writing left it.
             subnet_env::clear(&self.path);
         }
-        let file = self.replace(status).map_err(|why| StatusError::Write {
+        // A user who can read it can lock it, and make a dead daemon look alive.
+        let file = replace(&self.path, |temporary| {
+            let mut file = Flock::lock(create(temporary)?, FlockArg::LockExclusiveNonblock)
+                .map_err(|(_, errno)| io::Error::from(errno))?;
+            file.write_all(status.render().as_bytes())?;
+            Ok(file)
+        })
+        .map_err(|why| StatusError::Write {
             path: self.path.clone(),
             why,
         })?;
@@ -234,40 +208,6 @@ impl Writer {
             .and_then(|(file, _)| file.metadata().ok())
             .map(|file| (file.dev(), file.ino()));
         here.is_ok_and(|here| ours == Some(here))
-    }
-
-    fn replace(&self, status: &Status) -> io::Result<Flock<File>> {
-        let folder = self
-            .path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(folder)?;
-        let temporary = folder.join(format!(
-            "{}{:016x}",
-            temporary_prefix(&self.path),
-            rand::rng().random::<u64>()
-        ));
-        // A user who can read it can lock it, and make a dead daemon look alive.
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        let written = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, errno)| io::Error::from(errno))
-            .and_then(|mut file| {
-                file.write_all(status.render().as_bytes())?;
-                std::fs::rename(&temporary, &self.path)?;
-                Ok(file)
-            });
-        if written.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        written
     }
 }
 
@@ -291,44 +231,10 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let text = |value: &Value, name: &str| {
-        value
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let list = |value: &Value, name: &str| {
-        value
-            .get(name)
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default()
-    };
-    let reasons = |value: &Value| list(value, "reasons").iter().map(Reason::read).collect();
-    let vtep = document
-        .get("vtep")
-        .map(|vtep| (text(vtep, "device"), text(vtep, "mac")));
-    let pods = document.get("pods").map(|pods| {
-        let devices = list(pods, "devices")
-            .iter()
-            .filter_map(|device| device.as_str().map(str::to_owned))
-            .collect();
-        Pods {
-            reasons: reasons(pods),
-            devices,
-        }
-    });
-    let status = Status {
-        reasons: reasons(&document),
-        version: text(&document, "version"),
-        vtep,
-        pods: pods.unwrap_or_default(),
-    };
     Ok(Some(StatusFile {
         alive: is_held(&path),
-        status,
+        // A file that is not ours reports nothing.
+        status: serde_json::from_slice(&bytes).unwrap_or_default(),
     }))
 }
 
@@ -351,11 +257,12 @@ fn is_held(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
     use std::os::unix::fs::PermissionsExt;
 
     fn status(reason: Option<&str>) -> Status {
         let reasons = reason
-            .map(|reason| Reason::from(("lease", reason)))
+            .map(|reason| Reason::new("lease", Problem::in_words(reason)))
             .into_iter()
             .collect();
         Status {
@@ -380,12 +287,13 @@ mod tests {
         let mut writer = Writer::new(&env);
         assert!(!file.exists());
         writer.put(&status(Some("none yet"))).unwrap();
-        let said: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": "none yet"}], "pid": std::process::id(), "version": "1.2.3",
-                   "pods": {"reasons": [], "devices": []}});
+        let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let problem = Problem::in_words("none yet");
+        let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": problem.to_string(), "problem": problem}],
+                   "pid": std::process::id(), "version": "1.2.3", "pods": {"reasons": [], "devices": []}});
         assert_eq!(
             (
-                said,
+                written,
                 std::fs::metadata(&file).unwrap().permissions().mode() & 0o777
             ),
             (wanted, 0o600)
@@ -411,9 +319,12 @@ mod tests {
                     .unwrap()
                     .contains(r#""ready":true"#)
         );
-        let vtep = Some(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned()));
+        let vtep = Some(Vtep {
+            device: "flannel.1".to_owned(),
+            mac: "02:00:00:00:00:03".to_owned(),
+        });
         let pods = Pods {
-            reasons: vec![("rules", "no iptables").into()],
+            reasons: vec![Reason::new("rules", Problem::in_words("no iptables"))],
             devices: vec!["flannel.1".to_owned()],
         };
         let with_device = Status {
@@ -440,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_of_a_reason_is_read_back_and_earlier_plugins_still_find_its_text() {
+    fn problem_of_a_reason_is_read_back_and_the_plugin_finds_its_text() {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
         let taken = types::Detail::PortTaken {
@@ -454,40 +365,14 @@ mod tests {
             detail: taken,
             parts: Vec::new(),
         };
-        let said = Status {
-            reasons: vec![
-                Reason::new("kernel", problem.clone()),
-                ("store", "silent").into(),
-            ],
+        let status = Status {
+            reasons: vec![Reason::new("kernel", problem.clone())],
             ..Status::default()
         };
-        Writer::new(&env).put(&said).unwrap();
-        let read_back = read(&env).unwrap().unwrap().status;
-        assert_eq!(read_back, said);
-        assert_eq!(read_back.reasons[0].why(), problem);
-        assert_eq!(
-            (
-                read_back.reasons[1].why().code.as_ref(),
-                read_back.reasons[1].why().text.as_str()
-            ),
-            ("unclassified", "silent")
-        );
+        Writer::new(&env).put(&status).unwrap();
+        assert_eq!(read(&env).unwrap().unwrap().status, status);
         let file: Value = serde_json::from_slice(&std::fs::read(path(&env)).unwrap()).unwrap();
         assert_eq!(file["reasons"][0]["reason"], problem.to_string());
-        assert_eq!(
-            file["reasons"][1],
-            json!({ "condition": "store", "reason": "silent" })
-        );
-        // A problem of a later version is no reason to lose the text.
-        std::fs::write(
-            path(&env),
-            r#"{"reasons":[{"condition":"a","reason":"b","problem":7}]}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            read(&env).unwrap().unwrap().status.reasons,
-            [("a", "b").into()]
-        );
     }
 
     #[test]

@@ -5,12 +5,13 @@ mod parse;
 pub use parse::{Previous, parse};
 
 use crate::regular;
-use rand::Rng;
+use crate::replace::{create, folder, replace, temporary_prefix};
+use std::cell::Cell;
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use types::Coded;
 use types::Subnets;
@@ -154,55 +155,34 @@ pub fn read(path: &Path) -> Previous {
 /// # Errors
 /// A step failed, which the error names. The old file stays as it is.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
-    let failed = |step: Step| {
-        move |why: io::Error| WriteError {
-            path: path.to_owned(),
-            step,
-            why,
-        }
-    };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(folder)
-        .map_err(failed(Step::Directory))?;
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not matter.
     let mode = match std::fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
         _ => 0o644,
     };
-    let temporary = folder.join(format!(
-        "{}{:016x}",
-        temporary_prefix(path),
-        rand::rng().random::<u64>()
-    ));
-    let written = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(failed(Step::Temporary))?;
-        file.write_all(env.render().as_bytes())
-            .map_err(failed(Step::Write))?;
+    let step = Cell::new(Step::Directory);
+    replace(path, |temporary| {
+        step.set(Step::Temporary);
+        let mut file = create(temporary)?;
+        step.set(Step::Write);
+        file.write_all(env.render().as_bytes())?;
         // Set after opening, so that the umask does not apply.
-        file.set_permissions(std::fs::Permissions::from_mode(mode))
-            .map_err(failed(Step::Mode))?;
-        file.sync_all().map_err(failed(Step::Sync))?;
-        std::fs::rename(&temporary, path).map_err(failed(Step::Rename))
-    })();
-    if written.is_err() {
-        // It may not exist; the first error is the one to report.
-        let _ = std::fs::remove_file(&temporary);
-        return written;
-    }
+        step.set(Step::Mode);
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        step.set(Step::Sync);
+        file.sync_all()?;
+        step.set(Step::Rename);
+        Ok(())
+    })
+    .map_err(|why| WriteError {
+        path: path.to_owned(),
+        step: step.get(),
+        why,
+    })?;
     // The new subnet is served, and the former one no longer matters. If the former file stays, it does no harm: this one takes precedence.
     let _ = std::fs::remove_file(former_path(path));
     // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
+    let folder = folder(path);
     if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
         tracing::debug!(path = %folder.display(), error = %error, "cannot sync the folder of subnet.env");
     }
@@ -210,17 +190,8 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
 }
 
 /// Returns whether the file already has these contents. A restart that changes nothing does not write it.
-pub fn says(path: &Path, wanted: &SubnetEnv) -> bool {
+pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
     regular::read(path, MAX_FILE).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
-}
-
-/// Prefix of the names of temporary files.
-pub(crate) fn temporary_prefix(path: &Path) -> String {
-    format!(
-        ".{}",
-        path.file_name()
-            .map_or("subnet.env".into(), |name| name.to_string_lossy())
-    )
 }
 
 /// Returns whether a name is that of a temporary file created by [`write()`].
@@ -272,11 +243,11 @@ pub fn last_served(path: &Path) -> Previous {
 
 /// Removes temporary files left by a daemon that was killed while writing. The caller must hold the lock.
 pub fn clear(path: &Path) {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(folder(path))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let ours = is_temporary(path, &entry.file_name().to_string_lossy())
             && entry.file_type().is_ok_and(|kind| kind.is_file());
         if ours && std::fs::remove_file(entry.path()).is_ok() {

@@ -1,11 +1,11 @@
 //! `GET /api/v1/routes`: compares the kernel with the desired state at each request.
 
 use jiff::Timestamp;
-use netstate::inspect::{self, Inspection, inspect};
+use netstate::inspect::{Inspection, inspect};
 use netstate::protocols::Protocols;
 use netstate::reconcile::questions::KernelAudit;
 use node_api::Rules;
-use node_api::routes::{Foreign, Holder, Object, ObjectKind, ObjectState, Routes, SCHEMA};
+use node_api::routes::{Routes, SCHEMA};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -60,60 +60,8 @@ pub(super) async fn routes(
         schema: SCHEMA.to_owned(),
         at,
         node,
-        objects: objects.into_iter().map(object).collect(),
-        foreign: foreign.into_iter().map(other).collect(),
+        objects,
+        foreign,
         rules,
     })
-}
-
-fn object(object: inspect::Object) -> Object {
-    let (state, why) = match object.state {
-        inspect::ObjectState::AsWanted => (ObjectState::AsWanted, None),
-        inspect::ObjectState::Missing => (ObjectState::Missing, None),
-        inspect::ObjectState::Different => (ObjectState::Different, None),
-        inspect::ObjectState::Refused(why) => (ObjectState::Refused, Some(why)),
-    };
-    let holder = object.holder.map(|holder| Holder {
-        node: holder.node,
-        subnet: holder.subnet,
-        address: holder.address,
-    });
-    Object {
-        kind: kind(object.kind),
-        text: object.text,
-        holder,
-        state,
-        found: object.found,
-        why,
-    }
-}
-
-fn other(foreign: inspect::Foreign) -> Foreign {
-    let inspect::Foreign {
-        kind: is,
-        text,
-        by,
-        own_subnet,
-        in_the_way_of,
-    } = foreign;
-    Foreign {
-        kind: kind(is),
-        text,
-        by,
-        own_subnet,
-        in_the_way_of,
-    }
-}
-
-fn kind(kind: inspect::ObjectKind) -> ObjectKind {
-    match kind {
-        inspect::ObjectKind::Link => ObjectKind::Link,
-        inspect::ObjectKind::Address => ObjectKind::Address,
-        inspect::ObjectKind::Fdb => ObjectKind::Fdb,
-        inspect::ObjectKind::Neighbour => ObjectKind::Neighbour,
-        inspect::ObjectKind::WireguardPeer => ObjectKind::WireguardPeer,
-        inspect::ObjectKind::AllowedIp => ObjectKind::AllowedIp,
-        inspect::ObjectKind::Route => ObjectKind::Route,
-        inspect::ObjectKind::Blackhole => ObjectKind::Blackhole,
-    }
 }

@@ -89,7 +89,7 @@ pub async fn socket(
                 Ok(Some(listener)) => {
                     logged = None;
                     debug!(path = %socket.path().display(), "status API listens on its socket");
-                    // The former socket was deleted: no client can reach it.
+                    // The file of the former listener was deleted: no client can reach it.
                     if let Some((former, _)) = serving.take() {
                         former.cancel();
                     }

@@ -43,7 +43,7 @@ impl StatusSource {
         kernel::routes(kernel_audit, document.node, document.rules).await
     }
 
-    /// Returns the doctor's report of a round that begins now.
+    /// Runs the checks and returns the doctor's report.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         self.health.fresh_report().await
     }
@@ -72,7 +72,7 @@ impl StatusSource {
             node.network.mtu = Some(env.mtu);
             let state = match self.subnet_file.exists() {
                 false => FileState::Missing,
-                true if subnet_env::says(&self.subnet_file, &env) => FileState::Right,
+                true if subnet_env::matches(&self.subnet_file, &env) => FileState::Right,
                 true => FileState::Different,
             };
             node.network.subnet_env = Some(File {
@@ -84,7 +84,7 @@ impl StatusSource {
             let counters = self.health.store();
             store.trouble = counters
                 .as_ref()
-                .and_then(|counters| counters.why_away())
+                .and_then(|counters| counters.why_unavailable())
                 .map(|why| why.text);
             store.heard = counters
                 .and_then(|counters| counters.last_heard())
@@ -173,7 +173,7 @@ fn addresses(lease: &subnet_lease::Lease) -> Vec<IpAddr> {
     .collect()
 }
 
-/// A time of the boot-time clock, by the wall clock as it is now.
+/// Converts a time of the boot-time clock to the wall clock.
 fn wall_clock(time: Duration) -> Option<jiff::Timestamp> {
     let now = boot_time();
     let ahead = |by: Duration| jiff::SignedDuration::try_from(by).ok();

@@ -19,6 +19,7 @@ use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
 use doctor::surroundings::Surroundings;
 use netstate::object::Key;
+use run_dir::status_file::Vtep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -63,7 +64,7 @@ pub(super) async fn facts(
     let notices = health.notices();
     // The facts about ten thousand peers are megabytes: they are made when the reconciler needs little memory.
     if let Some(running) = running {
-        compared(&running.observer).await;
+        compared(&*running.observer).await;
     }
     let (mesh, probe_ports) = mesh_and_taken_ports(running);
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
@@ -82,7 +83,6 @@ pub(super) async fn facts(
         drift: Fact::Known(drift(running)),
         // The caller has asked the store for them.
         pods: Fact::Absent,
-        kernel_trouble: Fact::of(kernel),
         reasons: Fact::Known(reasons.clone()),
     };
     let pods = look.pods(&daemon, network.as_ref(), &host);
@@ -172,7 +172,7 @@ fn store(
 }
 
 /// Waits until the reconciler does not compare states of the kernel, for a moment at most.
-async fn compared(observer: &NetworkHandle) {
+async fn compared(observer: &dyn NetworkHandle) {
     let end = tokio::time::Instant::now() + COMPARISON;
     while observer.status().kernel.comparing && tokio::time::Instant::now() < end {
         tokio::time::sleep(COMPARISON / 40).await;
@@ -294,7 +294,7 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     )
 }
 
-/// The interface that was chosen, under the name that it has now.
+/// The chosen interface, by its present name.
 fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon::Choice> {
     let choice = known.choice.clone().map(|mut choice| {
         choice.interface = underlay.unwrap_or(choice.interface);
@@ -408,7 +408,10 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
         .lease
         .as_ref()
         .and_then(|lease| vtep(lease.attrs.data.as_ref()))
-        .map(|(vni, mac)| (format!("flannel.{vni}"), mac));
+        .map(|(vni, mac)| Vtep {
+            device: format!("flannel.{vni}"),
+            mac,
+        });
     health.publishes(vtep.clone());
     let left = held.until.map(|until| until.saturating_sub(boot_time()));
     let table = running.leases.borrow().clone();

@@ -78,7 +78,7 @@ fn path(peer: PeerView) -> Path {
         address: peer.address,
         verdict,
         answered_by: peer.answered_by,
-        // A reply of the past does not prove that the path works now: the verdict decides.
+        // An earlier reply does not prove that the path works: the verdict decides.
         ever: [
             peer.ages.answered_age_ms,
             peer.ages.underlay_age_ms,

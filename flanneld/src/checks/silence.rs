@@ -41,7 +41,7 @@ struct Book {
 }
 
 impl Book {
-    /// Enters the unreachable peers, and forgets the others. Returns those to ask about now.
+    /// Enters the unreachable peers, and forgets the others. Returns those to ask about in this round.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.entries.retain(|subnets, _| cut.contains_key(subnets));
         for subnets in cut

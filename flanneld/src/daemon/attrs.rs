@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::admission::Terms;
 use subnet_lease::manager::Held;
-use subnet_lease::{Lease, LeaseAttrs, NetworkConfig};
+use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, PeerRules};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::Addresses;
@@ -61,8 +61,8 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
 /// Which leases the backend can use.
 #[derive(Clone)]
 pub(super) struct Whose {
-    /// Decides by a lease's data.
-    pub accepts: backends::Accepts,
+    /// The rules of the backend.
+    pub rules: Arc<dyn PeerRules>,
     /// Whether nodes may share one public address.
     pub shared_address: bool,
     /// Whether the underlay has to reach them without a gateway.
@@ -75,7 +75,6 @@ pub(super) fn terms(
     underlay: &Underlay,
     whose: &Whose,
 ) -> Terms {
-    let accepts = whose.accepts.clone();
     Terms {
         config: config.clone(),
         own: Some(own.clone()),
@@ -88,8 +87,7 @@ pub(super) fn terms(
             .collect(),
         underlay: underlay_networks(config, underlay),
         links: whose.needs_links.then(|| underlay.links.clone()),
-        accepts: Arc::new(move |lease| accepts(lease).map_err(types::Problem::from)),
-        identity: Arc::new(backends::identity_of),
+        rules: whose.rules.clone(),
     }
 }
 
@@ -136,7 +134,7 @@ impl Following {
         } = leased;
         let present = &found.chosen.underlay;
         let whose = Whose {
-            accepts: backend.accepts(),
+            rules: backend.rules(),
             shared_address: backend.profile().shares_address,
             needs_links: backend.profile().needs_links,
         };

@@ -32,15 +32,15 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
     for StaleGateway {
         bridge,
         address,
-        beside,
+        other,
     } in stale
     {
         let remedy = format!("remove it (ip address del {address} dev {bridge})");
-        if let Some(beside) = beside {
+        if let Some(other) = other {
             warn!(
                 device = %bridge,
                 address = %address,
-                other = %beside,
+                other = %other,
                 remedy,
                 "the bridge keeps the gateway of this node's previous subnet, because it also has an address that flanneld did not make"
             );

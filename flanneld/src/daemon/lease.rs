@@ -17,11 +17,11 @@ use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::manager::{Claim, Held, HostEvidence, NodeInfo, SubnetManager};
-use subnet_lease::{Lease, NetworkConfig, NodeId, Term};
+use subnet_lease::manager::{Claim, Held, HostEvidence, HostQueries, NodeInfo, SubnetManager};
+use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use types::{Coded, Problem, Subnets};
+use types::{Coded, Family, Problem, Subnets};
 
 impl Daemon {
     /// Finds the underlay, prepares what this node will publish, and acquires the lease.
@@ -191,17 +191,19 @@ impl Daemon {
         for warning in &previous.warnings {
             warn!(path = %subnet_file.display(), error = %warning, "cannot use all of subnet.env");
         }
-        let leading = found.clone();
+        let queries = Queries {
+            found: found.clone(),
+            identity: backend.identity(),
+        };
         let host = HostEvidence {
             previous: previous.subnets(),
             released,
             macs: identity::flannel_macs().await,
+            queries: Some(Arc::new(queries)),
             named: found.chosen.named,
             store_via_underlay: found.store_via_underlay(),
-            via_underlay: Arc::new(move |target| leading.leads_to(target)),
             underlay: attrs::underlay_networks(config, underlay),
             shared_address: backend.profile().shares_address,
-            is_own: backend.is_own(),
             choice: Some(subnet_lease::claim::Choice {
                 interface: underlay.name.clone(),
                 why: found.chosen.why.clone(),
@@ -213,6 +215,25 @@ impl Daemon {
             public: underlay.public,
             host,
         }
+    }
+}
+
+/// What the lease protocol asks about this host.
+#[derive(Debug)]
+struct Queries {
+    found: Found,
+    /// What identifies this node to the backend.
+    identity: Option<String>,
+}
+
+impl HostQueries for Queries {
+    fn is_own(&self, attrs: &LeaseAttrs) -> bool {
+        let of = |family| backends::identity_of(attrs, family);
+        self.identity.is_some() && Family::ALL.map(of).contains(&self.identity)
+    }
+
+    fn via_underlay(&self, to: IpAddr) -> bool {
+        self.found.leads_to(to)
     }
 }
 

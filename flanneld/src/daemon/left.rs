@@ -14,7 +14,7 @@ const NOT_BACK: Duration = Duration::from_secs(600);
 pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 
 impl Left {
-    /// Notes that these are given up now.
+    /// Notes that these are given up.
     pub(super) fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);

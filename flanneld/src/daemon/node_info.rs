@@ -113,7 +113,7 @@ impl Daemon {
                     info = now;
                     continue;
                 }
-                // The store's servers may be known now, and an address that was given up may be taken again.
+                // The store's servers may have become known, and an address that was given up may be taken again.
                 () = tokio::time::sleep(RESELECT_INTERVAL) => continue,
             };
             let present = found.chosen.underlay.addresses;

@@ -83,7 +83,7 @@ impl ReadinessMonitor {
             self.check_kernel(&mut last);
             self.check_peers(&mut last);
             self.health
-                .condition(Condition::Store, self.network.store.why_away());
+                .condition(Condition::Store, self.network.store.why_unavailable());
             self.check_lease(&mut last);
             self.log_readiness(&mut last);
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::health::Server;
-use backends::status::{EngineStatus, NetworkHandle, Status, Traffic};
+use backends::status::{EngineStatus, Status, Traffic};
 use netstate::names::LinkName;
 use netstate::reconcile::progress::{Snapshot, TunnelPeers};
 use netstate::reconcile::tunnels::Silent;
@@ -72,7 +72,7 @@ fn tunnels() -> TunnelPeers {
 fn wireguard_peers_are_absent_with_other_backends() {
     let health = Health::new();
     health.serves(RunningNetwork {
-        observer: NetworkHandle::new(Status::default),
+        observer: Arc::new(Status::default()),
         ..RunningNetwork::idle()
     });
     assert!(
@@ -198,18 +198,22 @@ async fn readyz_lists_conditions_and_refused_leases() {
     served.end().await;
 }
 
+/// Makes the last heartbeat of a task older than allowed.
+fn fall_silent(health: &Health, task: &str) {
+    let last = Instant::now().checked_sub(2 * SILENCE).unwrap();
+    health.inner().run.heartbeats.insert(task.to_owned(), last);
+}
+
 #[tokio::test]
 async fn healthz_fails_while_a_task_is_silent() {
     let served = Served::start().await;
     let health = &served.health;
-    health.heartbeat_within("network", Duration::ZERO);
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    fall_silent(health, "network");
     let (code, text) = served.get("/healthz").await;
     assert!(
         code == 500 && text.contains("no heartbeat from network"),
         "{code} {text}"
     );
-    health.forget_heartbeat("network");
     health.heartbeat("network");
     assert_eq!(served.get("/healthz").await.0, 200);
     served.end().await;
@@ -269,7 +273,7 @@ fn serve_network(health: &Health) {
         engines: vec![engine()],
     };
     health.serves(RunningNetwork {
-        observer: NetworkHandle::new(move || status.clone()),
+        observer: Arc::new(status),
         leases: watch::channel(Arc::new(LeaseTable::of(peers, BTreeSet::new()))).1,
         readings: watch::channel(Reading {
             refused: Arc::new(refused.collect()),
@@ -477,11 +481,11 @@ proptest::proptest! {
             let task = tokio::spawn(server.serve(stop.clone()));
             health.fail(Condition::Lease, Problem::in_words(&text));
             health.node(|node| node.node_id = Some(text.clone()));
-            health.heartbeat_within(&text, Duration::ZERO);
+            fall_silent(&health, &text);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let trouble = Problem::in_words(&text);
             let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine] };
-            health.serves(RunningNetwork { observer: NetworkHandle::new(move || status.clone()), ..RunningNetwork::idle() });
+            health.serves(RunningNetwork { observer: Arc::new(status), ..RunningNetwork::idle() });
             tokio::time::sleep(Duration::from_millis(2)).await;
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
                 let (_, body) = get(address, "GET", path).await;

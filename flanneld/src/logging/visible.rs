@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_ours_alone() {
+    fn foreign_colours_are_removed_and_ours_stay() {
         let coloured = written("\u{1b}[8mred", Kind::Text { colours: true });
         assert!(
             coloured.contains("\u{1b}[32m INFO") && !coloured.contains("\u{1b}[8m"),

@@ -6,7 +6,7 @@ use doctor::{Finding, Report, Severity};
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::lookup::{Behind, Fate, Neighbour};
+use netstate::netlink::lookup::{Fate, Neighbour, PeerStatus};
 use netstate::object::{Key, Value};
 use netstate::route::{RouteKind, RouteSpec};
 use netstate::wireguard::PublicKey;
@@ -34,7 +34,7 @@ pub(super) struct Seen {
     /// Where its frames go, where the lease wants that.
     pub fdb: Option<Result<Option<IpAddr>, KernelError>>,
     /// The peer of WireGuard to which packets for the subnet go, where the lease wants one.
-    pub tunnelled: Option<Result<Option<Behind>, KernelError>>,
+    pub tunnelled: Option<Result<Option<PeerStatus>, KernelError>>,
     /// Where packets to the peer itself leave.
     pub underlay: Result<Fate, KernelError>,
     /// Replies to the probes.
@@ -51,6 +51,8 @@ pub(super) struct Seen {
 pub(super) struct Own {
     /// The cluster's network of the target's family.
     pub network: IpNet,
+    /// The name of the backend, if it is known.
+    pub backend: Option<&'static str>,
     /// Encapsulation of pods' packets between nodes, with one port; `None` if they are not encapsulated.
     pub tunnel: Option<Encapsulation>,
     /// The UDP port of probes.

@@ -318,7 +318,8 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
         State::Unknown if !replies.asked_through() => match &replies.silenced {
             Some(why) => format!("not asked: {why}"),
             None if !replies.overlay => format!(
-                "not asked: host-gw has an address to ask there once pods run on this node and on {peer}"
+                "not asked: {} has an address to ask there once pods run on this node and on {peer}",
+                seen.own.backend.unwrap_or("the backend")
             ),
             None => "not asked: there is no socket to ask from".to_owned(),
         },

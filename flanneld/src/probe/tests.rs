@@ -9,7 +9,7 @@ use doctor::{Finding, Report, Severity};
 use netstate::failure::{Failure, Request};
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::lookup::{Behind, Fate, Hop, Neighbour};
+use netstate::netlink::lookup::{Fate, Hop, Neighbour, PeerStatus};
 use netstate::object::{Key, Value};
 use netstate::route::{RouteKind, RouteSpec};
 use netstate::wireguard::PublicKey;
@@ -141,6 +141,7 @@ fn well() -> Seen {
         })),
         own: Own {
             network: "10.244.0.0/16".parse().unwrap(),
+            backend: Some("vxlan"),
             tunnel: Some(Encapsulation::udp(8472)),
             probes: 8473,
             interface: "eth1".to_owned(),
@@ -179,6 +180,7 @@ fn host_gw(overlay: bool) -> Seen {
         ..Wanted::default()
     };
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, None);
+    seen.own.backend = Some("host-gw");
     seen.fate = Ok(Fate::Sent(hop("10.244.3.0/24", Some("192.0.2.3"), "eth1")));
     if !overlay {
         seen.own.overlay = None;
@@ -208,7 +210,7 @@ fn wireguard(handshake: Option<u64>) -> Seen {
     .in_network(network);
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Encapsulation::udp(51820)));
     let endpoint = "192.0.2.3:51820".parse().ok();
-    seen.tunnelled = Some(Ok(Some(Behind {
+    seen.tunnelled = Some(Ok(Some(PeerStatus {
         key: KEY,
         endpoint,
         handshake: handshake.map(Duration::from_secs),
@@ -291,7 +293,7 @@ fn wireguard_path_without_a_handshake_ends_at_the_tunnel() {
 fn wireguard_path_ends_here_when_the_kernels_peer_differs() {
     for (found, text) in [
         (
-            Some(Behind {
+            Some(PeerStatus {
                 key: PublicKey([8; 32]),
                 endpoint: None,
                 handshake: Some(Duration::ZERO),
@@ -920,6 +922,23 @@ fn verdict_of_a_trace_is_that_of_the_prober() {
         ("neither ping nor the port", Verdict::of(State::Unknown)),
     ] {
         assert_eq!(verdicts[what], verdict, "{what}");
+    }
+}
+
+#[test]
+fn overlay_step_names_the_backend_that_has_no_address_there() {
+    for (backend, name) in [
+        (Some("host-gw"), "host-gw"),
+        (Some("routes"), "routes"),
+        (None, "the backend"),
+    ] {
+        let mut seen = host_gw(false);
+        seen.own.backend = backend;
+        let steps = steps::steps(&seen, &seen.replies.judged());
+        let wanted = format!(
+            "not asked: {name} has an address to ask there once pods run on this node and on node-3"
+        );
+        assert_eq!(text(&steps, StepName::Overlay), wanted);
     }
 }
 

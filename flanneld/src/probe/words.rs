@@ -2,6 +2,7 @@
 
 use netstate::kernel::KernelError;
 use netstate::netlink::lookup::{Fate, Hop};
+use netstate::protocols::Protocols;
 use netstate::route::{RouteKind, RouteSpec};
 use node_api::probe::{QuestionKind, Questions};
 use probing::view::Tally;
@@ -82,26 +83,8 @@ pub(super) fn route(hop: &Hop) -> String {
     };
     format!(
         "{kind}{net}{via}{dev}{table} proto {}{metric}",
-        protocol(hop.protocol)
+        Protocols::default().name(hop.protocol)
     )
-}
-
-/// A routing protocol, as `ip route` names it.
-fn protocol(number: u8) -> String {
-    let name = match number {
-        0 => "unspec",
-        1 => "redirect",
-        2 => "kernel",
-        3 => "boot",
-        4 => "static",
-        9 => "ra",
-        12 => "bird",
-        16 => "dhcp",
-        186 => "bgp",
-        188 => "ospf",
-        _ => return number.to_string(),
-    };
-    name.to_owned()
 }
 
 /// Whether a route is in a table that only a rule leads to.

@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(300);
 pub(super) struct Neighbours {
     /// Our networks.
     own: BTreeSet<IpNet>,
-    /// The networks of our predecessor, unless another daemon serves them now.
+    /// The networks of the previous daemon, unless another daemon serves them.
     before: BTreeSet<IpNet>,
     /// Our guard slot.
     slot: Option<u16>,
@@ -77,7 +77,7 @@ impl Neighbours {
     }
 }
 
-/// Whether a daemon that was restarting when we started would be back by now.
+/// Returns whether a daemon that was restarting when this one started would be back.
 fn is_over(age: Duration) -> bool {
     age >= GRACE
 }

@@ -1,7 +1,7 @@
 //! Facts about this host's interfaces, addresses and routes.
 
 use ipnet::IpNet;
-use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer, Sort, is_link_local};
+use netstate::host::{Address, Interface, LinkClass, NoRoute, Route, RouteAnswer, is_link_local};
 use std::fmt;
 use std::net::IpAddr;
 use types::problem::{Coded, text};
@@ -80,13 +80,12 @@ impl HostFacts {
 
     /// Whether an interface may reach other hosts, judging by what it is and by its addresses: pods' links and bridges do not.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
-        let is_link = match interface.sort() {
-            Sort::Link | Sort::Veth => true,
-            Sort::Bridge => self
-                .interfaces
-                .iter()
-                .any(|port| port.master == Some(interface.index) && port.sort() == Sort::Link),
-            Sort::Virtual => false,
+        let is_link = match interface.class() {
+            LinkClass::Link | LinkClass::Veth => true,
+            LinkClass::Bridge => self.interfaces.iter().any(|port| {
+                port.master == Some(interface.index) && port.class() == LinkClass::Link
+            }),
+            LinkClass::Virtual => false,
         };
         let has_room =
             |net: IpNet| net.prefix_len() < net.max_prefix_len() && !is_link_local(net.addr());
@@ -99,8 +98,8 @@ impl HostFacts {
 
     /// Whether messages list an interface: not the loopback interface, and none of pods.
     pub fn is_shown(&self, interface: &Interface) -> bool {
-        let of_pods =
-            matches!(interface.sort(), Sort::Veth | Sort::Bridge) && !self.joins_hosts(interface);
+        let of_pods = matches!(interface.class(), LinkClass::Veth | LinkClass::Bridge)
+            && !self.joins_hosts(interface);
         !interface.loopback && interface.master.is_none() && !of_pods
     }
 

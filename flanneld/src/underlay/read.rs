@@ -141,7 +141,7 @@ impl Wish {
         Ok((request, facts))
     }
 
-    /// Chooses among what there is now.
+    /// Chooses among the interfaces that exist.
     ///
     /// # Errors
     /// Nothing fits, or the kernel does not answer.

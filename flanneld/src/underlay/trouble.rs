@@ -40,16 +40,16 @@ pub enum UnderlayTrouble {
         /// State of the address, in words.
         state: &'static str,
     },
-    /// The address is on another interface now.
+    /// The address is on another interface.
     Moved {
         /// Address of this node that is concerned.
         address: IpAddr,
         /// Interface that had the address.
         from: String,
-        /// Interface that has the address now.
+        /// Interface that has the address.
         to: String,
     },
-    /// No interface of this host has the address any more.
+    /// No interface of this host has the address.
     Lost {
         /// The interface that had it.
         interface: String,

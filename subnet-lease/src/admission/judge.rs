@@ -129,7 +129,7 @@ impl Judgement<'_> {
 
     /// The lease if the backend can use it, cut to what is in reach; else the last good value of the same node.
     fn in_force(&mut self, lease: &Arc<Lease>, subnets: &Subnets) -> Option<Arc<Lease>> {
-        let usable = match (self.terms.accepts)(lease) {
+        let usable = match self.terms.rules.accepts(lease) {
             Err(why) => Err(Why::Unusable(Box::new(why))),
             Ok(()) => self
                 .identities
@@ -182,13 +182,13 @@ fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
         .filter(|lease| terms.config.contains(&lease.subnets))
         .filter_map(|lease| trimmed(&lease.subnets, terms))
     {
-        let in_the_way = own.is_some_and(|own| subnets.overlaps(&own))
+        let overlaps = own.is_some_and(|own| subnets.overlaps(&own))
             || terms
                 .underlay
                 .iter()
                 .any(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net)))
             || claimed.taken(&subnets).is_some();
-        if !in_the_way {
+        if !overlaps {
             claimed.take(&subnets);
         }
     }
@@ -319,7 +319,7 @@ pub(super) fn halves_left_out(
     subnets: &Subnets,
     terms: &Terms,
 ) -> Vec<(IpNet, Why)> {
-    if !matches!(subnets, Dual::Both(..)) || (terms.accepts)(lease).is_err() {
+    if !matches!(subnets, Dual::Both(..)) || terms.rules.accepts(lease).is_err() {
         return Vec::new();
     }
     let left_out = |net: IpNet| {
@@ -340,7 +340,9 @@ pub(super) fn halves_left_out(
             subnets: net.into(),
             ..lease.clone()
         };
-        (terms.accepts)(&half)
+        terms
+            .rules
+            .accepts(&half)
             .err()
             .map(|why| (net, Why::Unusable(Box::new(why))))
     };

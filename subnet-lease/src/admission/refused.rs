@@ -10,7 +10,7 @@ use types::{Addresses, Coded, Problem, Subnets};
 /// A lease that is not in force, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The lease's key.
+    /// Subnets of the lease, which are its key in the store.
     pub subnets: Subnets,
     /// The half of it that alone is left out.
     pub half: Option<IpNet>,
@@ -31,7 +31,7 @@ pub enum Why {
     OverlapsOlder(IpNet),
     /// It contains the address of a node whose lease is older.
     HoldsNode {
-        /// The address.
+        /// Public address of the lease, or the contained one.
         address: IpAddr,
         /// The older lease.
         older: Subnets,
@@ -40,14 +40,14 @@ pub enum Why {
     OurAddress {
         /// The name of its node, as far as its lease tells.
         node: Option<String>,
-        /// The address.
+        /// Public address of the lease, or the contained one.
         address: IpAddr,
     },
     /// It is published at an address that no node can have.
     NoHost(IpAddr),
     /// It is published at an address inside a leased subnet.
     InsideSubnet {
-        /// The address.
+        /// Public address of the lease, or the contained one.
         address: IpAddr,
         /// The subnet.
         net: IpNet,
@@ -56,7 +56,7 @@ pub enum Why {
     NoAddress,
     /// It is published at addresses that the underlay does not reach without a gateway.
     OffLink {
-        /// The addresses.
+        /// Public addresses of the lease.
         at: Option<Addresses>,
         /// What the underlay reaches so, of its families.
         links: Vec<IpNet>,
@@ -65,7 +65,7 @@ pub enum Why {
     },
     /// It is of another backend.
     OtherBackend {
-        /// Where its node is.
+        /// Public addresses of its node; `None` if the lease has none.
         at: Option<Addresses>,
         /// The beginning of that backend's name; empty for those that Go flannel does not name.
         theirs: String,
@@ -78,14 +78,14 @@ pub enum Why {
     Unusable(Box<Problem>),
     /// It has the identity (a MAC, a key) of another node.
     SameIdentity {
-        /// The beginning of that.
+        /// Beginning of the MAC or public key.
         identity: String,
-        /// Where the other node is.
+        /// Public address of the other node; `None` if its lease has none.
         at: Option<IpAddr>,
     },
     /// It has our identity.
     OwnIdentity {
-        /// The beginning of that.
+        /// Beginning of the MAC or public key.
         identity: String,
         /// Whether another node has it, whose lease is older than ours.
         older: bool,
@@ -93,7 +93,7 @@ pub enum Why {
 }
 
 impl Refused {
-    /// The kind of reason.
+    /// Returns the kind of reason, which labels metrics.
     pub fn reason(&self) -> Reason {
         match &self.why {
             Why::Outside(_) => Reason::Outside,

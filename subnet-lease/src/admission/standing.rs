@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::Subnets;
 
-/// What is in force.
+/// The leases in force, and the refused ones.
 #[derive(Default)]
 pub struct LeasesInForce {
     admitted: LeaseTable,
@@ -30,12 +30,12 @@ struct Clear {
 }
 
 impl LeasesInForce {
-    /// The leases in force.
+    /// Returns the leases in force.
     pub fn admitted(&self) -> &LeaseTable {
         &self.admitted
     }
 
-    /// Those that are not, and why.
+    /// Returns the leases, or halves of them, that are not in force, with the reason.
     pub fn refused(&self) -> &[Refused] {
         &self.refused
     }
@@ -146,7 +146,7 @@ impl Clear {
         let usable = as_it_stands
             && spoken_here(lease, &lease.subnets, terms).is_ok()
             && halves_left_out(lease, &lease.subnets, terms).is_empty()
-            && (terms.accepts)(lease).is_ok()
+            && terms.rules.accepts(lease).is_ok()
             && self.identities.take(lease).is_ok();
         if usable {
             self.used.take(&lease.subnets);
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::NetworkConfig;
     use crate::json::Object;
-    use crate::lease::{LeaseAttrs, RawJson, Term};
+    use crate::lease::{LeaseAttrs, PeerRules, RawJson, Term};
     use types::Dual;
     use types::Family;
 
@@ -185,13 +185,17 @@ mod tests {
         }
     }
 
-    fn vtep_mac(attrs: &LeaseAttrs, family: Family) -> Option<String> {
-        let data = family.pick(&attrs.data, &attrs.v6_data);
-        Object::parse(data.as_ref()?.as_str())
-            .ok()?
-            .read("VtepMAC")
-            .ok()
-            .flatten()
+    struct VtepMacs;
+
+    impl PeerRules for VtepMacs {
+        fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
+            let data = family.pick(&attrs.data, &attrs.v6_data);
+            Object::parse(data.as_ref()?.as_str())
+                .ok()?
+                .read("VtepMAC")
+                .ok()
+                .flatten()
+        }
     }
 
     /// A step of the store: what is put and what goes, and whether nobody needs to be looked at for it but those.
@@ -207,8 +211,7 @@ mod tests {
             local: Vec::new(),
             underlay: Vec::new(),
             links: None,
-            accepts: Arc::new(|_| Ok(())),
-            identity: Arc::new(vtep_mac),
+            rules: Arc::new(VtepMacs),
         });
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
         let mut standing = LeasesInForce::default();

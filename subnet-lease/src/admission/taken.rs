@@ -1,15 +1,16 @@
 //! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
 
 use super::refused::Why;
-use super::terms::{Identity, Terms};
+use super::terms::Terms;
 use crate::json::excerpt;
-use crate::lease::Lease;
+use crate::lease::{Lease, PeerRules};
 use ipnet::IpNet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use types::{Addresses, Family, Subnets, nets_overlap};
 
 /// Subnets in use, which do not overlap.
@@ -39,7 +40,7 @@ impl UsedSubnets {
             .filter(|net| net.contains(&address))
     }
 
-    /// Takes these.
+    /// Marks subnets as used.
     pub(crate) fn take(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.insert(net.network(), net);
@@ -51,7 +52,7 @@ impl UsedSubnets {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
-    /// Frees these.
+    /// Marks subnets as free.
     pub(super) fn free(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.remove(&net.network());
@@ -101,7 +102,7 @@ impl Nodes {
 
 /// What identifies nodes to the backend (MACs, keys), of whichever family: each may be in use once.
 pub(super) struct Identities {
-    of: Identity,
+    rules: Arc<dyn PeerRules>,
     used: HashMap<Box<str>, User>,
 }
 
@@ -173,16 +174,16 @@ impl Place {
                     .filter_map(|family| a.of(family).zip(b.of(family)))
             })
         };
-        let told_apart = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
-        !told_apart && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
+        let differs = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
+        !differs && pairs().next().is_some() && pairs().all(|(a, b)| a == b)
     }
 }
 
 impl Identities {
-    /// Ours alone are in use.
+    /// Creates the set with this node's own identity.
     pub(super) fn of(terms: &Terms) -> Self {
         let mut ours = Self {
-            of: terms.identity.clone(),
+            rules: terms.rules.clone(),
             used: HashMap::new(),
         };
         let used = terms
@@ -221,7 +222,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Frees what a lease took.
+    /// Frees the identities (MAC, key) of a lease.
     pub(super) fn free(&mut self, lease: &Lease) {
         for identity in self.identities(lease) {
             if let Some(User::Node(_, times)) = self.used.get_mut(identity.as_str()) {
@@ -237,7 +238,7 @@ impl Identities {
     fn identities(&self, lease: &Lease) -> Vec<String> {
         let mut identities: Vec<String> = Family::ALL
             .into_iter()
-            .filter_map(|family| (self.of)(&lease.attrs, family))
+            .filter_map(|family| self.rules.identity(&lease.attrs, family))
             .collect();
         identities.dedup();
         identities

@@ -1,17 +1,11 @@
 //! What admission depends on, and what it says of a lease.
 
 use crate::config::NetworkConfig;
-use crate::lease::{Lease, LeaseAttrs};
+use crate::lease::{Lease, PeerRules};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::{Family, Problem, Subnets};
-
-/// Decides whether the backend can use a lease; says why not.
-pub type Accepts = Arc<dyn Fn(&Lease) -> Result<(), Problem> + Send + Sync>;
-
-/// Reads the part of a lease's backend data that only one node can have (a MAC, a key), in canonical form; the flag selects IPv6.
-pub type Identity = Arc<dyn Fn(&LeaseAttrs, Family) -> Option<String> + Send + Sync>;
+use types::{Family, Subnets};
 
 /// What admission depends on, besides the leases.
 #[derive(Clone)]
@@ -20,16 +14,14 @@ pub struct Terms {
     pub config: NetworkConfig,
     /// Our own lease; none for tools that only read the store.
     pub own: Option<Lease>,
-    /// Every address of this host.
+    /// Addresses of all interfaces of this host; a lease that publishes one of them is refused.
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
     /// Networks that the underlay reaches without a gateway, for a backend that reaches other nodes only there. `None`: any address will do.
     pub links: Option<Vec<IpNet>>,
-    /// What the backend can use.
-    pub accepts: Accepts,
-    /// What identifies a node to the backend.
-    pub identity: Identity,
+    /// What the backend accepts, and what identifies a node to it.
+    pub rules: Arc<dyn PeerRules>,
 }
 
 /// Why a lease is not in force here.
@@ -90,7 +82,7 @@ impl Terms {
 }
 
 impl Reason {
-    /// The label in metrics.
+    /// Returns the value of the label `reason` in `flannel_leases_refused`.
     pub fn label(self) -> &'static str {
         match self {
             Reason::Outside => "outside-network",

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Room for a few dozen events; the rest is read next.
 const BUFFER: usize = 4096;
 
-/// Waits for changes.
+/// Reads inotify's events of the directory; `None`: the caller polls.
 pub(super) struct Changes(Option<EventStream<Vec<u8>>>);
 
 /// Sets up the watch, on the thread that may access files.
@@ -23,7 +23,7 @@ impl Watch {
         Self(None)
     }
 
-    /// Watches an open directory from now on; watching it twice is one watch. Returns whether it is watched.
+    /// Watches an open directory; watching it twice is one watch. Returns whether it is watched.
     pub(super) fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE
             | WatchMask::DELETE
@@ -60,7 +60,7 @@ impl Changes {
             tokio::time::sleep(patience).await;
             return false;
         };
-        let told = async {
+        let changed = async {
             loop {
                 match events.next().await {
                     // Our own lock and temporary files do not matter.
@@ -79,6 +79,6 @@ impl Changes {
             // The caller reads everything, including changes reported meanwhile.
             while let Some(Some(Ok(_))) = events.next().now_or_never() {}
         };
-        tokio::time::timeout(patience, told).await.is_ok()
+        tokio::time::timeout(patience, changed).await.is_ok()
     }
 }

@@ -85,7 +85,7 @@ impl Open<'_> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
-    /// Uses this directory from now on. The first one settled stays in use.
+    /// Settles on this directory. The first one settled stays in use.
     pub(super) fn settle(&self) -> Result<(), Trouble> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())

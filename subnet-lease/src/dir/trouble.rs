@@ -20,9 +20,9 @@ pub(super) enum FileFault {
     NotRegular,
     /// Another error.
     System {
-        /// Its number, where it has one.
+        /// The error's number; `None` for errors that the library made.
         errno: Option<i32>,
-        /// The system's words.
+        /// The error's text.
         words: String,
     },
 }
@@ -88,7 +88,7 @@ impl fmt::Display for LeaseFile {
     }
 }
 
-/// What is done with a file.
+/// Operation on a file, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// The directory of the leases is made.
@@ -169,7 +169,7 @@ impl Trouble {
     }
 
     /// Whether the contents of the directory are unknown; else only this operation failed.
-    pub(super) fn is_away(&self) -> bool {
+    pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,
             Self::NoConfig(_)

@@ -11,8 +11,8 @@ use crate::protocol::registry::{
 };
 use async_trait::async_trait;
 use etcd_client::{
-    CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, PutOptions, ResponseHeader, Txn,
-    TxnOp, TxnOpResponse,
+    CompareOp, GetOptions, KeyValue, LeaseTimeToLiveOptions, LeaseTimeToLiveResponse, PutOptions,
+    ResponseHeader, Txn, TxnOp, TxnOpResponse,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -30,7 +30,7 @@ pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
 /// etcd as the protocol sees it.
 pub struct EtcdRegistry {
-    /// The connection in use.
+    /// The connection in use, and what chooses the next endpoint.
     pub connections: Connections,
     /// Counters of the requests.
     pub counters: Arc<Counters>,
@@ -38,7 +38,7 @@ pub struct EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// Connects to nothing yet.
+    /// Creates the store's client. It connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         Self {
             connections: Connections::new(options),
@@ -216,21 +216,23 @@ impl EtcdRegistry {
         }
     }
 
+    async fn time_to_live(
+        &self,
+        lease: i64,
+        options: Option<LeaseTimeToLiveOptions>,
+    ) -> Result<LeaseTimeToLiveResponse, EtcdTrouble> {
+        self.counters.call("lease-ttl");
+        let connection = self.connections.get().await?;
+        let mut client = connection.client.lease_client();
+        let answer = client.time_to_live(lease, options);
+        self.within(&connection, DEADLINE, "lease", answer).await
+    }
+
     async fn last_seen(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         if lease == 0 {
             return Ok(Answer::LastSeen(None));
         }
-        self.counters.call("lease-ttl");
-        let connection = self.connections.get().await?;
-        let mut client = connection.client.lease_client();
-        let response = self
-            .within(
-                &connection,
-                DEADLINE,
-                "lease",
-                client.time_to_live(lease, None),
-            )
-            .await?;
+        let response = self.time_to_live(lease, None).await?;
         let (ttl, granted) = (response.ttl(), response.granted_ttl());
         let ago = (ttl > 0)
             .then(|| Duration::from_secs(u64::try_from(granted.saturating_sub(ttl)).unwrap_or(0)));
@@ -239,17 +241,7 @@ impl EtcdRegistry {
 
     /// Whether flanneld may have created a lease: one with another time to live would expire between two renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
-        self.counters.call("lease-ttl");
-        let connection = self.connections.get().await?;
-        let mut client = connection.client.lease_client();
-        let response = self
-            .within(
-                &connection,
-                DEADLINE,
-                "lease",
-                client.time_to_live(lease, None),
-            )
-            .await?;
+        let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
         Ok(Answer::Alive(
             ours && u64::try_from(response.ttl()).is_ok_and(|left| left > ENOUGH.as_secs()),
@@ -258,20 +250,12 @@ impl EtcdRegistry {
 
     /// Revokes a lease, unless a key is attached to it: the key would be deleted with it.
     async fn revoke(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
-        self.counters.call("lease-ttl");
-        let connection = self.connections.get().await?;
-        let mut client = connection.client.lease_client();
         let keys = LeaseTimeToLiveOptions::new().with_keys();
-        let response = self
-            .within(
-                &connection,
-                DEADLINE,
-                "lease",
-                client.time_to_live(lease, Some(keys)),
-            )
-            .await?;
+        let response = self.time_to_live(lease, Some(keys)).await?;
         if response.keys().is_empty() {
             self.counters.call("lease-revoke");
+            let connection = self.connections.get().await?;
+            let mut client = connection.client.lease_client();
             self.within(&connection, DEADLINE, "lease", client.revoke(lease))
                 .await?;
         }
@@ -349,7 +333,7 @@ impl EtcdRegistry {
 impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         Ok(match self.attempt(request.clone()).await {
-            // Refused unseen, and the connection was dropped: the next one logs in as etcd requires now.
+            // etcd refused the request before executing it, and its connection was dropped: the next one logs in as etcd requires.
             Err(EtcdTrouble::Refused(_, why))
                 if self.connections.options().user.is_some()
                     && why.kind().is_some_and(FailureKind::of_log_in) =>

@@ -5,7 +5,7 @@
 pub(crate) enum Judgement {
     /// It may be used.
     Right,
-    /// Every endpoint now belongs to this cluster instead of the one before: etcd was rebuilt, and it may be used.
+    /// Every endpoint belongs to this cluster and none to the one in use: etcd was rebuilt, and it may be used.
     Moved(u64),
     /// It belongs to another cluster and must not be used.
     Foreign(u64),

@@ -20,12 +20,12 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// A connection in use.
+/// A connection to one endpoint, after the log-in.
 #[derive(Clone)]
 pub struct Connection {
     /// The client on it.
     pub client: Client,
-    /// The endpoint.
+    /// URL of its endpoint, as configured.
     pub endpoint: String,
     /// A serial number: a failure on an older connection does not count against this one.
     pub number: u64,
@@ -77,7 +77,7 @@ struct Present {
 }
 
 impl Connections {
-    /// Nothing is connected yet.
+    /// Creates the pool of endpoints. It connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
         let present = Present {
@@ -96,7 +96,7 @@ impl Connections {
         }
     }
 
-    /// How etcd is reached.
+    /// Returns the endpoints and credentials.
     pub fn options(&self) -> &EtcdOptions {
         &self.options
     }
@@ -303,11 +303,11 @@ impl Connections {
                 _ => None,
             },
             Err(_) => {
-                let told = dialed
+                let trouble = dialed
                     .complaint()
                     .zip(tls.as_ref())
                     .map(|(complaint, tls)| tls.explain(&complaint));
-                return Err(told.map_or(
+                return Err(trouble.map_or(
                     EndpointTrouble::NoAnswer(Asked::Anything, CONNECT),
                     EndpointTrouble::Tls,
                 ));

@@ -35,7 +35,7 @@ const FRAME: usize = 9;
 const TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// Where an endpoint is.
+/// Address of an endpoint, parsed from its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A host name or address (IPv6 in brackets) with its port, and whether TLS is spoken.
@@ -71,7 +71,7 @@ impl Target {
         Ok(Self::Host(uri, tls))
     }
 
-    /// Whether TLS is spoken.
+    /// Returns whether the endpoint's scheme demands TLS.
     pub(super) fn tls(&self) -> bool {
         matches!(self, Target::Host(_, true))
     }
@@ -197,7 +197,7 @@ async fn shake_hands(
         .await
 }
 
-/// Why a handshake failed.
+/// Returns why a handshake failed. If the error has no TLS cause, asks the endpoint whether it speaks plain HTTP/2.
 async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble {
     match spoken(error) {
         Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
@@ -267,7 +267,7 @@ pub(super) async fn speaks_tls(target: &Target) -> bool {
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
 
-/// Hands its stream out once.
+/// A connector for one connection. A second call fails, so that the library cannot reconnect unnoticed.
 struct Once(Option<Box<dyn Duplex>>);
 
 impl Service<Uri> for Once {

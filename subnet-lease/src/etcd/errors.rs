@@ -6,14 +6,14 @@ use crate::reason::with_causes;
 use tonic::Code;
 use types::problem::StoreCause;
 
-/// What a refusal is about.
+/// Cause of a failed call, from the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// There is no answer: the connection failed.
     Unreachable(ConnectFailure),
     /// The server cannot serve: it is overloaded or stopping.
     Unavailable,
-    /// The server has no leader.
+    /// The server's cluster has no leader, as without a quorum.
     NoLeader,
     /// The server got no answer from the others in time.
     TimedOut,
@@ -27,7 +27,7 @@ pub enum FailureKind {
     NoAuthentication,
     /// The user lacks the permission.
     Permission,
-    /// The store is full.
+    /// The database has reached its space quota and refuses writes.
     NoSpace,
     /// The request or the answer is too large.
     TooLarge,
@@ -54,7 +54,7 @@ impl FailureKind {
         )
     }
 
-    /// Its code.
+    /// Returns the stable code, which logs and the doctor read instead of the text.
     pub fn code(self) -> &'static str {
         match self {
             FailureKind::Unreachable(_) => "etcd-unreachable",
@@ -76,7 +76,7 @@ impl FailureKind {
     /// What it means for the store.
     pub fn cause(self) -> StoreCause {
         match self {
-            FailureKind::Unreachable(way) => way.cause(),
+            FailureKind::Unreachable(failure) => failure.cause(),
             FailureKind::NoLeader => StoreCause::NoQuorum,
             FailureKind::TimedOut => StoreCause::Silent,
             FailureKind::Credentials | FailureKind::NoUser | FailureKind::StaleLogIn => {
@@ -93,10 +93,10 @@ impl FailureKind {
     }
 }
 
-/// A failed call.
+/// A call that etcd or the connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it is about.
+    /// Cause, on which retries and remedies depend.
     pub kind: FailureKind,
     /// etcd's words, or those of the layers between.
     pub words: String,

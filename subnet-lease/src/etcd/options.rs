@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// How etcd is reached.
+/// Endpoints, credentials and key prefix of etcd, from the flags.
 #[derive(Clone, Default)]
 pub struct EtcdOptions {
     /// Endpoints in order of preference: URLs, `host:port`, or `unix:` paths.
@@ -11,9 +11,9 @@ pub struct EtcdOptions {
     pub prefix: String,
     /// CA certificates; the system's where there is none.
     pub ca: Option<PathBuf>,
-    /// Client certificate and its key.
+    /// PEM files of the client certificate and its key; `None`: no client certificate is sent.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name and password.
+    /// Name and password of etcd's own users; `None`: etcd is asked without a log-in.
     pub user: Option<(String, String)>,
 }
 

@@ -17,7 +17,7 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The TLS configuration of one connection, and what is needed to explain a failure.
 pub(super) struct Tls {
-    /// The configuration for rustls.
+    /// TLS settings of a connection, as rustls wants them.
     pub config: Arc<ClientConfig>,
     seen: Seen,
     ca: Option<PathBuf>,
@@ -83,7 +83,7 @@ impl Tls {
         })
     }
 
-    /// Explains an error.
+    /// Returns what an error of rustls means, with the files and certificates involved.
     pub(super) fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {

@@ -79,18 +79,18 @@ pub enum TlsTrouble {
     NoSystemAuthorities,
     /// The key is another certificate's.
     OtherKey {
-        /// The key.
+        /// File of the private key.
         key: PathBuf,
-        /// The certificate.
+        /// File of the certificate.
         certificate: PathBuf,
     },
     /// Certificate and key cannot be used, as the library says.
     Identity {
-        /// The key.
+        /// File of the private key.
         key: PathBuf,
-        /// The certificate.
+        /// File of the certificate.
         certificate: PathBuf,
-        /// What the library says.
+        /// Text of rustls' error.
         fault: String,
     },
     /// The authorities cannot be used, as the library says.
@@ -99,24 +99,24 @@ pub enum TlsTrouble {
     Setup(String),
     /// This node refuses etcd's certificate.
     ServerCertificate {
-        /// That certificate.
+        /// Subject, issuer and validity of the refused certificate; `None` if etcd sent none.
         seen: Option<String>,
         /// Why.
         why: Certificate,
-        /// The time on this node.
+        /// This node's time, by which validity is judged.
         clock: String,
-        /// The file of the authority.
+        /// File of the trusted authorities; `None`: those of the system.
         ca: Option<PathBuf>,
         /// The names in the certificate.
         names: Vec<String>,
-        /// The library's words.
+        /// Text of rustls' error.
         words: String,
     },
     /// etcd refuses this node's certificate.
     ClientCertificate {
-        /// Its file.
+        /// File of this node's certificate.
         path: PathBuf,
-        /// What it says of itself.
+        /// Subject, issuer and validity of this node's certificate.
         own: String,
         /// Why.
         why: Refusal,
@@ -125,9 +125,9 @@ pub enum TlsTrouble {
     NoClientCertificate,
     /// etcd closes the connection without a word; this node has a certificate.
     MostLikelyRefused {
-        /// Its file.
+        /// File of this node's certificate.
         path: PathBuf,
-        /// What it says of itself.
+        /// Subject, issuer and validity of this node's certificate.
         own: String,
     },
     /// etcd closes the connection without a word; this node has no certificate.
@@ -136,7 +136,7 @@ pub enum TlsTrouble {
     Aborted {
         /// Why.
         cause: AbortCause,
-        /// The number of the alert.
+        /// Number of the TLS alert (RFC 8446, section 6).
         alert: u8,
     },
     /// The handshake failed, as the library says.

@@ -21,7 +21,7 @@ pub enum Asked {
     LogIn(String),
 }
 
-/// What a refused user lacks.
+/// What would let the refused request succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// Nothing that is known.
@@ -30,12 +30,12 @@ pub enum Lack {
     Right {
         /// The user; none: the client certificate's.
         user: Option<String>,
-        /// The root of all keys.
+        /// Prefix of all keys, as `/coreos.com/network`.
         prefix: String,
     },
     /// A name and a password.
     LogIn,
-    /// Space.
+    /// Free space in etcd's database.
     Space,
 }
 
@@ -60,18 +60,18 @@ pub enum EndpointTrouble {
     LogIn(String, Refusal),
     /// It refuses a key.
     Key {
-        /// The key.
+        /// Full key of the refused request.
         key: String,
         /// Why.
         refusal: Refusal,
-        /// What is missing.
+        /// Right, log-in or space that the refusal is about.
         lack: Lack,
     },
     /// It belongs to another cluster than the one in use.
     ForeignCluster {
-        /// Its cluster.
+        /// Cluster ID that the endpoint reports.
         cluster: u64,
-        /// The one in use.
+        /// Cluster ID that this daemon has used so far.
         known: u64,
     },
 }
@@ -102,7 +102,7 @@ impl EndpointTrouble {
     fn cause(&self) -> StoreCause {
         match self {
             Self::NoAnswer(..) | Self::NoConnection(_) => StoreCause::Silent,
-            Self::Unreachable(way, _) => way.cause(),
+            Self::Unreachable(failure, _) => failure.cause(),
             Self::Tls(trouble) => trouble.cause(),
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
                 refusal.kind.cause()
@@ -245,7 +245,7 @@ pub enum EtcdTrouble {
     Config(String, ConfigError),
 }
 
-/// A configuration that works.
+/// Network configuration that the remedies print.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdTrouble {
@@ -433,8 +433,8 @@ mod tests {
             |words: &str| EndpointTrouble::Unreachable(ConnectFailure::Refused, words.to_owned());
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
         let down = |first: EndpointTrouble| endpoints(&[first, refused(FailureKind::Credentials)]);
-        let mut told = LogOnce::default();
-        let mut news = |trouble: EtcdTrouble| told.news(Some(&Reason::from(trouble)));
+        let mut log = LogOnce::default();
+        let mut news = |trouble: EtcdTrouble| log.news(Some(&Reason::from(trouble)));
         assert!(news(down(away("refused"))) && !news(down(silent.clone())));
         assert!(
             news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdTrouble::WatchSilent)
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_of_several_endpoints_is_the_one_that_tells_what_to_do() {
+    fn cause_of_several_endpoints_is_the_one_with_a_remedy() {
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
         let all = [
             ("http://a:1", silent),

@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_secs(45);
 const SIGN: Duration = Duration::from_secs(10);
 const OPEN: Duration = Duration::from_secs(10);
 
-/// One event of etcd.
+/// An event of etcd's watch, below the prefix of the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A key was written.
@@ -27,13 +27,13 @@ pub enum Change {
     Delete {
         /// The key.
         key: String,
-        /// The revision.
+        /// Revision of the deletion.
         revision: i64,
     },
 }
 
 impl Change {
-    /// The revision of the event.
+    /// Returns the store's revision that the event made.
     pub fn revision(&self) -> i64 {
         match self {
             Change::Put(entry) => entry.modified,
@@ -42,7 +42,7 @@ impl Change {
     }
 }
 
-/// Why a watch cannot continue.
+/// Why a watch ended: the caller connects again, or lists again.
 #[derive(Debug)]
 pub enum Broken {
     /// Connect and resume.
@@ -53,7 +53,7 @@ pub enum Broken {
     History(History),
 }
 
-/// How the history of a store is no longer what it was.
+/// How the history of the store differs from the one that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum History {
     /// The event of this revision is another one.
@@ -62,9 +62,9 @@ pub enum History {
     Compacted(i64),
     /// The store was restored.
     Restored {
-        /// Its revision.
+        /// Revision of the restored store.
         now: i64,
-        /// One that was seen already.
+        /// Newest revision seen before the restore; it is greater.
         seen: i64,
     },
     /// It does not reach this revision, in etcd's words.
@@ -103,9 +103,9 @@ impl fmt::Display for History {
 pub enum Anchor {
     /// A list at that revision, with the key that was written last.
     Listed {
-        /// The list's revision.
+        /// Revision of the list; the watch begins at the next one.
         revision: i64,
-        /// Its newest entry.
+        /// Entry of the list with the greatest modification revision, by which a restored store is noticed.
         newest: Option<Entry>,
     },
     /// An event.

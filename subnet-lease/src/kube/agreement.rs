@@ -41,14 +41,14 @@ const CIDRS: [&str; 17] = [
 
 /// What a Node says: nothing, something that cannot be read, a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
+enum Annotations {
     Nothing,
     Nonsense,
     Lease,
 }
 
 /// A Node as it comes by the watch.
-fn node(number: usize, created: i64, cidrs: &str, says: Says) -> Node {
+fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
     // A podCIDR never changes: another one is another Node's, of that name.
     let uid = format!("{number}-{created}-{}", cidrs.replace('"', ""));
     let text = format!(
@@ -57,10 +57,10 @@ fn node(number: usize, created: i64, cidrs: &str, says: Says) -> Node {
     let mut node = Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap();
     node.created = created;
     let (v4, v6) = (format!("192.168.56.{number}"), format!("fd00:56::{number}"));
-    let annotations = match says {
-        Says::Nothing => Vec::new(),
-        Says::Nonsense => vec![("kube-subnet-manager", "true"), ("public-ip", "hostname")],
-        Says::Lease => vec![
+    let annotations = match kind {
+        Annotations::Nothing => Vec::new(),
+        Annotations::Nonsense => vec![("kube-subnet-manager", "true"), ("public-ip", "hostname")],
+        Annotations::Lease => vec![
             ("kube-subnet-manager", "true"),
             ("backend-type", "vxlan"),
             ("public-ip", v4.as_str()),
@@ -107,14 +107,13 @@ enum Event {
 
 /// A cluster, and what its nodes may see until it is as it is.
 fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
-    let says =
-        || prop_oneof![1 => Just(Says::Nothing), 1 => Just(Says::Nonsense), 4 => Just(Says::Lease)];
-    let what = move || (0..3i64, 0..CIDRS.len(), says());
+    let kind = || prop_oneof![1 => Just(Annotations::Nothing), 1 => Just(Annotations::Nonsense), 4 => Just(Annotations::Lease)];
+    let what = move || (0..3i64, 0..CIDRS.len(), kind());
     let nodes = proptest::collection::vec(what(), 2..9);
     let before = proptest::collection::vec((0..9usize, proptest::option::of(what())), 0..9);
     (nodes, before).prop_flat_map(|(nodes, before)| {
-        let made = |number: usize, (created, cidrs, says): (i64, usize, Says)| {
-            node(number, created, CIDRS[cidrs], says)
+        let made = |number: usize, (created, cidrs, kind): (i64, usize, Annotations)| {
+            node(number, created, CIDRS[cidrs], kind)
         };
         let nodes: Vec<Node> = nodes
             .into_iter()
@@ -150,9 +149,9 @@ fn seen(
 ) -> (Nodes, Leases, LeaseTable) {
     let mut nodes = Nodes::new(own);
     nodes.serve(config.networks);
-    let mut told = Leases::default();
+    let mut before = Leases::default();
     let mut raw = LeaseTable::default();
-    for event in told.reset(&told) {
+    for event in before.reset(&before) {
         raw.apply(event);
     }
     for (at, event) in events.iter().enumerate() {
@@ -165,14 +164,14 @@ fn seen(
             Event::List => false,
         };
         let (leases, _) = nodes.leases(now);
-        for event in leases.since(&told) {
+        for event in leases.since(&before) {
             raw.apply(event);
         }
-        told = leases;
+        before = leases;
     }
     // Marks that were removed meanwhile do not count for ever.
     let (leases, _) = nodes.leases(Duration::from_secs(1000));
-    for event in leases.since(&told) {
+    for event in leases.since(&before) {
         raw.apply(event);
     }
     (nodes, leases, raw)
@@ -188,8 +187,7 @@ fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
         local: Vec::new(),
         underlay: Vec::new(),
         links: None,
-        accepts: Arc::new(|_| Ok(())),
-        identity: Arc::new(|_, _| None),
+        rules: Arc::new(()),
     }
 }
 
@@ -200,7 +198,7 @@ proptest! {
     fn all_nodes_agree_on_who_has_which_subnet((cluster, events) in cluster(), dual: bool) {
         let config = NetworkConfig::parse_assigned(if dual { DUAL } else { V4 }).unwrap();
         let holders = holders(&cluster, &config);
-        let says = |name: &str| cluster.iter().find(|node| node.name == name).map_or(0, |node| node.annotations.len());
+        let annotations = |name: &str| cluster.iter().find(|node| node.name == name).map_or(0, |node| node.annotations.len());
         for own in &cluster {
             let (nodes, leases, raw) = seen(&own.name, &cluster, &events, &config);
             // About itself.
@@ -210,7 +208,7 @@ proptest! {
             let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.to_string()).unwrap_or_default();
             let readable: BTreeSet<String> = leases.readable.values().map(|lease| name(lease)).collect();
             let wanted: BTreeSet<String> =
-                holders.iter().filter(|holder| **holder != own.name && says(holder) == 4).map(|holder| (*holder).to_owned()).collect();
+                holders.iter().filter(|holder| **holder != own.name && annotations(holder) == 4).map(|holder| (*holder).to_owned()).collect();
             prop_assert_eq!(&readable, &wanted, "{} sees {:?}", &own.name, leases.left_out);
             // And so it is in force: of those with a family of ours, and nobody else's.
             let lease = assigned.ok().map(|assigned| Lease { subnets: assigned.subnets, attrs: LeaseAttrs::default(), term: Term::Reserved, since: own.created });

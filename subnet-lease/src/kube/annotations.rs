@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Marks a Node whose subnet flannel serves.
 pub(crate) const MANAGED: &str = "kube-subnet-manager";
-/// The backend's name.
+/// Annotation with the backend's type, as `vxlan`.
 pub(crate) const BACKEND_TYPE: &str = "backend-type";
-/// The backend's IPv4 data.
+/// Annotation with the backend's data for IPv4, a JSON object or `null`.
 pub(crate) const BACKEND_DATA: &str = "backend-data";
-/// The backend's IPv6 data.
+/// Annotation with the backend's data for IPv6, a JSON object or `null`.
 pub(crate) const BACKEND_V6_DATA: &str = "backend-v6-data";
 /// The IPv4 address at which peers reach the node.
 pub(crate) const PUBLIC_IP: &str = "public-ip";
@@ -86,7 +86,7 @@ impl Prefix {
 /// The annotations of a Node under our prefix, by their short names.
 pub type Annotations = BTreeMap<String, String>;
 
-/// Whether flannel serves the Node.
+/// Returns whether `kube-subnet-manager` is `true`: flannel serves the Node.
 pub fn managed(annotations: &Annotations) -> bool {
     annotations
         .get(MANAGED)
@@ -199,13 +199,13 @@ pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static st
     out.insert(BACKEND_TYPE, Some(attrs.backend.clone()));
     // Each family is published with an address; data alone (of a node without an address yet) would be of no use.
     if let Some(ip) = attrs.public_ip {
-        let told = v4(present, OVERWRITE).ok().flatten().unwrap_or(ip);
-        out.insert(PUBLIC_IP, Some(told.to_string()));
+        let public = v4(present, OVERWRITE).ok().flatten().unwrap_or(ip);
+        out.insert(PUBLIC_IP, Some(public.to_string()));
         out.insert(BACKEND_DATA, text(&attrs.data));
     }
     if let Some(ip) = attrs.public_ipv6 {
-        let told = v6(present, OVERWRITE_V6).ok().flatten().unwrap_or(ip);
-        out.insert(PUBLIC_IPV6, Some(told.to_string()));
+        let public = v6(present, OVERWRITE_V6).ok().flatten().unwrap_or(ip);
+        out.insert(PUBLIC_IPV6, Some(public.to_string()));
         out.insert(BACKEND_V6_DATA, text(&attrs.v6_data));
     }
     out
@@ -301,16 +301,16 @@ mod tests {
             public_ip: Some([10, 99, 0, 11].into()),
             ..LeaseAttrs::default()
         };
-        let told = |present: &[(&str, &str)]| {
+        let published = |present: &[(&str, &str)]| {
             wanted(&attrs, &annotations(present))
                 .get(PUBLIC_IP)
                 .cloned()
                 .flatten()
                 .unwrap()
         };
-        assert_eq!(told(&[(OVERWRITE, "10.99.0.77")]), "10.99.0.77");
-        assert_eq!(told(&[(OVERWRITE, "")]), "10.99.0.11");
-        assert_eq!(told(&[(OVERWRITE, "node.example.org")]), "10.99.0.11");
+        assert_eq!(published(&[(OVERWRITE, "10.99.0.77")]), "10.99.0.77");
+        assert_eq!(published(&[(OVERWRITE, "")]), "10.99.0.11");
+        assert_eq!(published(&[(OVERWRITE, "node.example.org")]), "10.99.0.11");
     }
 
     #[test]

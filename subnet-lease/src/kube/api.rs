@@ -40,7 +40,7 @@ type Stack = BoxCloneService<Request<Body>, Response<Incoming>, BoxError>;
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// What it is counted as.
+    /// Label `kind` of the request in `flannel_store_requests_total`.
     pub kind: &'static str,
     /// What it does, for messages: `list Nodes`.
     pub what: String,
@@ -53,7 +53,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A request without content.
+    /// Creates a GET request.
     pub(super) fn get(
         kind: &'static str,
         what: impl Into<String>,
@@ -77,7 +77,7 @@ pub(super) struct Api {
     pub counters: Arc<Counters>,
 }
 
-/// The server in use.
+/// The server in use, and the connection to it.
 #[derive(Default)]
 struct ConnectionState {
     connection: Option<Connection>,
@@ -87,7 +87,7 @@ struct ConnectionState {
     generation: u64,
 }
 
-/// How requests reach a server.
+/// An open connection with its credentials.
 #[derive(Clone)]
 struct Connection {
     stack: Stack,
@@ -98,7 +98,7 @@ struct Connection {
 }
 
 impl Api {
-    /// Connects to nothing yet.
+    /// Creates the client. It connects on the first request.
     pub(super) fn new(options: KubeOptions) -> Self {
         Self {
             options,
@@ -107,7 +107,7 @@ impl Api {
         }
     }
 
-    /// What it was told.
+    /// Returns the options that it was created with.
     pub(super) fn options(&self) -> &KubeOptions {
         &self.options
     }
@@ -337,13 +337,13 @@ impl Api {
 
     /// Server and credentials, read from their files; the token apart from the others.
     async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeTrouble> {
-        let told = self.options.urls.get(at);
-        let mut config = match (&self.options.kubeconfig, told) {
+        let url = self.options.urls.get(at);
+        let mut config = match (&self.options.kubeconfig, url) {
             (Some(path), _) => from_kubeconfig(path).await?,
             (None, Some(url)) => from_account(url)?,
             (None, None) => in_cluster()?,
         };
-        if let Some(url) = told {
+        if let Some(url) = url {
             config.cluster_url = url.clone();
         }
         config.cluster_url = without_user(config.cluster_url);
@@ -360,9 +360,9 @@ impl Api {
 pub(super) struct Answer {
     /// The body.
     pub body: Incoming,
-    /// Who answers.
+    /// URL of the server, for messages.
     pub server: String,
-    /// What was asked.
+    /// The request in words, for messages: "list the Nodes".
     pub what: String,
     /// The connection stack that it came by.
     pub generation: u64,

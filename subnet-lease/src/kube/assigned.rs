@@ -8,7 +8,7 @@ use crate::table;
 use std::path::Path;
 use types::Subnets;
 
-/// The subnets of a node.
+/// Subnets of a Node's podCIDRs that the network has and no older Node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Assigned {
     /// The podCIDRs, of the families that the network has.

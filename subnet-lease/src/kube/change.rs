@@ -5,7 +5,7 @@ use super::fault::{NodeError, Nonsense};
 use super::node::Node;
 use crate::json::Object;
 
-/// One change.
+/// An event of a watch of Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// A Node was created or changed.

@@ -22,7 +22,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Reads a Node.
+    /// Reads the addresses that a Node claims.
     pub(super) fn of(node: &Node) -> Self {
         let reported = if is_overwritten(&node.annotations) {
             Vec::new()

@@ -2,8 +2,8 @@
 
 use super::api::{Api, Call};
 use super::trouble::KubeTrouble;
-use crate::manager::DaemonPod;
 use serde_json::Value;
+use types::DaemonPod;
 
 /// What our chart writes on its pods.
 const OF_CHART: &str = "flannel-rs/net-conf";

@@ -54,7 +54,7 @@ pub(super) enum NodeEvent {
 }
 
 impl NodeEvent {
-    /// What it is about.
+    /// Returns the `reason` of the Event, by which repetitions are limited.
     pub(super) fn reason(&self) -> EventReason {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
@@ -97,7 +97,7 @@ impl fmt::Display for NodeEvent {
     }
 }
 
-/// The Events that were posted.
+/// Events posted so far, to post none twice.
 #[derive(Debug, Default)]
 pub(super) struct PostedEvents {
     events: Vec<NodeEvent>,

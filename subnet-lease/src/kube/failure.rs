@@ -8,7 +8,7 @@ use std::time::Duration;
 /// What to do about the connection after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing.
+    /// Keeps the connection.
     Stay,
     /// Ask another server, where there is one.
     NextServer,
@@ -16,7 +16,7 @@ pub(super) enum Step {
     Anew,
 }
 
-/// A request that failed.
+/// A failed request: no answer, an unusable one, or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// The server's status; none where there was no answer.
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// No request was sent.
+    /// Creates a failure before any request: files or options are at fault.
     pub(super) fn local(trouble: KubeTrouble) -> Self {
         Self {
             status: None,
@@ -87,12 +87,12 @@ impl Failure {
         retry_after: Option<Duration>,
         body: &str,
     ) -> Self {
-        let said = Box::new(ApiRefusal::read(status, body));
+        let refusal = Box::new(ApiRefusal::read(status, body));
         let trouble = KubeTrouble::Refused {
             server: server.to_owned(),
             what: what.to_owned(),
             status,
-            said,
+            refusal,
         };
         Self {
             status: Some(status),
@@ -116,7 +116,7 @@ impl Failure {
     /// Whether the server has forgotten the version that was asked for, or never had it.
     pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
-            || matches!(&self.trouble, KubeTrouble::Refused { said, .. } if said.is_too_new)
+            || matches!(&self.trouble, KubeTrouble::Refused { refusal, .. } if refusal.is_too_new)
     }
 
     /// Whether the server does not know this way of asking.

@@ -60,10 +60,10 @@ enum Ended {
     Broken(Failure),
 }
 
-/// One list-and-watch.
+/// Lists Nodes, then watches from the list's version.
 pub(super) struct Follower<'a, S> {
     api: &'a Api,
-    /// One Node alone.
+    /// Name of the only Node to follow; `None`: all Nodes.
     only: Option<&'a str>,
     stagger: &'a RequestStagger,
     sink: S,
@@ -75,7 +75,7 @@ pub(super) struct Follower<'a, S> {
     /// When the watch has to end.
     until: Instant,
     /// What was logged since all was well.
-    told: LogOnce,
+    log: LogOnce,
 }
 
 impl<'a, S: Sink> Follower<'a, S> {
@@ -95,11 +95,11 @@ impl<'a, S: Sink> Follower<'a, S> {
             interrupted: true,
             standing: None,
             until: Instant::now(),
-            told: LogOnce::default(),
+            log: LogOnce::default(),
         }
     }
 
-    /// Never ends.
+    /// Lists and watches until the task is aborted; failures are retried with growing pauses.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         let mut failing: Option<Instant> = None;
@@ -154,10 +154,10 @@ impl<'a, S: Sink> Follower<'a, S> {
             failures += 1;
             self.interrupted = true;
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
-                self.api.counters.away(why.problem.clone());
+                self.api.counters.set_unavailable(why.problem.clone());
             }
             // A single lost answer is nothing to tell; both followers see the same.
-            if failures > 1 && self.only.is_none() && self.told.news(Some(&why)) {
+            if failures > 1 && self.only.is_none() && self.log.news(Some(&why)) {
                 tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted, the last known state stays in force");
             }
             self.sink.interrupted(&why);
@@ -260,12 +260,12 @@ impl<'a, S: Sink> Follower<'a, S> {
         let opened = Instant::now();
         loop {
             // A watch that ends again soon is no remedy.
-            let unsettled = if self.told.is_empty() {
+            let unsettled = if self.log.is_empty() {
                 Duration::ZERO
             } else {
                 SPREAD.saturating_sub(opened.elapsed())
             };
-            if unsettled.is_zero() && self.told.news(None) {
+            if unsettled.is_zero() && self.log.news(None) {
                 tracing::info!("resolved: Nodes are being watched again");
             }
             match self
@@ -386,7 +386,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     fn stands(&mut self) {
-        self.api.counters.reached();
+        self.api.counters.set_available();
         self.interrupted = false;
         self.standing = Some(Instant::now());
         self.sink.resumed();

@@ -17,7 +17,7 @@ pub(super) struct Lines {
     searched: usize,
 }
 
-/// What came.
+/// Result of reading a line of a watch.
 pub(super) enum Line {
     /// A line.
     Text(String),
@@ -28,7 +28,7 @@ pub(super) enum Line {
 }
 
 impl Lines {
-    /// Reads nothing yet.
+    /// Creates a reader of the answer's body.
     pub(super) fn of(answer: Answer) -> Self {
         Self {
             answer,
@@ -96,7 +96,7 @@ impl Lines {
         self.answer.generation
     }
 
-    /// Who answers.
+    /// Returns the URL of the server that answers.
     pub(super) fn server(&self) -> &str {
         &self.answer.server
     }

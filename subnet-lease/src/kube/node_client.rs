@@ -40,7 +40,7 @@ pub struct NodeClient {
 }
 
 impl NodeClient {
-    /// Connects to nothing yet.
+    /// Creates the client. It connects on the first request.
     pub fn new(options: KubeOptions) -> Self {
         Self {
             api: Arc::new(Api::new(options)),

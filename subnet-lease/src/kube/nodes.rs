@@ -67,7 +67,7 @@ pub struct Leases {
 }
 
 impl Nodes {
-    /// No Node is known yet.
+    /// Creates an empty set, for the Node of this name.
     pub fn new(own: &str) -> Self {
         Self {
             known: BTreeMap::new(),
@@ -385,7 +385,7 @@ impl Known {
 }
 
 impl Leases {
-    /// Every lease anew, after these.
+    /// Returns a `Reset` with all leases, after a `Delete` for each unreadable one that another Node held in `before`.
     pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
         let leases = self
             .readable

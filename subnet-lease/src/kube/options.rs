@@ -15,13 +15,13 @@ pub struct KubeOptions {
     pub urls: Vec<Uri>,
     /// A kubeconfig; none: the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// What the annotations begin with.
+    /// Prefix of all annotations; `flannel.alpha.coreos.com` unless a flag changes it.
     pub prefix: Prefix,
-    /// The network's configuration.
+    /// File of the network configuration (`net-conf.json`).
     pub net_conf: PathBuf,
     /// Whether to clear the condition NetworkUnavailable.
     pub clear_condition: bool,
-    /// Which Node this is.
+    /// This node's Node, by name or by the pod that runs here.
     pub identity: Identity,
     /// What is told to the API server as the client's name; managed fields show the part before the slash.
     pub user_agent: String,

@@ -87,7 +87,7 @@ impl Pace {
         self.0.map_or(now, |last| (last + every).max(now))
     }
 
-    /// Notes a write.
+    /// Notes the time of a write.
     pub fn wrote(&mut self, now: Duration) {
         self.0 = Some(now);
     }

@@ -136,7 +136,7 @@ impl fmt::Display for PodCidrTrouble {
 
 impl Lasting for PodCidrTrouble {}
 
-/// Why this node's subnet is no longer its own.
+/// Why this node lost its subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
     /// Its Node was deleted, and another has the podCIDR.
@@ -159,12 +159,12 @@ pub(super) enum Moved {
     },
     /// Its Node has another podCIDR.
     Subnet {
-        /// The present one.
+        /// The podCIDR that the Node has.
         now: Subnets,
-        /// The former one.
+        /// The podCIDR of the lease that was held.
         before: Subnets,
     },
-    /// Its podCIDR can no longer be used.
+    /// Its podCIDR cannot be used.
     PodCidr(PodCidrTrouble),
 }
 

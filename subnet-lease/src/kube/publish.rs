@@ -33,7 +33,7 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Nothing is written yet.
+    /// Creates the writer, for which nothing is published yet.
     pub(super) fn new(api: Arc<Api>, out: watch::Sender<OwnState>) -> Self {
         Self { api, out }
     }
@@ -111,7 +111,7 @@ pub(super) struct Holding<'a> {
     pub(crate) own_out: &'a watch::Sender<OwnState>,
     /// All Nodes.
     pub all: &'a All,
-    /// Whether they are known.
+    /// Whether this daemon lists all Nodes; else addresses of other Nodes are unknown.
     pub lists: bool,
     /// The network.
     pub config: &'a NetworkConfig,
@@ -124,10 +124,10 @@ pub(super) struct Holding<'a> {
 struct Written {
     /// The Node that it was written to.
     uid: String,
-    /// What was last published.
+    /// Attributes published last; `None` before the first write.
     attrs: Option<LeaseAttrs>,
-    /// The annotations that say so.
-    says: Option<BTreeMap<&'static str, Option<String>>>,
+    /// Annotations of `attrs`; a missing value means that the annotation is removed.
+    published: Option<BTreeMap<&'static str, Option<String>>>,
     annotations: Pace,
     condition: Pace,
     failures: u32,
@@ -163,9 +163,9 @@ impl Written {
         now: Duration,
     ) -> Result<Option<Duration>, Failure> {
         // An overwrite of the operator's also changes what is wanted.
-        let says = annotations::wanted(attrs, &node.annotations);
+        let desired = annotations::wanted(attrs, &node.annotations);
         if !due.annotations.is_empty() {
-            let by_us = self.says.as_ref() != Some(&says);
+            let by_us = self.published.as_ref() != Some(&desired);
             if !by_us {
                 let at = self.annotations.next(RESTORE_EVERY, now);
                 if at > now {
@@ -181,7 +181,7 @@ impl Written {
             }
             publisher.annotations(node, attrs).await?;
         }
-        (self.attrs, self.says) = (Some(attrs.clone()), Some(says));
+        (self.attrs, self.published) = (Some(attrs.clone()), Some(desired));
         Ok(None)
     }
 
@@ -404,11 +404,11 @@ impl Holding<'_> {
                 None if failing => (held.trouble.take(), held.grave),
                 None => (None, false),
             };
-            let told = written
+            let published = written
                 .attrs
                 .as_ref()
                 .is_none_or(|known| known.tells_the_same(attrs));
-            held.unpublished = (!told).then(|| {
+            held.unpublished = (!published).then(|| {
                 let what = AddressUnpublished(attrs.public_text()).into();
                 before.unpublished.clone().unwrap_or(Unpublished {
                     since: boot_time(),

@@ -32,9 +32,9 @@ const SERVERS: Duration = Duration::from_secs(300);
 const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {
-    fn told(told: &AtomicBool, failure: &Failure, lost: &str) {
+    fn log_refusal_once(logged: &AtomicBool, failure: &Failure, lost: &str) {
         if failure.status == Some(StatusCode::FORBIDDEN) {
-            if !told.swap(true, Relaxed) {
+            if !logged.swap(true, Relaxed) {
                 tracing::info!(error = %failure.trouble, "{lost}");
             }
         } else {
@@ -83,7 +83,7 @@ impl Extras {
         match api.read(&call).await {
             Ok(_) => true,
             Err(failure) => {
-                Self::told(
+                Self::log_refusal_once(
                     &self.events,
                     &failure,
                     "cannot post Events on this Node; continuing without them",
@@ -123,7 +123,7 @@ impl Extras {
                 servers
             }
             Err(failure) => {
-                Self::told(
+                Self::log_refusal_once(
                     &self.slices,
                     &failure,
                     "cannot read the addresses of the API servers; choosing the interface without them",

@@ -64,7 +64,7 @@ impl RequestStagger {
         *self.since() = None;
     }
 
-    /// Whether to list by pages.
+    /// Returns whether lists are requested in pages.
     pub(super) fn pages(&self) -> bool {
         self.since().is_some_and(|since| since.elapsed() < PAGES)
     }

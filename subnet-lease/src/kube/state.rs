@@ -26,11 +26,11 @@ pub(super) enum Own {
 pub(super) struct OwnState {
     /// The Node.
     pub own: Own,
-    /// Why changes are not seen.
+    /// Why the watch is interrupted; `None` while it works.
     pub trouble: Option<Reason>,
 }
 
-/// Takes this node's Node.
+/// Sink of the watch of this node's Node.
 pub(super) struct OwnSink {
     /// Where it goes.
     pub out: watch::Sender<OwnState>,
@@ -102,19 +102,19 @@ struct Inner {
     trouble: Option<Reason>,
 }
 
-/// A look at all Nodes.
+/// State of the watch of all Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     /// Whether a complete list was read.
     pub listed: bool,
     /// How many complete lists were read: after another one nothing is known to have been seen in between.
     pub lists: u64,
-    /// Why changes are not seen.
+    /// Why the watch is interrupted; `None` while it works.
     pub trouble: Option<Reason>,
 }
 
 impl All {
-    /// Nothing is known yet.
+    /// Creates an empty state: no list was read.
     pub(super) fn new(own: &str) -> Self {
         let inner = Inner {
             nodes: Nodes::new(own),
@@ -139,7 +139,7 @@ impl All {
         self.change(|inner| inner.nodes.serve(networks));
     }
 
-    /// Forgets the Nodes: nobody follows them from now on.
+    /// Forgets the Nodes, because following them has ended.
     pub(super) fn forget(&self) {
         self.change(|inner| {
             inner.nodes.replace(Vec::new(), boot_time());
@@ -176,7 +176,7 @@ impl All {
     }
 }
 
-/// Takes all Nodes.
+/// Sink of the watch of all Nodes.
 pub(super) struct AllSink(pub Arc<All>);
 
 impl Sink for AllSink {

@@ -5,7 +5,7 @@ use crate::json::{Object, excerpt_within};
 use http::StatusCode;
 use types::problem::StoreCause;
 
-/// Who may not do what.
+/// A right that RBAC denies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
     /// The account.
@@ -16,7 +16,7 @@ pub struct Forbidden {
     pub resource: String,
 }
 
-/// A refusal, read.
+/// Parsed `Status` object of a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
     /// The beginning of the server's words.

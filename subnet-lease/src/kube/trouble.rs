@@ -31,14 +31,14 @@ pub enum Silence {
 }
 
 impl Silence {
-    /// The connection failed.
+    /// Returns the cause of a failed connection.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::ConnectFailure(ConnectFailure::of(error), with_causes(error))
     }
 
     fn cause(&self) -> StoreCause {
         match self {
-            Self::ConnectFailure(way, _) => way.cause(),
+            Self::ConnectFailure(failure, _) => failure.cause(),
             Self::NoAnswer(_) | Self::Unfinished(_) => StoreCause::Silent,
             Self::EndedEarly => StoreCause::Other,
         }
@@ -48,8 +48,8 @@ impl Silence {
 impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ConnectFailure(way, words) => {
-                let remedy = match way {
+            Self::ConnectFailure(failure, words) => {
+                let remedy = match failure {
                     ConnectFailure::Certificate(Certificate::Authority) => {
                         "its certificate is signed by an authority that this node does not know; check the CA of the kubeconfig or service account"
                     }
@@ -126,38 +126,38 @@ impl fmt::Display for NetConfFault {
 pub enum KubeTrouble {
     /// No answer came from a server.
     Unreachable {
-        /// The server.
+        /// URL of the server.
         server: String,
-        /// What was asked.
+        /// The request in words: "list the Nodes".
         what: String,
         /// Why.
         why: Silence,
     },
     /// The server refuses.
     Refused {
-        /// The server.
+        /// URL of the server.
         server: String,
-        /// What was asked.
+        /// The request in words: "list the Nodes".
         what: String,
-        /// Its status.
+        /// HTTP status of the answer.
         status: StatusCode,
-        /// What it says.
-        said: Box<ApiRefusal>,
+        /// Its `Status` object.
+        refusal: Box<ApiRefusal>,
     },
     /// The answer is too large.
     TooLarge {
-        /// The server.
+        /// URL of the server.
         server: String,
-        /// What was asked.
+        /// The request in words: "list the Nodes".
         what: String,
-        /// The most that is read.
+        /// Maximum size in bytes.
         limit: usize,
     },
     /// The answer makes no sense.
     Nonsense {
-        /// The server.
+        /// URL of the server.
         server: String,
-        /// What was asked.
+        /// The request in words: "list the Nodes".
         what: String,
         /// Why.
         why: Nonsense,
@@ -223,7 +223,7 @@ pub enum KubeTrouble {
     Config(PathBuf, ConfigError),
     /// The API does not continue where it stopped.
     Discontinuity {
-        /// The server.
+        /// URL of the server.
         server: String,
         /// The Node that tells.
         node: String,
@@ -259,7 +259,7 @@ impl From<PodCidrTrouble> for KubeTrouble {
 }
 
 impl KubeTrouble {
-    /// Whether a retry cannot help.
+    /// Returns whether the daemon exits instead of retrying.
     pub fn is_final(&self) -> bool {
         matches!(
             self,
@@ -322,9 +322,9 @@ impl Coded for KubeTrouble {
             Self::Refused {
                 server,
                 status,
-                said,
+                refusal,
                 ..
-            } => match &said.forbidden {
+            } => match &refusal.forbidden {
                 Some(missing) => {
                     let status::Forbidden {
                         user,
@@ -376,9 +376,9 @@ impl fmt::Display for KubeTrouble {
             Self::Unreachable { server, what, why } => {
                 write!(f, "the Kubernetes API at {server} did not answer a request to {what}: {why}")
             }
-            Self::Refused { server, what, status, said } => {
+            Self::Refused { server, what, status, refusal } => {
                 let (number, remedy) = (status.as_u16(), remedy_of_refusal(*status));
-                write!(f, "the Kubernetes API at {server} refused a request to {what} ({number}): {}{remedy}", said.words)
+                write!(f, "the Kubernetes API at {server} refused a request to {what} ({number}): {}{remedy}", refusal.words)
             }
             Self::TooLarge { server, what, limit } => {
                 write!(f, "the answer of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes")
@@ -478,7 +478,8 @@ mod tests {
 
     #[test]
     fn failures_of_tls_have_remedies() {
-        let silence = |way, words: &str| Silence::ConnectFailure(way, words.to_owned()).to_string();
+        let silence =
+            |failure, words: &str| Silence::ConnectFailure(failure, words.to_owned()).to_string();
         let unknown = silence(
             ConnectFailure::Certificate(Certificate::Authority),
             "invalid peer certificate: UnknownIssuer",

@@ -13,7 +13,7 @@ pub(super) struct Watching<'a> {
     counters: &'a Counters,
     changes: watch::Receiver<u64>,
     /// The leases that the events so far add up to.
-    told: Option<Leases>,
+    sent: Option<Leases>,
     lists: u64,
     /// The change up to which the queue was filled.
     generation: Option<u64>,
@@ -24,14 +24,14 @@ pub(super) struct Watching<'a> {
 }
 
 impl<'a> Watching<'a> {
-    /// Nothing was told yet.
+    /// Creates a stream that begins with a complete list.
     pub(super) fn of(all: &'a All, counters: &'a Counters) -> Self {
         let changes = all.changes();
         Self {
             all,
             counters,
             changes,
-            told: None,
+            sent: None,
             lists: 0,
             generation: None,
             interrupted: false,
@@ -71,7 +71,7 @@ impl<'a> Watching<'a> {
     fn fill(&mut self) {
         let all = self.all;
         let look = all.look();
-        if look.trouble.is_some() && !self.interrupted && self.told.is_some() {
+        if look.trouble.is_some() && !self.interrupted && self.sent.is_some() {
             self.interrupted = true;
             self.queue.push(LeaseEvent::Interrupted);
         }
@@ -81,13 +81,13 @@ impl<'a> Watching<'a> {
         let (leases, due) = all.with(|nodes| nodes.leases(boot_time()));
         self.due = due;
         self.note(&leases);
-        match &self.told {
-            Some(told) if look.lists == self.lists => self.queue.extend(leases.since(told)),
-            told => self
+        match &self.sent {
+            Some(sent) if look.lists == self.lists => self.queue.extend(leases.since(sent)),
+            sent => self
                 .queue
-                .extend(leases.reset(told.as_ref().unwrap_or(&Leases::default()))),
+                .extend(leases.reset(sent.as_ref().unwrap_or(&Leases::default()))),
         }
-        (self.told, self.lists) = (Some(leases), look.lists);
+        (self.sent, self.lists) = (Some(leases), look.lists);
         if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {
             self.queue.push(LeaseEvent::Resumed);
         }

@@ -14,7 +14,7 @@ use types::backoff::Backoff;
 /// Between two requests while the store does not answer.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
-/// Lists until the store answers.
+/// Lists all keys, with a pause after each failure, until the store answers.
 pub(super) async fn list(io: &Io) -> View {
     let mut attempt = 0;
     loop {

@@ -20,7 +20,7 @@ pub enum Step<T> {
     Ask(Request),
     /// A notice, or that time to come; none: a notice alone.
     Wait(Option<Duration>),
-    /// Nothing more.
+    /// The result: the coroutine has returned.
     Done(T),
 }
 
@@ -41,7 +41,7 @@ struct Mailbox {
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
-    told: Vec<LogLine>,
+    log: Vec<LogLine>,
 }
 
 /// The coroutine's side: what its code can do.
@@ -53,7 +53,7 @@ impl Io {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time on the boot-time clock.
+    /// Returns the time of the current step, on the boot-time clock.
     pub fn now(&self) -> Duration {
         self.mailbox().now
     }
@@ -101,23 +101,23 @@ impl Io {
         .await;
     }
 
-    /// Tells once what happened and should not have.
+    /// Adds a warning to the log.
     pub fn warn(&self, news: News) {
-        self.mailbox().told.push(LogLine {
+        self.mailbox().log.push(LogLine {
             warning: true,
             news,
         });
     }
 
-    /// Tells once what happened.
+    /// Adds an informational line to the log.
     pub(crate) fn inform(&self, news: News) {
-        self.mailbox().told.push(LogLine {
+        self.mailbox().log.push(LogLine {
             warning: false,
             news,
         });
     }
 
-    /// Shows how the lease stands.
+    /// Changes the state of the lease that `/status` shows.
     pub fn show(&self, change: impl FnOnce(&mut Held)) {
         change(&mut self.mailbox().held);
     }
@@ -159,27 +159,27 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// The answer to the request asked for last.
+    /// Delivers the answer to the last [`Step::Ask`].
     pub fn answer(&mut self, answer: Result<Answer, Unanswered>) {
         self.io.mailbox().answer = Some(answer);
     }
 
-    /// Something to be told.
+    /// Queues a notice for the coroutine.
     pub fn notify(&mut self, notice: Notice) {
         self.io.mailbox().notices.push_back(notice);
     }
 
-    /// What was told since the last call.
-    pub fn told(&mut self) -> Vec<LogLine> {
-        std::mem::take(&mut self.io.mailbox().told)
+    /// Takes the log lines added since the last call.
+    pub fn take_log(&mut self) -> Vec<LogLine> {
+        std::mem::take(&mut self.io.mailbox().log)
     }
 
-    /// How the lease stands.
+    /// Returns a copy of the lease's state.
     pub fn held(&self) -> Held {
         self.with_held(Held::clone)
     }
 
-    /// Looks at how the lease stands.
+    /// Passes the lease's state to `look` without copying it.
     pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
         look(&self.io.mailbox().held)
     }

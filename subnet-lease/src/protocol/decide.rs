@@ -105,6 +105,10 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
         };
     }
     // Go flannel or an operator wrote it: it is ours if nodes really reach each other at this address.
+    let leads_to = |address| {
+        let queries = claim.host.queries.as_ref();
+        queries.is_some_and(|host| host.via_underlay(address))
+    };
     let reached = || {
         claim.host.named
             || claim.host.store_via_underlay
@@ -113,7 +117,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
                 .iter()
                 .filter(|other| other.entry.key != item.entry.key)
                 .flat_map(Item::addresses)
-                .any(|address| !is_own(claim, address) && (claim.host.via_underlay)(address))
+                .any(|address| !is_own(claim, address) && leads_to(address))
     };
     if reached() {
         Owner::Ours(item, true)
@@ -126,11 +130,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
 /// no id, and a host may have had another one. A node that was cloned has the signs of the other, which is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
-    let signs = |item: &&Item| {
-        item.attrs
-            .as_ref()
-            .is_some_and(|attrs| named(item) || (claim.host.is_own)(attrs))
-    };
+    let signs = |item: &&Item| named(item) || identified(claim, item);
     let Some(item) = best(claim, view.items.iter().filter(signs)) else {
         return Owner::Nobody;
     };
@@ -176,10 +176,13 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
     };
     named_here(claim, &item.subnets)
         || claim.host.macs.iter().any(carried)
-        || item
-            .attrs
-            .as_ref()
-            .is_some_and(|attrs| (claim.host.is_own)(attrs))
+        || identified(claim, item)
+}
+
+/// Whether a lease is this host's by what identifies it to the backend.
+fn identified(claim: &Claim, item: &Item) -> bool {
+    let both = item.attrs.as_ref().zip(claim.host.queries.as_ref());
+    both.is_some_and(|(attrs, host)| host.is_own(attrs))
 }
 
 /// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.

@@ -44,11 +44,11 @@ pub(crate) async fn drive<T>(
             coroutine.notify(notice);
         }
         let step = coroutine.step(boot_time());
-        for told in coroutine.told() {
-            if told.warning {
-                tracing::warn!(code = told.news.code(), reason = %told.news, "this node's lease was changed in the store");
+        for line in coroutine.take_log() {
+            if line.warning {
+                tracing::warn!(code = line.news.code(), reason = %line.news, "this node's lease was changed in the store");
             } else {
-                tracing::info!(code = told.news.code(), reason = %told.news, "this node's lease has changed");
+                tracing::info!(code = line.news.code(), reason = %line.news, "this node's lease has changed");
             }
         }
         if let Some(state) = state {

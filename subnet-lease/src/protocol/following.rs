@@ -20,11 +20,11 @@ pub(crate) struct Following {
     interrupted: bool,
     /// Whether the last attempt failed.
     failing: bool,
-    told: LogOnce,
+    log: LogOnce,
 }
 
 impl Following {
-    /// Nothing is known yet.
+    /// Creates the state before the first list.
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
             counters,
@@ -32,7 +32,7 @@ impl Following {
             listed: false,
             interrupted: false,
             failing: false,
-            told: LogOnce::default(),
+            log: LogOnce::default(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Following {
             self.counters.following(Some(why.problem.clone()));
         }
         if let Some(why) = why
-            && self.told.news(Some(why))
+            && self.log.news(Some(why))
         {
             tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted, everything stays as it is");
         }
@@ -106,7 +106,7 @@ impl Following {
         if std::mem::take(&mut self.interrupted) {
             self.ready.push_back(LeaseEvent::Resumed);
         }
-        if self.told.news(None) {
+        if self.log.news(None) {
             tracing::info!("the watch of the leases has resumed");
         }
     }

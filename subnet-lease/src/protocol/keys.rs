@@ -80,7 +80,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// The leases as they are now, for tools.
+    /// Reads the leases from the store, for tools.
     ///
     /// # Errors
     /// The store did not answer.
@@ -336,7 +336,7 @@ impl Recent {
         *self.0.lock().await = Some((Instant::now(), listing));
     }
 
-    /// The list, if it is fresh.
+    /// Returns the kept list once; `None` if it is too old or was already taken.
     pub async fn take(&self) -> Option<Listing> {
         self.0
             .lock()

@@ -20,29 +20,29 @@ pub enum News {
     Unreadable(String),
     /// Somebody wrote another address.
     AddressEdited {
-        /// The key.
+        /// Key of the lease.
         key: String,
-        /// That address.
+        /// Address that the edit set.
         address: String,
     },
     /// Somebody edited it otherwise.
     Edited(String),
     /// Another instance wrote over it, and this one has precedence.
     Contested {
-        /// The key.
+        /// Key of the lease.
         key: String,
-        /// The other one.
+        /// The other instance.
         holder: Holder,
-        /// Its address.
+        /// Public address of the other instance.
         address: String,
     },
     /// A new address is published.
     Readdressed {
-        /// The key.
+        /// Key of the lease.
         key: String,
-        /// The new address.
+        /// Address that is published.
         now: String,
-        /// The former one.
+        /// Address that was published until now.
         before: String,
     },
 }
@@ -58,11 +58,11 @@ impl News {
     }
 
     /// Somebody edited the key, and the edit was undone.
-    pub fn undone(key: &str, item: &Item, claim: &Claim, told: &LeaseAttrs) -> Self {
+    pub fn undone(key: &str, item: &Item, claim: &Claim, published: &LeaseAttrs) -> Self {
         let key = key.to_owned();
         match &item.attrs {
             None => Self::Unreadable(key),
-            Some(attrs) if !item.publishes(&claim.public) && !told.same_public(attrs) => {
+            Some(attrs) if !item.publishes(&claim.public) && !published.same_public(attrs) => {
                 Self::AddressEdited {
                     key,
                     address: attrs.public_text(),

@@ -17,9 +17,9 @@ use types::{Coded, Detail};
 pub enum Holder {
     /// A node that says who it is.
     Node {
-        /// Its name.
+        /// Hostname in its lease.
         name: String,
-        /// Its identity.
+        /// Identity in its lease, stable over restarts and address changes.
         id: String,
     },
     /// Go flannel, or an operator.
@@ -27,7 +27,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Who holds this key.
+    /// Returns the holder that the key's value names.
     pub fn of(item: &Item) -> Self {
         item.node().map_or(Holder::Unknown, |node| Holder::Node {
             name: node.name.to_string(),
@@ -72,9 +72,9 @@ pub enum LeaseProblem {
         own: Box<Place>,
         /// The other one.
         holder: Holder,
-        /// What that holds.
+        /// Subnets of the other node's lease.
         subnets: Subnets,
-        /// Its key.
+        /// Key of the lease in the store.
         key: String,
         /// The interface that this node chose.
         choice: Option<Box<Choice>>,
@@ -83,18 +83,18 @@ pub enum LeaseProblem {
     IdentityInUse {
         /// This node.
         own: Box<Place>,
-        /// The other one's name.
+        /// Hostname of the other node.
         name: String,
-        /// The other one's address.
+        /// Public address of the other node.
         address: String,
-        /// What the other one holds.
+        /// Subnets of the other node's lease.
         subnets: Subnets,
     },
     /// Another instance of this node keeps the contested lease alive.
     Contested {
         /// This node.
         own: Box<Place>,
-        /// The other one's name.
+        /// Hostname of the other node.
         name: String,
         /// The lease.
         subnets: Subnets,
@@ -105,14 +105,14 @@ pub enum LeaseProblem {
     ReservedOutside {
         /// What is reserved.
         subnets: Subnets,
-        /// Its key.
+        /// Key of the lease in the store.
         key: String,
-        /// The network.
+        /// Networks of the configuration.
         networks: Subnets,
     },
     /// Another node has our key.
     Taken {
-        /// The key.
+        /// Key of the lease in the store.
         key: String,
         /// The other node.
         holder: Holder,
@@ -123,7 +123,7 @@ pub enum LeaseProblem {
     Deleted(String),
     /// Another instance of this node holds the key with precedence.
     Displaced {
-        /// The key.
+        /// Key of the lease in the store.
         key: String,
         /// The other instance.
         holder: Holder,
@@ -150,9 +150,9 @@ pub enum LeaseProblem {
 pub enum Unpublished {
     /// This node's address.
     Address {
-        /// The new one.
+        /// Address that this node wants to publish.
         now: String,
-        /// The one that they know.
+        /// Address in the store.
         before: String,
     },
     /// Something else.
@@ -256,13 +256,13 @@ impl LeaseProblem {
     }
 
     /// A change that is not published yet.
-    pub fn unpublished(told: &LeaseAttrs, wanted: &LeaseAttrs) -> Self {
-        Self::Unpublished(if told.same_public(wanted) {
+    pub fn unpublished(published: &LeaseAttrs, wanted: &LeaseAttrs) -> Self {
+        Self::Unpublished(if published.same_public(wanted) {
             Unpublished::Other
         } else {
             Unpublished::Address {
                 now: wanted.public_text(),
-                before: told.public_text(),
+                before: published.public_text(),
             }
         })
     }

@@ -35,17 +35,17 @@ pub enum Request {
     KeepAlive {
         /// The key, for stores without leases.
         key: String,
-        /// The lease.
+        /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
     /// Whether a lease may have been granted to a former instance of this node, and lasts long enough to be reused.
     Inherit {
-        /// The lease.
+        /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
     /// Gives a lease back, unless a key hangs on it.
     Revoke {
-        /// The lease.
+        /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
 }
@@ -71,7 +71,7 @@ pub enum Compare {
     HangsOn {
         /// The key.
         key: String,
-        /// The lease.
+        /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
     /// No key has this prefix.

@@ -11,11 +11,11 @@ use types::Subnets;
 pub struct Tenure {
     /// The key.
     pub key: String,
-    /// What it names.
+    /// Subnets that the key names.
     pub subnets: Subnets,
-    /// What was written.
+    /// Attributes written last.
     pub attrs: LeaseAttrs,
-    /// When the key was created.
+    /// Revision that created the key; a smaller one is an older lease.
     pub created: i64,
     /// When it was last written, by us.
     pub modified: i64,
@@ -23,7 +23,7 @@ pub struct Tenure {
     pub lease: i64,
     /// The store's lease that is kept alive: the same, or for a reservation one without a key.
     pub keepalive: i64,
-    /// When it was last kept alive.
+    /// Time of the last successful renewal, on the boot-time clock.
     pub renewed: Duration,
 }
 

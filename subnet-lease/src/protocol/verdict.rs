@@ -10,7 +10,7 @@ use crate::wire;
 pub enum Verdict {
     /// Our own write, whose answer was lost.
     OwnWrite,
-    /// An operator took the lease away from the key: it is a reservation of ours now.
+    /// An operator detached the key from its lease, which makes it a reservation of ours.
     Reserve,
     /// Ours, but overwritten: write it back, at once and then rarely.
     WriteBack {

@@ -64,7 +64,7 @@ impl View {
 }
 
 impl Item {
-    /// Reads one entry.
+    /// Parses an entry; `None` if its key is not a lease's.
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
@@ -96,7 +96,7 @@ impl Item {
             .flatten()
     }
 
-    /// Whether no lease limits it.
+    /// Returns whether the key never expires: it hangs on no lease of the store.
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }

@@ -24,7 +24,7 @@ cases! {
     unknown_fields_survive: [Keys],
     an_unreadable_key_of_ours_is_ours: [Keys, Choice],
     dual_stack_grows_and_shrinks: [Choice],
-    v6_only_nodes_are_told_apart: [Keys, Choice],
+    v6_only_nodes_get_separate_subnets: [Keys, Choice],
     many_at_once: [Choice],
     restarts_go_on_with_the_same_lease: [Keys, Expiry, Etcd],
 }
@@ -244,7 +244,7 @@ async fn dual_stack_grows_and_shrinks(bed: Bed) {
     assert_eq!(bed.keys(), [key(&first)]);
 }
 
-async fn v6_only_nodes_are_told_apart(bed: Bed) {
+async fn v6_only_nodes_get_separate_subnets(bed: Bed) {
     bed.configure(r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:5::/48"}"#);
     let node = |name: &str, last: u16| Claim {
         public: Dual::V6(std::net::Ipv6Addr::new(0xfd00, 0x56, 0, 0, 0, 0, 0, last)),

@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
     number: u8,
     folder: tempfile::TempDir,
     names: Mutex<Vec<String>>,
-    way: OnceCell<(Hand, Gate)>,
+    access: OnceCell<(Hand, Gate)>,
 }
 
 /// Waits for something inside a case.
@@ -40,11 +40,11 @@ impl Cluster {
             number,
             folder: tempfile::tempdir().unwrap(),
             names: Mutex::default(),
-            way: OnceCell::new(),
+            access: OnceCell::new(),
         }
     }
 
-    async fn way(&self) -> &(Hand, Gate) {
+    async fn access(&self) -> &(Hand, Gate) {
         let open = async || {
             let hand = Hand::new(
                 &self
@@ -54,7 +54,7 @@ impl Cluster {
             .await;
             (hand, Gate::before(self.server.port()).await)
         };
-        self.way.get_or_init(open).await
+        self.access.get_or_init(open).await
     }
 
     /// A text of the case, in which its network stands.
@@ -72,12 +72,12 @@ impl Cluster {
 
     /// Whether the API can be reached by the managers.
     pub(crate) fn reachable(&self, open: bool) {
-        wait(async { self.way().await.1.set(open) });
+        wait(async { self.access().await.1.set(open) });
     }
 
     /// The manager of a Node, which need not exist.
     pub(crate) async fn manager(&self, name: &str) -> KubeManager {
-        let port = self.way().await.1.port;
+        let port = self.access().await.1.port;
         let options = KubeOptions {
             urls: Vec::new(),
             kubeconfig: Some(
@@ -165,7 +165,7 @@ impl Cluster {
 
     fn ask(&self, method: &Method, path: &str, content: &str, body: Option<&Value>) -> Value {
         wait(async {
-            self.way()
+            self.access()
                 .await
                 .0
                 .ask(method.clone(), path, content, body)

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use subnet_lease::manager::SubnetManager;
 
 cases! {
-    a_directory_that_is_away_changes_nothing: [Files],
+    unavailable_directory_changes_no_lease: [Files],
     a_link_is_no_lease: [Files],
     temporary_files_of_a_killed_daemon_are_removed: [Files],
 }
 
-async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
+async fn unavailable_directory_changes_no_lease(bed: Bed) {
     let folder = bed.folder().unwrap();
     let (root, aside) = (folder.join("leases"), folder.join("aside"));
     std::fs::create_dir(&root).unwrap();
@@ -33,7 +33,10 @@ async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
             std::fs::create_dir(&root).unwrap();
             std::fs::write(root.join("config"), CONFIG).unwrap();
         }
-        eventually("it is told", || manager.counters().why_away().is_some()).await;
+        eventually("it is told", || {
+            manager.counters().why_unavailable().is_some()
+        })
+        .await;
         if round == 0 {
             // Written once it is back.
             let mut changed = attrs(&one);
@@ -59,7 +62,7 @@ async fn a_directory_that_is_away_changes_nothing(bed: Bed) {
         }
         std::fs::rename(&aside, &root).unwrap();
         eventually("it goes on", || {
-            manager.counters().why_away().is_none()
+            manager.counters().why_unavailable().is_none()
                 && std::fs::read_to_string(&own).is_ok_and(|text| text.contains("192.168.56.201"))
         })
         .await;

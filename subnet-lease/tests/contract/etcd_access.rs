@@ -16,7 +16,7 @@ cases! {
     tls_needs_a_ca_alone: [Etcd],
     passwords: [Etcd],
     authentication_comes_and_goes: [OwnEtcd],
-    tls_says_which_side_refuses_what: [Etcd],
+    tls_refusal_names_the_side_and_the_reason: [Etcd],
 }
 
 /// A certificate authority: its certificate as PEM, and what signs with its key.
@@ -441,7 +441,7 @@ async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
 }
 
 /// What TLS does not like reads: which side refuses which certificate, why and until when; and it is one reason at every try.
-async fn tls_says_which_side_refuses_what(bed: Bed) {
+async fn tls_refusal_names_the_side_and_the_reason(bed: Bed) {
     let plain = bed.etcd();
     let pki = Pki::new();
     for (name, address, until) in [

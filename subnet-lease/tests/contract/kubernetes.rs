@@ -87,7 +87,7 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
     let config = config(&manager).await;
     let waiting =
         tokio::spawn(async move { manager.acquire(&one, &config, &attrs(&one), &state).await });
-    let told = |part: &'static str| {
+    let has_trouble = |part: &'static str| {
         let held = held.clone();
         move || {
             held.borrow()
@@ -96,9 +96,9 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
                 .is_some_and(|why| why.to_string().contains(part))
         }
     };
-    eventually("there is no Node", told("there is no Node")).await;
+    eventually("there is no Node", has_trouble("there is no Node")).await;
     bed.cluster().create("one", &json!([]), &[]);
-    eventually("there is no podCIDR", told("pod cidr not assigned")).await;
+    eventually("there is no podCIDR", has_trouble("pod cidr not assigned")).await;
     assert_eq!(
         public_ip(&bed.cluster().node("one")),
         None,
@@ -302,7 +302,7 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
         "an unreadable value is no removal"
     );
     assert_eq!(follower.len(), 2);
-    let told = || {
+    let unreadable = || {
         manager
             .counters()
             .unreadable_keys()
@@ -310,13 +310,13 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
             .filter(|(name, _)| name.ends_with("touch-nobody"))
             .count()
     };
-    eventually("each is told", || told() == 5).await;
+    eventually("each is told", || unreadable() == 5).await;
     bed.cluster().annotate(
         "peer",
         &format!("{PREFIX}/public-ip"),
         Some("192.168.56.77"),
     );
-    eventually("it is good again", || told() == 4).await;
+    eventually("it is good again", || unreadable() == 4).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(follower.len(), 2);
 }

@@ -1,5 +1,6 @@
 //! One holder on the model store, step by step: lost answers and hands at its key.
 
+use super::node::OnUnderlay;
 use super::store::{NoAnswer, Store};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ struct Bench {
     key: String,
     now: Duration,
     seen: usize,
-    told: Vec<LogLine>,
+    log: Vec<LogLine>,
     fates: Vec<Fate>,
 }
 
@@ -48,7 +49,7 @@ fn claim(instance: &str) -> Claim {
         host: HostEvidence {
             named: true,
             store_via_underlay: true,
-            via_underlay: Arc::new(|_| true),
+            queries: Some(Arc::new(OnUnderlay)),
             ..HostEvidence::default()
         },
     }
@@ -94,7 +95,7 @@ impl Bench {
             key,
             now,
             seen,
-            told: Vec::new(),
+            log: Vec::new(),
             fates: Vec::new(),
         };
         bench.run(Duration::from_secs(1));
@@ -116,7 +117,7 @@ impl Bench {
             }
             self.seen = self.store.events.len();
             let step = self.coroutine.step(self.now);
-            self.told.extend(self.coroutine.told());
+            self.log.extend(self.coroutine.take_log());
             match step {
                 Step::Done(lost) => panic!("lost: {lost}"),
                 Step::Ask(request) => {
@@ -185,9 +186,9 @@ impl Bench {
     }
 
     fn warnings(&self, words: &str) -> usize {
-        self.told
+        self.log
             .iter()
-            .filter(|told| told.warning && told.news.to_string().contains(words))
+            .filter(|line| line.warning && line.news.to_string().contains(words))
             .count()
     }
 }
@@ -227,15 +228,15 @@ fn new_address_is_published_at_once_although_answers_are_lost() {
         }
         assert_eq!(
             bench
-                .told
+                .log
                 .iter()
-                .filter(|told| told.news.to_string().contains("instead of"))
+                .filter(|line| line.news.to_string().contains("instead of"))
                 .count(),
             10,
             "{:?}",
-            bench.told
+            bench.log
         );
-        assert_eq!(bench.warnings(""), 0, "{:?}", bench.told);
+        assert_eq!(bench.warnings(""), 0, "{:?}", bench.log);
     }
 }
 
@@ -279,7 +280,7 @@ fn a_foreign_address_is_put_back_with_its_lease() {
         bench.warnings("192.168.56.222, which is not this node's: it was put back"),
         1,
         "{:?}",
-        bench.told
+        bench.log
     );
     // Unreadable, and without a lease: no reservation either. The second time it may take a moment.
     bench.put("{");
@@ -289,9 +290,9 @@ fn a_foreign_address_is_put_back_with_its_lease() {
         bench.warnings("cannot be read: it was put back"),
         1,
         "{:?}",
-        bench.told
+        bench.log
     );
-    assert_eq!(bench.warnings("deleted"), 0, "{:?}", bench.told);
+    assert_eq!(bench.warnings("deleted"), 0, "{:?}", bench.log);
 }
 
 #[test]
@@ -309,7 +310,7 @@ fn a_foreign_address_is_put_back_while_the_own_one_changes() {
         (bench.public(), bench.lease()),
         (Some(new), lease),
         "{:?}",
-        bench.told
+        bench.log
     );
     // What was told until now is ours too: copied by a hand meanwhile, it is a reservation, and tells the new address.
     let mut bench = Bench::new();
@@ -324,7 +325,7 @@ fn a_foreign_address_is_put_back_while_the_own_one_changes() {
         (bench.public(), bench.lease()),
         (Some(new), 0),
         "{:?}",
-        bench.told
+        bench.log
     );
 }
 
@@ -365,9 +366,9 @@ fn manual_reservation_is_logged_once() {
         bench.warnings("is a reservation of this node from now on"),
         1,
         "{:?}",
-        bench.told
+        bench.log
     );
-    assert_eq!(bench.told.len(), 1, "{:?}", bench.told);
+    assert_eq!(bench.log.len(), 1, "{:?}", bench.log);
 }
 
 #[test]
@@ -382,7 +383,7 @@ fn deleted_key_is_restored_on_its_lease_and_logged() {
         bench.warnings("was deleted from the store: it was put back"),
         1,
         "{:?}",
-        bench.told
+        bench.log
     );
 }
 

@@ -3,10 +3,10 @@
 use super::store::{NoAnswer, Store};
 use rand::Rng;
 use rand::rngs::StdRng;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, HostEvidence, Lost};
+use subnet_lease::manager::{Claim, HostEvidence, HostQueries, Lost};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
 use subnet_lease::protocol::hold::hold;
@@ -15,6 +15,20 @@ use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
 use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId};
 use types::{Dual, Subnets};
+
+/// A host that reaches every address over its underlay.
+#[derive(Debug)]
+pub(crate) struct OnUnderlay;
+
+impl HostQueries for OnUnderlay {
+    fn is_own(&self, _: &LeaseAttrs) -> bool {
+        false
+    }
+
+    fn via_underlay(&self, _: IpAddr) -> bool {
+        true
+    }
+}
 
 /// What runs on the machine.
 pub(crate) enum Process {
@@ -89,7 +103,7 @@ impl Node {
                 previous: self.previous,
                 named,
                 store_via_underlay: named,
-                via_underlay: Arc::new(move |_| named),
+                queries: named.then(|| Arc::new(OnUnderlay) as Arc<dyn HostQueries>),
                 ..HostEvidence::default()
             },
         }

@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    fn say(&self, line: &str) {
+    fn trace(&self, line: &str) {
         if self.talk {
             println!("{:>9.3} {line}", self.now.as_secs_f64());
         }
@@ -179,7 +179,7 @@ impl World {
                         self.talk,
                     );
                     if let Some(line) = line {
-                        self.say(&line);
+                        self.trace(&line);
                     }
                     self.check_gain(at, before)?;
                 }
@@ -210,7 +210,7 @@ impl World {
             _ => None,
         };
         if let Some(line) = line {
-            self.say(&line);
+            self.trace(&line);
         }
     }
 

@@ -5,10 +5,12 @@
 
 pub mod access;
 pub mod backoff;
+pub mod daemon_pod;
 pub mod dual;
 pub mod encapsulation;
 pub mod errno;
 pub mod family;
+pub mod kernel_object;
 pub mod printable;
 pub mod problem;
 pub mod profile;
@@ -17,6 +19,7 @@ pub mod renamed;
 pub mod wireguard;
 
 pub use access::Access;
+pub use daemon_pod::DaemonPod;
 pub use dual::{Addresses, Dual, Subnets, nets_overlap};
 pub use encapsulation::Encapsulation;
 pub use errno::Errno;

@@ -2,9 +2,10 @@
 
 use crate::object::{Key, Value};
 use crate::route::{RouteKind, metric};
-use crate::sighting::{Holder, Sighting};
+use crate::sighting::Sighting;
 use crate::survey::Seen;
 use ipnet::IpNet;
+use types::kernel_object::Holder;
 
 /// How many peers are named of those that one route cuts off.
 const NAMED: usize = 16;

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use types::Errno;
 use types::Subnets;
+use types::kernel_object::Holder;
 
 fn refused(code: i32) -> Failure {
     Failure::refused(Errno(code))
@@ -130,7 +131,7 @@ fn surveyed(have: &KernelState) -> Vec<Seen> {
         .map(|(key, value)| Seen {
             key: *key,
             value: value.clone(),
-            made: Made::Set,
+            origin: Origin::Set,
         })
         .collect()
 }
@@ -139,13 +140,13 @@ fn look(sighting: &Sighting) -> Inspection {
     inspect(sighting, &Protocols::default())
 }
 
-/// The objects that are not as wanted: their texts and states.
-fn wrong(inspection: &Inspection) -> Vec<(&str, &ObjectState)> {
+/// The objects that are not in sync: their texts, states and errors.
+fn wrong(inspection: &Inspection) -> Vec<(&str, ObjectState, Option<&str>)> {
     inspection
         .objects
         .iter()
-        .filter(|object| object.state != ObjectState::AsWanted)
-        .map(|object| (object.text.as_str(), &object.state))
+        .filter(|object| object.state != ObjectState::InSync)
+        .map(|object| (object.text.as_str(), object.state, object.why.as_deref()))
         .collect()
 }
 
@@ -153,7 +154,7 @@ fn foreign_object(to: &str, metric: u32, value: Value) -> Seen {
     Seen {
         key: Key::Route(net(to), metric),
         value,
-        made: Made::Set,
+        origin: Origin::Set,
     }
 }
 
@@ -240,7 +241,7 @@ fn missing_and_different_objects_are_reported() {
     let reported: Vec<(ObjectKind, &ObjectState, Option<&str>)> = found
         .objects
         .iter()
-        .filter(|object| object.state != ObjectState::AsWanted)
+        .filter(|object| object.state != ObjectState::InSync)
         .map(|object| (object.kind, &object.state, object.found.as_deref()))
         .collect();
     let link = "flannel.1 mtu 1400 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning";
@@ -268,13 +269,13 @@ fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
     sighting.survey.objects.push(Seen {
         key,
         value: Value::Fdb("192.0.2.9".parse().unwrap()),
-        made: Made::Learned,
+        origin: Origin::Learned,
     });
     let found = look(&sighting);
     let object = found
         .objects
         .iter()
-        .find(|object| object.state != ObjectState::AsWanted)
+        .find(|object| object.state != ObjectState::InSync)
         .unwrap();
     let text = "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.9 self";
     assert_eq!(
@@ -310,13 +311,14 @@ fn refused_route_has_its_reason_and_the_conflicting_route() {
         wrong(&found),
         [(
             "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink",
-            &ObjectState::Refused(refused(libc::EEXIST).to_string())
+            ObjectState::Refused,
+            Some(refused(libc::EEXIST).to_string().as_str())
         )]
     );
     let object = found
         .objects
         .iter()
-        .find(|object| object.state != ObjectState::AsWanted)
+        .find(|object| object.state != ObjectState::InSync)
         .unwrap();
     assert_eq!(
         object.found.as_deref(),
@@ -326,7 +328,7 @@ fn refused_route_has_its_reason_and_the_conflicting_route() {
         panic!("{:?}", found.foreign)
     };
     assert_eq!(
-        (foreign.by.as_str(), foreign.in_the_way_of.as_slice()),
+        (foreign.by.as_str(), foreign.conflicts_with.as_slice()),
         ("bird", &["10.244.2.0/24 (node-2)".to_owned()][..])
     );
     // An error of a pass before, about what is there meanwhile, is none any more.
@@ -379,7 +381,7 @@ fn route_conflict_depends_on_prefix_metric_and_order() {
         let [foreign] = &found.foreign[..] else {
             panic!("{to}: {:?}", found.foreign)
         };
-        assert_eq!(foreign.in_the_way_of, way, "{to} metric {metric}");
+        assert_eq!(foreign.conflicts_with, way, "{to} metric {metric}");
         assert_eq!(foreign.own_subnet, to == "10.244.1.0/24");
         assert_eq!(wrong(&found), [], "{to}");
     }
@@ -417,7 +419,7 @@ fn one_route_for_all_peers_is_beaten_by_any_longer_one() {
             .survey
             .objects
             .push(foreign_object(to, 0, route("192.0.2.250", "eth1", 4)));
-        assert_eq!(look(&sighting).foreign[0].in_the_way_of, way, "{to}");
+        assert_eq!(look(&sighting).foreign[0].conflicts_with, way, "{to}");
     }
 }
 
@@ -432,7 +434,7 @@ fn undesired_objects_of_ours_are_leftovers() {
     let by = |sighting: &Sighting| {
         let found = look(sighting);
         assert_eq!((wrong(&found), found.foreign.len()), (vec![], 1));
-        assert_eq!(found.foreign[0].in_the_way_of, [""; 0]);
+        assert_eq!(found.foreign[0].conflicts_with, [""; 0]);
         found.foreign[0].by.clone()
     };
     assert_eq!(by(&sighting), "left over: flanneld removes it");
@@ -478,7 +480,7 @@ fn device_with_our_tunnel_conflicts_with_a_missing_one() {
         look(sighting)
             .foreign
             .iter()
-            .map(|foreign| (first(&foreign.text), foreign.in_the_way_of.clone()))
+            .map(|foreign| (first(&foreign.text), foreign.conflicts_with.clone()))
             .collect()
     };
     // Both families' tunnels have one port, and may have one VNI.
@@ -526,8 +528,8 @@ fn another_kind_under_our_name_is_refused() {
     }];
     let found = look(&sighting);
     assert_eq!(
-        found.objects[0].state,
-        ObjectState::Refused(taken.to_string())
+        (found.objects[0].state, found.objects[0].why.clone()),
+        (ObjectState::Refused, Some(taken.to_string()))
     );
     assert_eq!(
         found.objects[0].found.as_deref(),
@@ -567,7 +569,7 @@ fn many_peers_behind_one_route_are_counted() {
         .iter()
         .find(|foreign| foreign.text.starts_with("10.244.0.0/18"))
         .unwrap()
-        .in_the_way_of;
+        .conflicts_with;
     assert_eq!(
         (way.len(), way.last().unwrap().as_str()),
         (17, "and 34 more")
@@ -607,7 +609,7 @@ proptest! {
         let touched: BTreeSet<Key> = ops.iter().map(|op| *op.key()).collect();
         for (key, object) in sighting.want.0.keys().zip(&found.objects) {
             // What loses its link or the link's address is made again although it is there now.
-            prop_assert!(object.state == ObjectState::AsWanted || touched.contains(key), "{:?}", object);
+            prop_assert!(object.state == ObjectState::InSync || touched.contains(key), "{:?}", object);
         }
     }
 }

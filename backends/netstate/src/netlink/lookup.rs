@@ -6,7 +6,7 @@ use super::socket::{Answer, Requests};
 use super::uapi::*;
 use super::wire::Message;
 use super::wireguard;
-pub use super::wireguard::Behind;
+pub use super::wireguard::PeerStatus;
 use crate::failure::{Failure, KernelError, Listed, Request};
 use crate::names::{LinkName, Mac};
 use crate::route::RouteKind;
@@ -49,7 +49,7 @@ pub enum Fate {
     Sent(Hop),
     /// It is dropped by a route, if that could be found.
     Dropped(Option<Hop>),
-    /// No route leads there.
+    /// No route leads there (ENETUNREACH).
     NoRoute,
 }
 
@@ -226,13 +226,13 @@ impl Lookup {
     ///
     /// # Errors
     /// The kernel does not name it, or the list is incomplete.
-    pub async fn behind(
+    pub async fn wireguard_peer(
         &mut self,
         dev: LinkName,
         net: IpNet,
-    ) -> Result<Option<Behind>, KernelError> {
+    ) -> Result<Option<PeerStatus>, KernelError> {
         match self.index(dev).await {
-            Some(index) => wireguard::behind(index, net).await,
+            Some(index) => wireguard::peer_status(index, net).await,
             None => Ok(None),
         }
     }
@@ -308,7 +308,7 @@ mod tests {
             let nobody = LinkName::parse("no-such-link").unwrap();
             assert_eq!(
                 kernel
-                    .behind(nobody, IpNet::from(to.parse::<IpAddr>().unwrap()))
+                    .wireguard_peer(nobody, IpNet::from(to.parse::<IpAddr>().unwrap()))
                     .await
                     .unwrap(),
                 None

@@ -11,7 +11,7 @@ use crate::names::LinkName;
 use crate::object::{Key, Value};
 use crate::route::RouteKind;
 use crate::scope::Scope;
-use crate::survey::{Made, Seen, Survey};
+use crate::survey::{Origin, Seen, Survey};
 use std::collections::BTreeMap;
 
 impl NetlinkKernel {
@@ -73,7 +73,7 @@ impl NetlinkKernel {
             Seen {
                 key: Key::Route(seen.net, seen.metric),
                 value: Value::Route(seen.spec),
-                made: Made::By(seen.spec.protocol),
+                origin: Origin::Protocol(seen.spec.protocol),
             }
         }));
         Ok(())
@@ -114,11 +114,11 @@ fn entry(name: LinkName, seen: &SeenNeighbor) -> Option<Seen> {
         AF_BRIDGE => (Key::Fdb(name, mac), Value::Fdb(ip)),
         _ => (Key::Neighbor(name, ip), Value::Neighbor(mac)),
     };
-    let made = match (seen.protocol, seen.fed(), seen.permanent()) {
-        (Some(protocol), ..) if protocol != 0 => Made::By(protocol),
-        (_, true, _) => Made::Fed,
-        (_, false, true) => Made::Set,
-        (_, false, false) => Made::Learned,
+    let origin = match (seen.protocol, seen.fed(), seen.permanent()) {
+        (Some(protocol), ..) if protocol != 0 => Origin::Protocol(protocol),
+        (_, true, _) => Origin::ExternLearn,
+        (_, false, true) => Origin::Set,
+        (_, false, false) => Origin::Learned,
     };
-    Some(Seen { key, value, made })
+    Some(Seen { key, value, origin })
 }

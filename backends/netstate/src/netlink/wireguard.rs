@@ -122,9 +122,9 @@ impl Generic {
     }
 }
 
-/// A peer of WireGuard.
+/// The state of the WireGuard peer that packets to a network go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behind {
+pub struct PeerStatus {
     /// Its public key.
     pub key: PublicKey,
     /// Where it is reached.
@@ -134,13 +134,13 @@ pub struct Behind {
 }
 
 /// The peer of an interface to which packets for this network go, and no other.
-pub(super) async fn behind(index: u32, net: IpNet) -> Result<Option<Behind>, KernelError> {
+pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
     let device = Generic::open().await?.device(index).await?;
     let seen = device
         .peers
         .into_iter()
         .find(|seen| seen.allowed.contains(&net));
-    Ok(seen.map(|seen| Behind {
+    Ok(seen.map(|seen| PeerStatus {
         key: seen.key,
         endpoint: seen.peer.endpoint,
         handshake: seen.session.handshake,
@@ -499,7 +499,7 @@ fn peer(value: &[u8], now: Duration) -> Option<Seen> {
                 // struct __kernel_timespec. Zero: never.
                 let seconds = wire::u64_at(value, 0).filter(|seconds| *seconds != 0);
                 let nanoseconds = wire::u64_at(value, 8).unwrap_or(0);
-                seen.session.shaken = seconds.map(|seconds| {
+                seen.session.handshake_at = seconds.map(|seconds| {
                     Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds)
                 });
                 seen.session.handshake =
@@ -664,6 +664,7 @@ mod tests {
         let scope = Scope {
             links: Vec::new(),
             networks: types::Subnets::V4("10.244.0.0/16".parse().unwrap()),
+            own: types::Subnets::V4("10.244.1.0/24".parse().unwrap()),
             former: Some(types::Subnets::V4("10.5.0.0/16".parse().unwrap())),
             protocol: 241,
             checksum_offload: false,

@@ -4,9 +4,9 @@
 
 use crate::kernel::{FailureKind, OpError};
 use crate::object::{KernelState, Key};
-use crate::sighting::Holder;
 use std::collections::{BTreeMap, BTreeSet};
 use types::Family;
+use types::kernel_object::Holder;
 
 /// A peer whose objects the kernel refuses, for a reason that concerns this peer only.
 #[derive(Clone, Debug, PartialEq, Eq)]

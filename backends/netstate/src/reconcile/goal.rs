@@ -15,7 +15,7 @@ use subnet_lease::LeaseTable;
 use tokio::sync::Notify;
 use types::Subnets;
 
-/// Options of the reconciler.
+/// Options of the reconciler, the same for all backends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The interval of the audit, which compares the kernel with the desired state. None: never.
@@ -49,7 +49,7 @@ impl<P: Plan> Goal<P> {
     pub(super) fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
-            Key::Address(..) => !matches!(self.plan.own(), Subnets::Both(..)),
+            Key::Address(..) => !matches!(self.scope.own, Subnets::Both(..)),
             Key::Fdb(..)
             | Key::Neighbor(..)
             | Key::WireguardPeer(..)
@@ -62,7 +62,7 @@ impl<P: Plan> Goal<P> {
     pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
         let mut desired = Desired::whole(&self.plan, leases, facts);
         if self.options.blackhole {
-            blackhole::want(&mut desired.state, self.plan.own(), self.plan.scope());
+            blackhole::want(&mut desired.state, &self.scope);
         }
         desired
     }
@@ -82,7 +82,7 @@ impl<P: Plan> Goal<P> {
         Failures::of(errors.to_vec(), &own, &holders, &owners)
     }
 
-    /// Ends the cleanup of the former run: objects that appear in its networks from now on belong to others.
+    /// Ends the cleanup of the previous run: objects that appear in its networks later belong to others.
     pub(super) fn forget_former(&mut self, want: &KernelState) {
         self.scope.former = None;
         self.scope.links.retain(|name| want.link(*name).is_some());

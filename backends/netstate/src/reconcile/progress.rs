@@ -28,10 +28,10 @@ pub struct Progress {
     pub(super) tunnels: Mutex<TunnelPeers>,
 }
 
-/// The peers of WireGuard.
+/// How many WireGuard peers there are, and which do not answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelPeers {
-    /// How many there are.
+    /// The number of peers on all WireGuard devices.
     pub peers: usize,
     /// Those that are sent to and do not answer.
     pub silent: Vec<Silent>,

@@ -1,4 +1,4 @@
-//! Questions to the running loop: what the kernel has, read now.
+//! Questions to the running loop, answered from a fresh read of the kernel.
 
 use crate::failure::{Failure, KernelError, Request};
 use crate::sighting::Sighting;
@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 /// The channel of an answer. Its receiver may be gone.
 pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 
-/// Asks a running reconciler.
+/// Requests kernel audits from a running reconciler. Clones share its queue.
 #[derive(Clone, Debug)]
 pub struct KernelAudit(mpsc::Sender<Question>);
 

@@ -73,7 +73,7 @@ impl Schedule {
         self.tunnel_read = Some(Instant::now() + interval);
     }
 
-    /// Whether a pass is due because the desired peers are not known. If so, it is made now.
+    /// Returns whether a pass is due because the desired peers are not known. Then it is made at once.
     pub(super) fn take_blind_pass(&mut self, began: Instant) -> bool {
         let due = self
             .last_blind_pass

@@ -24,7 +24,6 @@ use types::Subnets;
 /// A plan with one route for each lease, like host-gw.
 struct Routes {
     scope: Scope,
-    own: Subnets,
     /// A device that it needs.
     device: Option<LinkName>,
 }
@@ -33,13 +32,13 @@ fn routes() -> Routes {
     let scope = Scope {
         links: Vec::new(),
         networks: Subnets::V4("10.244.0.0/16".parse().unwrap()),
+        own: subnets(1),
         former: None,
         protocol: 241,
         checksum_offload: false,
     };
     Routes {
         scope,
-        own: subnets(1),
         device: None,
     }
 }
@@ -68,10 +67,6 @@ fn table(peers: impl IntoIterator<Item = (u8, u8)>) -> LeaseTable {
 impl Plan for Routes {
     fn scope(&self) -> &Scope {
         &self.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.own
     }
 
     fn kinds(&self) -> Kinds {

@@ -12,7 +12,6 @@ const NAMED: usize = 3;
 pub(super) struct Unfinished<'e> {
     /// Whether deletions are delayed.
     held: bool,
-    /// The refusals.
     errors: &'e [OpError],
 }
 

@@ -54,7 +54,7 @@ struct TunnelPeer {
     /// When it was looked at last.
     looked: Option<Instant>,
     /// When the last handshake was completed: by the clock of the day at the first look, since then when it was noticed.
-    shaken: Option<Instant>,
+    handshake_at: Option<Instant>,
     /// Whether its session was seen to be over when it was seen first.
     over: bool,
     /// Since when it is sent to, and nothing comes back.
@@ -102,7 +102,7 @@ impl TunnelPeer {
 pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
 impl Tunnels {
-    /// Takes note of the sessions as they are now.
+    /// Notes the sessions of all peers.
     pub(super) fn note(&mut self, sessions: &Sessions, now: Instant) {
         self.0.retain(|id, _| sessions.contains_key(id));
         for (id, session) in sessions {
@@ -111,14 +111,15 @@ impl Tunnels {
             // A peer that was made anew counts from zero.
             let anew = session.received < peer.session.received || session.sent < peer.session.sent;
             // The clock of the day may be set: it counts where nothing else is known.
-            let shook = session.shaken.is_some() && session.shaken != peer.session.shaken;
+            let shook =
+                session.handshake_at.is_some() && session.handshake_at != peer.session.handshake_at;
             if first || anew {
-                peer.shaken = session.handshake.and_then(|ago| now.checked_sub(ago));
+                peer.handshake_at = session.handshake.and_then(|ago| now.checked_sub(ago));
             } else if shook {
-                peer.shaken = Some(now);
+                peer.handshake_at = Some(now);
             }
             let lives = peer
-                .shaken
+                .handshake_at
                 .is_some_and(|at| now.duration_since(at) < SESSION);
             // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
             let (came, sent) = (
@@ -202,7 +203,7 @@ impl Tunnels {
                 Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
                     let known = self.0.entry((*name, *id)).or_default();
                     known.keepalive = peer.keepalive;
-                    // Packets go to the new endpoint from now on, unless it is unchanged.
+                    // Packets go to the new endpoint, unless it is unchanged.
                     if peer.endpoint.is_some() {
                         (known.set, known.unanswered, known.over) = (peer.endpoint, None, false);
                     }
@@ -220,7 +221,7 @@ impl Tunnels {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
             let TunnelPeer { set, initiates, .. } = *peer;
-            let handshake = peer.shaken.map(|at| now.duration_since(at));
+            let handshake = peer.handshake_at.map(|at| now.duration_since(at));
             Some(Silent {
                 link: *link,
                 key: *key,
@@ -265,12 +266,12 @@ mod tests {
 
     /// A look `at` so many seconds, at a session whose handshake was so many seconds before.
     fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
-        let shaken = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
+        let handshake_at = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
         [(
             (name(), PEER),
             Session {
                 handshake: handshake.map(Duration::from_secs),
-                shaken,
+                handshake_at,
                 received,
                 sent,
             },
@@ -405,7 +406,7 @@ mod tests {
         let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
         let session = |ago: u64, received, sent| -> Sessions {
-            let (handshake, shaken) = (
+            let (handshake, handshake_at) = (
                 Some(Duration::from_secs(ago)),
                 Some(Duration::from_secs(10_000)),
             );
@@ -413,14 +414,14 @@ mod tests {
                 (name(), PEER),
                 Session {
                     handshake,
-                    shaken,
+                    handshake_at,
                     received,
                     sent,
                 },
             )]
             .into()
         };
-        // Set back: the handshake lies in the future, and is none that was made just now.
+        // The clock was set back: a handshake that lies in the future is not a recent one.
         let mut tunnels = Tunnels::default();
         tunnels.note(&session(170, 500, 500), start);
         for second in (5..=60).step_by(5) {
@@ -447,7 +448,7 @@ mod tests {
     fn keepalives_need_no_answer() {
         let start = Instant::now() + Duration::from_secs(3600);
         let after = |seconds| start + Duration::from_secs(seconds);
-        let shaken = Some(Duration::from_secs(10_000));
+        let handshake_at = Some(Duration::from_secs(10_000));
         for keepalive in [0, 1, 2, 25, 40] {
             let mut kept = state("192.0.2.1:51820");
             let peer = WireguardPeer {
@@ -465,7 +466,7 @@ mod tests {
                 sent += more;
                 let session = Session {
                     handshake: Some(Duration::from_secs(second)),
-                    shaken,
+                    handshake_at,
                     received: 500,
                     sent,
                 };

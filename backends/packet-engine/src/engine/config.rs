@@ -7,9 +7,9 @@ use types::Addresses;
 /// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// The TUN device's name.
+    /// The name of the TUN device, at most 15 bytes.
     pub device: String,
-    /// The encapsulation of packets.
+    /// The format of datagrams between nodes. All nodes need the same.
     pub framing: Framing,
     /// The UDP port, of this node and of peers.
     pub port: u16,

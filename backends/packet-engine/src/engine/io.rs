@@ -9,9 +9,9 @@ use std::os::fd::AsFd;
 pub(super) trait Device: AsFd {
     /// The offloads that the kernel granted.
     fn offload(&self) -> Offload;
-    /// Reads a packet.
+    /// Reads one packet and returns its length in bytes. `WouldBlock` if none is waiting.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
-    /// Writes a packet.
+    /// Writes one packet from its parts, in one system call.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 }
 
@@ -34,7 +34,7 @@ impl Device for Tun {
 pub(super) trait Port: AsFd {
     /// Whether it is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
-    /// Receives what is waiting.
+    /// Receives at most `most` receipts and returns their number. `WouldBlock` if nothing is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
     /// Sends messages. Returns how many were sent, and the error of the next.
     fn send(

@@ -25,13 +25,13 @@ impl Offload {
         self.off_since.is_none()
     }
 
-    /// Notes a success.
+    /// Ends a run of refusals: only consecutive ones switch the offload off.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// Notes a refusal. Returns whether the offload is off from now on.
+    /// Notes a refusal. Returns whether it turns the offload off.
     pub(super) fn refused(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < IN_A_ROW || !self.is_on() {
@@ -64,7 +64,6 @@ pub(super) struct Segmenting {
 }
 
 impl Segmenting {
-    /// Nothing was refused yet.
     pub(super) fn new(supported: bool) -> Self {
         Self {
             supported,
@@ -74,7 +73,7 @@ impl Segmenting {
         }
     }
 
-    /// Whether nothing is remembered.
+    /// Whether no refusal is remembered, of one destination or of all.
     #[inline]
     pub(super) fn is_unrestricted(&self) -> bool {
         self.refused.is_empty() && self.to_all.is_on()

@@ -43,7 +43,6 @@ struct Written {
 }
 
 impl Written {
-    /// Adds one write.
     fn add(&mut self, packets: usize, bytes: usize) {
         self.packets += packets;
         self.bytes += bytes;
@@ -67,7 +66,7 @@ pub(super) struct Rx<D = Tun, P = Socket> {
 pub(super) struct RxState {
     merger: Merger,
     log: LogLimit,
-    /// What the device accepts.
+    /// The offloads that the kernel granted for the device.
     offload: Offload,
     /// Whether super-packets of each kind are written, if the device accepts them.
     tcp: refusals::Offload,
@@ -122,7 +121,7 @@ impl RxState {
 }
 
 impl<D: Device, P: Port> Rx<D, P> {
-    /// Runs until the wake.
+    /// Moves packets from the socket to the device until the wake.
     pub(super) fn run(self) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);

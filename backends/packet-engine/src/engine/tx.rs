@@ -128,7 +128,7 @@ impl TxState {
 }
 
 impl<D: Device, P: Port> Tx<D, P> {
-    /// Runs until the wake.
+    /// Moves packets from the device to the sockets until the wake.
     pub(super) fn run(self) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];

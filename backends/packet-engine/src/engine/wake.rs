@@ -24,7 +24,7 @@ impl Wake {
         })
     }
 
-    /// Gives the signal.
+    /// Ends all waits on this wake, present and future ones.
     pub(super) fn wake(&self) {
         self.called.store(true, Ordering::Relaxed);
         let _ = self.event.write(1);

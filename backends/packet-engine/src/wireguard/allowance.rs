@@ -20,7 +20,6 @@ pub(super) struct Allowances {
 }
 
 impl Allowances {
-    /// Full buckets.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             began: now,

@@ -69,11 +69,6 @@ impl Device {
         }
     }
 
-    /// The device of an engine that counts there. None in builds without WireGuard.
-    pub(crate) fn create(counters: &Arc<Counters>) -> Option<Arc<Self>> {
-        Some(Arc::new(Self::new(Arc::clone(counters))))
-    }
-
     /// Begins a change. What was changed is published as a whole when it is dropped.
     pub fn change(&self) -> Change<'_> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +126,7 @@ impl Device {
         peers
     }
 
-    /// What was published last.
+    /// The configuration after the last change.
     #[inline]
     pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
         self.published.load()
@@ -184,7 +179,7 @@ impl Device {
         })
     }
 
-    /// Notes that a packet waits no longer.
+    /// Notes that a waiting packet was sent or dropped.
     pub(super) fn unparked(&self, packet: &[u8]) {
         self.parked.fetch_sub(packet.len(), Ordering::Relaxed);
     }
@@ -362,7 +357,7 @@ impl Change<'_> {
         true
     }
 
-    /// Removes all peers.
+    /// Removes all peers with their allowed IPs. The private key stays.
     pub fn clear(&mut self) {
         self.removed.extend(self.next.peers.iter().cloned());
         self.next.peers = Arc::default();

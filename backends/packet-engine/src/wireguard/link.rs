@@ -182,7 +182,7 @@ impl Link {
         self.tunn.as_deref().is_some_and(has_session) || self.old.is_some()
     }
 
-    /// Our key changed.
+    /// Takes the identity of a new private key. The present session opens packets and sends none.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) {
         self.identity = identity;
         self.renew(false);
@@ -228,7 +228,7 @@ impl Link {
         self.endpoint
     }
 
-    /// An initiation was sent.
+    /// Notes that an initiation was sent, and when the next one may be.
     pub(super) fn begun(&mut self, now: Instant) {
         self.initiated = true;
         self.again = Some(now + RETRY + Duration::from_millis(rand::random_range(0..JITTER)));

@@ -36,7 +36,7 @@ impl Peer {
 pub struct PeerState {
     /// Where its datagrams go: configured, or learned from its last authenticated packet.
     pub endpoint: Option<SocketAddr>,
-    /// The preshared key.
+    /// The preshared key of its next handshake.
     pub preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub keepalive: u16,
@@ -49,7 +49,7 @@ pub struct PeerState {
 pub struct PeerStatus {
     /// Its public key.
     pub key: PublicKey,
-    /// Its configuration.
+    /// Its configuration, with the endpoint that it roamed to.
     pub state: PeerState,
     /// When a handshake with it was completed last.
     pub handshake: Option<SystemTime>,

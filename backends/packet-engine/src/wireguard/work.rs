@@ -87,7 +87,7 @@ impl Device {
                 continue;
             };
             let mut link = peer.lock();
-            // Otherwise it has another time by now.
+            // Otherwise its time was changed meanwhile.
             if link.due == Some(due) {
                 link.due = None;
                 self.visit(

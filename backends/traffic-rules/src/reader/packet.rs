@@ -92,7 +92,7 @@ pub enum HookPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The path through the hooks.
-    pub way: HookPath,
+    pub path: HookPath,
     /// The address family.
     pub family: Family,
     /// The interface by which it comes.
@@ -129,10 +129,10 @@ pub struct Packet {
 
 impl Packet {
     /// The first packet of a TCP connection between these addresses, from any port to a port that no service has. It has no mark.
-    pub fn new(way: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
+    pub fn new(path: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {
-            way,
+            path,
             family,
             incoming,
             outgoing,
@@ -158,7 +158,7 @@ impl Packet {
     /// The same packets with what is known of the bridge: where it decides and is not known, both.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
         match self.bridge_calls_ip.is_none()
-            && (self.port_in.is_some() || self.way == HookPath::Bridge)
+            && (self.port_in.is_some() || self.path == HookPath::Bridge)
         {
             true => [true, false]
                 .map(|calls| Packet {
@@ -175,7 +175,7 @@ impl Packet {
         let bridge = Layer::Bridge;
         let none = Device::none();
         let mut stages = self.stages_before_routing();
-        match self.way {
+        match self.path {
             HookPath::Input => stages.push(self.ip_stage(Hook::Input, &self.incoming, &none)),
             HookPath::Forward => {
                 stages.push(self.ip_stage(Hook::Forward, &self.incoming, &self.outgoing));
@@ -190,7 +190,7 @@ impl Packet {
         if let Some(port) = self
             .port_out
             .as_ref()
-            .filter(|_| matches!(self.way, HookPath::Forward | HookPath::Output))
+            .filter(|_| matches!(self.path, HookPath::Forward | HookPath::Output))
         {
             stages.push(self.stage(bridge, Hook::Output, &none, port));
             stages.push(self.stage(bridge, Hook::Postrouting, &none, port));
@@ -202,7 +202,7 @@ impl Packet {
     fn stages_before_routing(&self) -> Vec<Stage> {
         let none = Device::none();
         let mut stages = Vec::new();
-        if self.way != HookPath::Output {
+        if self.path != HookPath::Output {
             stages.push(self.stage(
                 Layer::Netdev,
                 Hook::Ingress,
@@ -216,11 +216,11 @@ impl Packet {
         let input = self
             .port_in
             .as_ref()
-            .filter(|_| self.way != HookPath::Bridge)
+            .filter(|_| self.path != HookPath::Bridge)
             .map(|port| self.stage(Layer::Bridge, Hook::Input, port, &none));
-        let is_received = self.way == HookPath::Input
-            || self.way == HookPath::Forward
-            || self.bridge_calls() && self.way == HookPath::Bridge;
+        let is_received = self.path == HookPath::Input
+            || self.path == HookPath::Forward
+            || self.bridge_calls() && self.path == HookPath::Bridge;
         let received = is_received.then(|| self.ip_stage(Hook::Prerouting, &self.incoming, &none));
         // The bridge itself calls the first hook of IP.
         let (first, second) = if self.bridge_calls() {
@@ -260,13 +260,13 @@ impl Packet {
 
     fn stage(&self, layer: Layer, hook: Hook, incoming: &Device, outgoing: &Device) -> Stage {
         // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
-        let port_in = if self.bridge_calls_ip == Some(false) || self.way == HookPath::Output {
+        let port_in = if self.bridge_calls_ip == Some(false) || self.path == HookPath::Output {
             Some(Device::none())
         } else {
             self.port_in.clone()
         };
         let bridged =
-            self.way == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
+            self.path == HookPath::Bridge && matches!(hook, Hook::Forward | Hook::Postrouting);
         let port_out = if bridged {
             self.port_out.clone()
         } else {
@@ -295,7 +295,7 @@ impl Packet {
             Key::IcmpType(_) => self.icmp_type.clone(),
             Key::IcmpCode => self.icmp_code.clone(),
             Key::Translated => Ranges::one(u32::from(self.translated?)),
-            Key::DestinationKind => match self.way {
+            Key::DestinationKind => match self.path {
                 HookPath::Forward => Ranges::one(super::words::UNICAST),
                 HookPath::Input => Ranges::one(super::words::LOCAL),
                 HookPath::Output | HookPath::Bridge => return None,

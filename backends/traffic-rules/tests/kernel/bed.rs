@@ -33,7 +33,7 @@ const OTHER_WAY: u32 = 7;
 /// A packet that is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
-    pub way: HookPath,
+    pub path: HookPath,
     /// Whether its connection has seen packets in both directions before.
     pub established: bool,
     pub family: Family,
@@ -65,7 +65,7 @@ impl Sent {
     pub(crate) fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
         // Another connection than those of all sets before: the kernel remembers them.
         let fresh = 16_000 + (seed * u64::from(PACKETS) % 49_000) as u16 + number;
-        let (way, established) = match number {
+        let (path, established) = match number {
             10 | 11 => (HookPath::Bridge, false),
             12 => (HookPath::Forward, true),
             13 => (HookPath::Input, true),
@@ -86,7 +86,7 @@ impl Sent {
             13 => 17,
             _ => *[6, 17, 17].choose(random).unwrap(),
         };
-        let destination = match way {
+        let destination = match path {
             HookPath::Input => family.pick(
                 IpAddr::from(Ipv4Addr::new(10, 1, 0, 1)),
                 Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1).into(),
@@ -95,7 +95,7 @@ impl Sent {
         };
         let echo = u16::from(family.pick(8_u8, 128)) << 8;
         Self {
-            way,
+            path,
             established,
             family,
             protocol,
@@ -115,13 +115,13 @@ impl Sent {
     }
 
     pub(crate) fn packet(&self, bridge_calls_ip: bool) -> Packet {
-        let (outgoing, port_out) = match self.way {
+        let (outgoing, port_out) = match self.path {
             HookPath::Forward => (Device::named("out0"), None),
             HookPath::Bridge => (Device::named("br0"), Some(Device::named("pt1"))),
             _ => (Device::none(), None),
         };
         let icmp = self.is_icmp();
-        let fresh = Packet::new(self.way, self.family, Device::named("br0"), outgoing);
+        let fresh = Packet::new(self.path, self.family, Device::named("br0"), outgoing);
         Packet {
             port_in: Some(Device::named("pt0")),
             port_out,
@@ -148,7 +148,7 @@ impl Sent {
 
     /// Where it is seen: on the host, or at the receiver.
     fn receiver(&self) -> usize {
-        usize::from(self.way != HookPath::Input)
+        usize::from(self.path != HookPath::Input)
     }
 
     fn payload(&self, nth: Nth) -> Vec<u8> {
@@ -263,7 +263,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
                 SockProtocol::Raw,
             )
             .unwrap();
-            if sent.way == HookPath::Bridge || nth == Nth::Reply {
+            if sent.path == HookPath::Bridge || nth == Nth::Reply {
                 setsockopt(&socket, sockopt::Mark, &OTHER_WAY).unwrap();
             }
             let (bytes, to) = (
@@ -358,7 +358,8 @@ impl Bed {
             for d in pt0 pt1; do ip -n {r} link set $d master br0; done
             for d in br0 pt0 pt1 out0; do ip -n {r} link set $d up; done
             ip -n {a} link set a0 up; for d in b0 c0; do ip -n {b} link set $d up; done
-            bridge -n {r} fdb add 02:00:00:00:00:03 dev pt1 master static
+            # The bridge may have learned it by now.
+            bridge -n {r} fdb replace 02:00:00:00:00:03 dev pt1 master static
             for n in {a} {r} {b}; do ip netns exec $n sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; done
             for d in br0 out0; do ip netns exec {r} sysctl -qw net.ipv4.conf.$d.rp_filter=0; done
             for d in b0 c0; do ip netns exec {b} sysctl -qw net.ipv4.conf.$d.rp_filter=0; done

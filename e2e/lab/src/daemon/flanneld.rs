@@ -62,7 +62,7 @@ impl FlanneldOptions {
 
     /// For a second daemon on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
     #[must_use]
-    pub fn beside(mut self, name: &str) -> FlanneldOptions {
+    pub fn second(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
         self
     }
@@ -120,7 +120,7 @@ impl FlanneldOptions {
 #[derive(Debug)]
 pub struct Flanneld {
     process: Process,
-    netns: Netns,
+    pub(super) netns: Netns,
     subnet_file: PathBuf,
     started: (Instant, SystemTime),
     health: Option<SocketAddr>,

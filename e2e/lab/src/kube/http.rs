@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn body_ends_where_its_head_says() {
+    fn body_ends_as_its_header_declares() {
         let (head, body, rest) = relayed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcNEXT");
         assert_eq!(
             (head.status(), body.as_str(), rest.as_str()),

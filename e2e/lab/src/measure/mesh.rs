@@ -38,8 +38,8 @@ impl Mesh {
     /// When none arrives on some path before the deadline; the error names it.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let mut longest = Duration::ZERO;
-        for (way, probe) in &self.probes {
-            longest = longest.max(probe.wait_flowing(deadline).with_context(|| way.clone())?);
+        for (path, probe) in &self.probes {
+            longest = longest.max(probe.wait_flowing(deadline).with_context(|| path.clone())?);
         }
         Ok(longest)
     }
@@ -51,7 +51,7 @@ impl Mesh {
     pub fn finish(self) -> Result<Vec<(String, ProbeReport)>> {
         self.probes
             .into_iter()
-            .map(|(way, probe)| Ok((way, probe.finish()?)))
+            .map(|(path, probe)| Ok((path, probe.finish()?)))
             .collect()
     }
 
@@ -60,8 +60,8 @@ impl Mesh {
     /// # Errors
     /// When something was; the error names the path.
     pub fn require_clean(self) -> Result<()> {
-        for (way, report) in self.finish()? {
-            report.require_clean().with_context(|| way)?;
+        for (path, report) in self.finish()? {
+            report.require_clean().with_context(|| path)?;
         }
         Ok(())
     }

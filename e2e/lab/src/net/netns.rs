@@ -6,10 +6,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::output::succeeded;
 
 /// Folder in which `ip netns` keeps the handles of named namespaces.
 pub(crate) const NETNS: &str = "/run/netns";
@@ -87,10 +89,10 @@ impl Netns {
     /// Runs a program inside and returns its standard output.
     ///
     /// # Errors
-    /// When it cannot be started or exits with another code than 0; the error holds its standard error.
+    /// When it cannot be started or exits with another code than 0; the error holds all output.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<String> {
         let output = self.output(program, args)?;
-        checked(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
+        succeeded(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
     }
 
     /// Runs a program inside and returns whatever came of it.
@@ -140,7 +142,7 @@ impl Netns {
             }
             Ok(child.wait_with_output()?)
         })?;
-        checked(
+        succeeded(
             &format!("{} <<< {input:?}", describe(program, args)),
             &output?,
         )
@@ -214,18 +216,7 @@ pub(crate) fn command<S: AsRef<OsStr>>(
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {program}"))?;
-    checked(&describe(program, &args), &output)
-}
-
-fn checked(what: &str, output: &Output) -> Result<String> {
-    if !output.status.success() {
-        bail!(
-            "{what}: {}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    succeeded(&describe(program, &args), &output)
 }
 
 fn describe<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {

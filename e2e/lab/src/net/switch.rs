@@ -105,13 +105,14 @@ pub(crate) fn wait_connected(
     netns: &Netns,
     interface: &str,
 ) -> Result<()> {
-    let says = |netns: &Netns, program, device, state| {
+    let has_state = |netns: &Netns, program, device, state| {
         netns
             .exec(program, &["link", "show", "dev", device])
             .is_ok_and(|text| text.contains(state))
     };
     let is_connected = || {
-        says(bridge, "bridge", port, "state forwarding") && says(netns, "ip", interface, "state UP")
+        has_state(bridge, "bridge", port, "state forwarding")
+            && has_state(netns, "ip", interface, "state UP")
     };
     eventually(Duration::from_secs(10), "a new cable carries", is_connected).map(drop)
 }

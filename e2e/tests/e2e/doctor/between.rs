@@ -1,13 +1,13 @@
 //! Faults between nodes, which only their probes can tell: in hosts' firewalls, on the switch, of clocks.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store, Switch, binaries, said};
+use lab::{Lab, Switch, binaries, code_or_text};
 
 use super::NETWORK;
 use super::fault::in_parallel;
-use super::node::{Node, all_well, ready_nodes};
+use super::node::{Node, all_well, well_nodes};
 
-/// Runs a test with so many nodes on one switch.
+/// Runs a test with so many nodes on one switch. At its end nothing is found.
 fn nodes_on_a_switch(
     title: &str,
     count: u8,
@@ -23,21 +23,9 @@ fn nodes_of(
     count: u8,
     work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
 ) -> Result<()> {
-    Lab::run(title, |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, count)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(network)?;
-        let mut nodes = ready_nodes(
-            lab,
-            &hosts,
-            &store,
-            &FlanneldOptions::bare().iface("enp0s8"),
-        )?;
-        nodes.iter_mut().try_for_each(Node::grown)?;
-        all_well(&mut nodes).context("at the start")?;
-        work(lab, &lan, &mut nodes)?;
-        all_well(&mut nodes).context("at the end")
+    well_nodes(network, title, count, |lab, lan, nodes| {
+        work(lab, lan, nodes)?;
+        all_well(nodes).context("at the end")
     })
 }
 
@@ -49,7 +37,7 @@ fn on_the_switch(lan: &Switch, rules: &str) -> Result<()> {
     lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-fn mend_the_switch(lan: &Switch) -> Result<()> {
+fn remove_switch_fault(lan: &Switch) -> Result<()> {
     lan.netns()
         .exec("nft", &["delete", "table", "bridge", "faults"])
         .map(drop)
@@ -83,7 +71,7 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
         ensure!(
             first["what"]
                 .as_str()
-                .is_some_and(|what| what.contains(said("tunnel-loop", &inside))),
+                .is_some_and(|what| what.contains(code_or_text("tunnel-loop", &inside))),
             "{first:#}"
         );
         let commands = nodes[0].commands()?;
@@ -113,7 +101,7 @@ pub(crate) fn protocol_4_is_dropped() -> Result<()> {
             let first = nodes[0].first()?;
             ensure!(
                 first["what"]
-                    == said(
+                    == code_or_text(
                         "encap-blocked",
                         "IP protocol 4 (IPIP) is blocked to this node"
                     ),
@@ -129,7 +117,7 @@ pub(crate) fn protocol_4_is_dropped() -> Result<()> {
 
             on_the_switch(lan, "ip protocol 4 drop")?;
             nodes[1].expect(&["encap-blocked"])?;
-            mend_the_switch(lan)
+            remove_switch_fault(lan)
         },
     )
 }
@@ -155,7 +143,7 @@ fn dropped() -> Result<()> {
             node.expect(&["encap-blocked"])?;
         }
         all_ready(nodes)?;
-        mend_the_switch(lan)?;
+        remove_switch_fault(lan)?;
         all_well(nodes).context("after encap-blocked on the switch")?;
 
         // The second host sends the first one nothing.
@@ -194,7 +182,7 @@ fn small_mtu() -> Result<()> {
             node.expect(&["mtu"])?;
             let first = node.first()?.to_string();
             ensure!(
-                said("mtu", "1350 bytes|as Backend.MTU, give 1400")
+                code_or_text("mtu", "1350 bytes|as Backend.MTU, give 1400")
                     .split('|')
                     .all(|words| first.contains(words)),
                 "{first}"
@@ -223,7 +211,7 @@ fn small_mtu() -> Result<()> {
             "{:?}",
             nodes[0].daemon()?.subnet_env()?
         );
-        mend_the_switch(lan)
+        remove_switch_fault(lan)
     })
 }
 
@@ -239,7 +227,7 @@ fn lossy() -> Result<()> {
             node.expect(&["lossy"])?;
         }
         all_ready(nodes)?;
-        mend_the_switch(lan)
+        remove_switch_fault(lan)
     })
 }
 
@@ -260,7 +248,7 @@ fn checksums() -> Result<()> {
         nodes
             .iter_mut()
             .try_for_each(|node| node.type_in(&commands))?;
-        mend_the_switch(lan)
+        remove_switch_fault(lan)
     })
 }
 
@@ -276,7 +264,7 @@ fn clock() -> Result<()> {
         nodes[2].expect(&["clock"])?;
         let first = nodes[2].first()?["what"].to_string();
         ensure!(
-            first.contains(said("clock", "ahead of that of most peers")),
+            first.contains(code_or_text("clock", "ahead of that of most peers")),
             "{first}"
         );
         nodes[0].expect(&[])?;

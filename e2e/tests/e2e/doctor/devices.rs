@@ -1,10 +1,9 @@
 //! Devices in flannel's place, and what is left of others; forwarding of IPv6.
 
 use anyhow::{Result, ensure};
-use lab::{FlanneldOptions, Lab, Store};
 
 use super::fault::{Fault, fault, walk};
-use super::node::{Node, all_well, ready_nodes};
+use super::node::{all_well, well_nodes};
 
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#;
 
@@ -33,21 +32,9 @@ const FAULTS: &[Fault] = &[
 
 #[test]
 fn conflicting_devices_are_found_and_renamed() -> Result<()> {
-    Lab::run("doctor: devices", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(DUAL)?;
-        let mut nodes = ready_nodes(
-            lab,
-            &hosts,
-            &store,
-            &FlanneldOptions::bare().iface("enp0s8"),
-        )?;
-        nodes.iter_mut().try_for_each(Node::grown)?;
-        all_well(&mut nodes)?;
+    well_nodes(DUAL, "doctor: devices", 2, |_, _, nodes| {
         walk(&mut nodes[0], FAULTS)?;
-        all_well(&mut nodes)?;
+        all_well(nodes)?;
 
         // At the start it ends the daemon.
         let node = &mut nodes[0];
@@ -64,6 +51,6 @@ fn conflicting_devices_are_found_and_renamed() -> Result<()> {
         );
         node.mend()?;
         node.ready()?;
-        all_well(&mut nodes)
+        all_well(nodes)
     })
 }

@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use lab::{FlanneldOptions, Lab, Launch, Store, binaries, eventually_ok, write_script};
+use lab::{Lab, Launch, binaries, eventually_ok, write_script};
 
-use super::node::{Node, all_well, ready_nodes};
+use super::node::{Node, all_well, well_nodes};
 use super::{DEADLINE, NETWORK};
 
 /// An address outside the underlay.
@@ -26,26 +26,14 @@ nft 'table ip counted {
 
 /// Two nodes on which all is well; the second one also has an address outside the underlay.
 fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) -> Result<()> {
-    Lab::run(title, |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
-        store.configure(NETWORK)?;
-        let mut nodes = ready_nodes(
-            lab,
-            &hosts,
-            &store,
-            &FlanneldOptions::bare().iface("enp0s8"),
-        )?;
-        nodes.iter_mut().try_for_each(Node::grown)?;
-        all_well(&mut nodes).context("at the start")?;
+    well_nodes(NETWORK, title, 2, |lab, _, nodes| {
         nodes[0].run(COUNTERS)?;
         nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
         ensure!(
-            arrives(&mut nodes, STRANGER)?,
+            arrives(nodes, STRANGER)?,
             "without a firewall everybody gets in"
         );
-        work(lab, &mut nodes)
+        work(lab, nodes)
     })
 }
 

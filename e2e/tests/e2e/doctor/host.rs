@@ -1,10 +1,10 @@
 //! Faults of a host: its sysctls, firewalls, routes, files and programs.
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{FlanneldOptions, Lab, Store, eventually_ok, said};
+use lab::{FlanneldOptions, Lab, Store, code_or_text, eventually_ok};
 
 use super::fault::{Fault, fault, walk};
-use super::node::{Node, all_well, ready_nodes};
+use super::node::{Node, all_well, well_nodes};
 use super::{DEADLINE, NETWORK};
 
 /// Every address of the node's subnet is kept, one of them for a container that runs.
@@ -66,26 +66,14 @@ const FAULTS: &[Fault] = &[
 
 #[test]
 fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
-    Lab::run("doctor: faults", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let folder = lab.folder("leases")?;
-        let store = Store::dir(&folder);
-        // Nodes have none of the subnets that the faults use.
-        store.configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#)?;
-        let mut nodes = ready_nodes(
-            lab,
-            &hosts,
-            &store,
-            &FlanneldOptions::bare().iface("enp0s8"),
-        )?;
-        nodes.iter_mut().try_for_each(Node::grown)?;
-        all_well(&mut nodes)?;
+    // Nodes have none of the subnets that the faults use.
+    let network = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#;
+    well_nodes(network, "doctor: faults", 2, |lab, _, nodes| {
         let node = &mut nodes[0];
         node.variables
-            .push(("LEASES", folder.display().to_string()));
+            .push(("LEASES", lab.folder("leases")?.display().to_string()));
         walk(node, FAULTS)?;
-        all_well(&mut nodes).context("after all of them")?;
+        all_well(nodes).context("after all of them")?;
 
         // It is remembered for ten minutes, so it comes last.
         let node = &mut nodes[0];
@@ -115,7 +103,7 @@ fn names_us(node: &mut Node) -> Result<()> {
     let seen = node.first()?["evidence"][0]["text"].clone();
     ensure!(
         seen.as_str()
-            .is_some_and(|text| text.contains(said("port-taken", &us))),
+            .is_some_and(|text| text.contains(code_or_text("port-taken", &us))),
         "{seen}"
     );
     Ok(())

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually_ok, write_script,
+    Flanneld, FlanneldOptions, Host, Lab, Launch, Store, Switch, binaries, eventually_ok,
+    write_script,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -194,8 +195,8 @@ impl Node {
 
     /// Runs a script that succeeds.
     pub(super) fn run(&mut self, script: &str) -> Result<()> {
-        let (code, said) = self.sh(script)?;
-        ensure!(code == 0, "{script}: {code}: {said}");
+        let (code, text) = self.sh(script)?;
+        ensure!(code == 0, "{script}: {code}: {text}");
         Ok(())
     }
 
@@ -380,6 +381,30 @@ pub(super) fn ready_nodes(
         ]);
     }
     Ok(nodes)
+}
+
+/// Runs a test with so many nodes of a network on one switch, whose leases are in the lab's folder `leases`. At the start nothing is found.
+pub(super) fn well_nodes(
+    network: &str,
+    title: &str,
+    count: u8,
+    work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
+) -> Result<()> {
+    Lab::run(title, |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, count)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(network)?;
+        let mut nodes = ready_nodes(
+            lab,
+            &hosts,
+            &store,
+            &FlanneldOptions::bare().iface("enp0s8"),
+        )?;
+        nodes.iter_mut().try_for_each(Node::grown)?;
+        all_well(&mut nodes).context("at the start")?;
+        work(lab, &lan, &mut nodes)
+    })
 }
 
 /// Waits until nothing is found on any node, and all are ready.

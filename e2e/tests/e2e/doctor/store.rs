@@ -4,28 +4,29 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
-    Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, eventually_ok, said,
+    Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, code_or_text,
+    eventually_ok,
 };
 
 use super::fault::in_parallel;
-use super::node::{Node, all_well, ready_nodes};
+use super::node::{Node, all_well, ready_nodes, well_nodes};
 use super::{DEADLINE, NETWORK, SOON};
 
 /// The only finding is that the store does not answer, and it contains these words.
-fn says(node: &mut Node, words: &[&str]) -> Result<()> {
+fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
     ensure!(
         words
             .iter()
-            .all(|word| text.contains(said("store-unreachable", word))),
+            .all(|word| text.contains(code_or_text("store-unreachable", word))),
         "{words:?}: {text}"
     );
     Ok(())
 }
 
 /// etcd is killed, hangs, and has no route.
-fn etcd_is_away() -> Result<()> {
+fn etcd_unreachable() -> Result<()> {
     Lab::run("doctor: store", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 1)?;
@@ -45,7 +46,7 @@ fn etcd_is_away() -> Result<()> {
         let here = "etcd at http://192.168.56.199:2379";
 
         etcd.kill(0)?;
-        says(node, &[here, "nobody listens at its address"])?;
+        expect_store_finding(node, &[here, "nobody listens at its address"])?;
         ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
         let commands = node.commands()?;
         ensure!(
@@ -59,13 +60,13 @@ fn etcd_is_away() -> Result<()> {
         node.ready()?;
 
         etcd.process(0)?.stop()?;
-        says(node, &[here])?;
+        expect_store_finding(node, &[here])?;
         etcd.process(0)?.cont()?;
         node.expect(&[]).context("after it hung")?;
         node.ready()?;
 
         node.run("ip route add unreachable 192.168.56.199/32")?;
-        says(node, &[here, "there is no route to it"])?;
+        expect_store_finding(node, &[here, "there is no route to it"])?;
         node.run("ip route delete unreachable 192.168.56.199/32")?;
         node.expect(&[]).context("after it had no route")?;
         node.ready()
@@ -100,7 +101,7 @@ fn certificates() -> Result<()> {
         for (years, words) in [((2001, 2002), "expired"), ((2100, 2101), "not valid yet")] {
             files.renew_server(Some(years))?;
             node.start()?;
-            says(&mut node, &["the certificates do not fit", words])?;
+            expect_store_finding(&mut node, &["the certificates do not fit", words])?;
             unready(&mut node)?;
         }
         files.renew_server(None)?;
@@ -116,7 +117,7 @@ fn certificates() -> Result<()> {
             trusted.display()
         ))?;
         node.start()?;
-        says(&mut node, &["the certificates do not fit", "authority"])?;
+        expect_store_finding(&mut node, &["the certificates do not fit", "authority"])?;
         unready(&mut node)?;
         std::fs::copy(files.ca(), &trusted)?;
         node.restart()?;
@@ -130,10 +131,10 @@ fn configuration() -> Result<()> {
     Lab::run("doctor: configuration", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
-        let says = |node: &mut Node, words: &str| -> Result<()> {
+        let expect_config_finding = |node: &mut Node, words: &str| -> Result<()> {
             node.expect(&["config"])?;
             let text = node.first()?.to_string();
-            ensure!(text.contains(said("config", words)), "{text}");
+            ensure!(text.contains(code_or_text("config", words)), "{text}");
             Ok(())
         };
         let start = |host: &Host, name: &str| -> Result<(Store, Node)> {
@@ -150,17 +151,17 @@ fn configuration() -> Result<()> {
             Ok((store, node))
         };
         let (_, mut node) = start(&hosts[0], "missing")?;
-        says(&mut node, "does not exist")?;
+        expect_config_finding(&mut node, "does not exist")?;
         ensure!(node.readyz()?.0 == 503, "{:?}", node.readyz()?);
         node.mend()?;
         node.ready()?;
         node.expect(&[])?;
 
         let (store, mut node) = start(&hosts[1], "wrong")?;
-        says(&mut node, "SubnetLen must be less than")?;
+        expect_config_finding(&mut node, "SubnetLen must be less than")?;
         store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec"}}"#)?;
         node.daemon()?.wait(DEADLINE)?;
-        says(&mut node, "backend type ipsec is not supported yet")?;
+        expect_config_finding(&mut node, "backend type ipsec is not supported yet")?;
         ensure!(
             node.folded("not-running")?.as_deref() == Some("config"),
             "{:#}",
@@ -197,7 +198,7 @@ fn pool() -> Result<()> {
             second
                 .first()?
                 .to_string()
-                .contains(said("lease", "out of subnets")),
+                .contains(code_or_text("lease", "out of subnets")),
             "{:#}",
             second.first()?
         );
@@ -245,31 +246,19 @@ fn clone() -> Result<()> {
 
 /// The holder of a lease is gone for good.
 fn gone() -> Result<()> {
-    Lab::run("doctor: gone", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let folder = lab.folder("leases")?;
-        let store = Store::dir(&folder);
-        store.configure(NETWORK)?;
-        let mut nodes = ready_nodes(
-            lab,
-            &hosts,
-            &store,
-            &FlanneldOptions::bare().iface("enp0s8"),
-        )?;
-        nodes[0].grown()?;
-        all_well(&mut nodes)?;
-        hosts[1].power_off()?;
+    well_nodes(NETWORK, "doctor: gone", 2, |lab, _, nodes| {
+        nodes[1].host.power_off()?;
         nodes[0].expect(&["peer-cut"])?;
         nodes[0]
             .variables
-            .push(("LEASES", folder.display().to_string()));
+            .push(("LEASES", lab.folder("leases")?.display().to_string()));
         nodes[0].run("touch -d '20 minutes ago' $LEASES/subnets/$(echo $PEER | tr / -)")?;
         nodes[0].expect(&["silent-node"])?;
         ensure!(
-            nodes[0].first()?["what"]
-                .to_string()
-                .contains(said("silent-node", "has not been heard of for 20 min")),
+            nodes[0].first()?["what"].to_string().contains(code_or_text(
+                "silent-node",
+                "has not been heard of for 20 min"
+            )),
             "{:#}",
             nodes[0].first()?
         );
@@ -279,10 +268,10 @@ fn gone() -> Result<()> {
         let [command] = commands.as_slice() else {
             bail!("{commands:?}")
         };
-        let (code, said) = nodes[0].sh(command)?;
+        let (code, text) = nodes[0].sh(command)?;
         ensure!(
-            code != 0 && said.contains("cannot ask without a terminal"),
-            "{code} {said}"
+            code != 0 && text.contains("cannot ask without a terminal"),
+            "{code} {text}"
         );
         nodes[0].run(&format!("{command} --yes"))?;
         nodes[0].expect(&[])
@@ -291,5 +280,12 @@ fn gone() -> Result<()> {
 
 #[test]
 fn store_and_lease_faults_are_reported_with_their_cause() -> Result<()> {
-    in_parallel(&[etcd_is_away, certificates, configuration, pool, clone, gone])
+    in_parallel(&[
+        etcd_unreachable,
+        certificates,
+        configuration,
+        pool,
+        clone,
+        gone,
+    ])
 }

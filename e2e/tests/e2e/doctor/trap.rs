@@ -62,12 +62,12 @@ fn is_found_and_fixed(trap: &Trap) -> Result<()> {
         let (look, commands) = remedy.split_first().context("a remedy")?;
         for node in &mut nodes {
             eventually_ok(DEADLINE, "the doctor says so", || {
-                let (_, said) = node.sh(look)?;
+                let (_, text) = node.sh(look)?;
                 ensure!(
                     commands
                         .iter()
-                        .all(|command| said.contains(command.as_str())),
-                    "{said}"
+                        .all(|command| text.contains(command.as_str())),
+                    "{text}"
                 );
                 let first = node.first()?;
                 ensure!(

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use lab::{ApiServer, Lab, binaries};
+use anyhow::{Context, Result, ensure};
+use lab::{ApiServer, Lab, binaries, succeeded};
 use serde_json::{Value, json};
 
 use super::{api_server, dry_run, net_conf, object, read, repository};
@@ -41,15 +41,7 @@ fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
 
 fn helm(args: &[&str]) -> Result<String> {
     let output = Command::new(binaries::helm()?).args(args).output()?;
-    if !output.status.success() {
-        bail!(
-            "helm {}: {}{}",
-            args.join(" "),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(String::from_utf8(output.stdout)?)
+    succeeded(&format!("helm {}", args.join(" ")), &output)
 }
 
 pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<String> {
@@ -331,13 +323,13 @@ fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> 
         "kube-flannel",
         &[("flannel.image.repository", "\"ghcr.io/flannel-io/flannel\"")],
     );
-    let said = format!(
+    let error = format!(
         "{:#}",
         refused.err().context("Go flannel's image was taken")?
     );
     ensure!(
-        said.contains("ghcr.io/flannel-io/flannel is Go flannel's"),
-        "{said}"
+        error.contains("ghcr.io/flannel-io/flannel is Go flannel's"),
+        "{error}"
     );
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use lab::{Lab, binaries, eventually};
+use anyhow::{Context, Result, ensure};
+use lab::{Lab, binaries, eventually, succeeded, texts};
 use serde_json::Value;
 
 use super::{read, repository};
@@ -14,16 +14,8 @@ use super::{read, repository};
 /// Runs a program that succeeds, and returns its stdout and stderr.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
-    if !output.status.success() {
-        bail!(
-            "{command:?}: {} {}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr))
+    succeeded(&format!("{command:?}"), &output)?;
+    Ok(texts(&output))
 }
 
 /// Builds the images of the programs that the tests run.

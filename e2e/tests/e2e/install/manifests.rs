@@ -206,7 +206,7 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
             ("the chart", shapes::charted()?, &chart, &manifest),
             ("the raw manifest", shapes::raw()?, &chart, &manifest),
         ] {
-            replaced_and_back(lab, &api, &theirs, ours)
+            manifests_replace_each_other(lab, &api, &theirs, ours)
                 .with_context(|| format!("{name} of Go flannel"))?;
             let refused = apply(lab, &api, other);
             ensure!(
@@ -227,7 +227,12 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
 }
 
 /// Ours over theirs, theirs over ours, and ours again: each time nothing of the other is left.
-fn replaced_and_back(lab: &Lab, api: &ApiServer, theirs: &str, ours: &str) -> Result<()> {
+fn manifests_replace_each_other(
+    lab: &Lab,
+    api: &ApiServer,
+    theirs: &str,
+    ours: &str,
+) -> Result<()> {
     let containers = |set: &Value| -> Vec<String> {
         let spec = &set["spec"]["template"]["spec"];
         let all = [&spec["initContainers"], &spec["containers"]]

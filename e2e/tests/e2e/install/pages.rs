@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, eventually_ok, stdout};
 
 use super::{images, read, repository, shapes};
 use crate::operator::{Operator, blocks};
@@ -264,7 +264,7 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         for node in &cluster.nodes {
             let ready = node.host().netns().output("bash", &["-c", ON_A_NODE])?;
             ensure!(
-                String::from_utf8_lossy(&ready.stdout).contains("ready"),
+                stdout(&ready).contains("ready"),
                 "{}: {ready:?}",
                 node.name()
             );

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
-use lab::binaries;
+use anyhow::Result;
+use lab::{binaries, succeeded};
 
 use super::{read, repository};
 
@@ -46,8 +46,5 @@ pub(crate) fn charted() -> Result<String> {
 
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output()?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(String::from_utf8(output.stdout)?)
+    succeeded(&format!("{command:?}"), &output)
 }

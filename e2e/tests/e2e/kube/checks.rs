@@ -1,18 +1,17 @@
 //! Findings about the answers of a real API server: each is reported first, and gone after its commands.
 
 use std::path::Path;
-use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Answer, Flanneld, FlanneldOptions, Host, Lab, Launch, NodeObject, Process, User, binaries,
-    eventually, eventually_ok,
+    Answer, Flanneld, FlanneldOptions, Lab, Launch, NodeObject, Process, User, binaries,
+    eventually, eventually_ok, json,
 };
 use serde_json::Value;
 
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 use crate::kube::doctor::causes;
-use crate::operator::{Operator, texts};
+use crate::operator::Operator;
 
 /// As the DaemonSet has it: kubectl is what changes anything.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
@@ -21,23 +20,12 @@ fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
         .env("POD_NAME", "kube-flannel-ds-x")
 }
 
-fn doctor(host: &Host, daemon: &Flanneld, words: &[&str]) -> Result<Output> {
-    let file = format!("--subnet-file={}", daemon.subnet_file().display());
-    let words: Vec<&str> = ["doctor", file.as_str()]
-        .into_iter()
-        .chain(words.iter().copied())
-        .collect();
-    host.netns()
-        .output(&binaries::own("flannelctl")?.to_string_lossy(), &words)
-}
-
 /// Waits until the daemon's doctor finds exactly this, in all of its outputs, and returns the finding.
-fn found(host: &Host, daemon: &Flanneld, check: &str) -> Result<Value> {
+fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
     eventually_ok(MINUTES, &format!("the doctor finds {check}"), || {
-        let output = doctor(host, daemon, &["-o", "json"])?;
-        let report: Value =
-            serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
+        let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
+        let report = json(&output)?;
         ensure!(
             causes(&report)? == [check] && output.status.code() == Some(3),
             "{:#}",
@@ -52,13 +40,12 @@ fn found(host: &Host, daemon: &Flanneld, check: &str) -> Result<Value> {
 }
 
 /// Waits until nothing is found by a daemon that is ready.
-fn gone(host: &Host, daemon: &Flanneld) -> Result<()> {
+fn gone(daemon: &Flanneld) -> Result<()> {
     eventually(SOON, "the daemon is ready", || daemon.is_ready())
         .with_context(|| daemon.log_tail(10))?;
     eventually_ok(SOON, "nothing is found", || {
-        let output = doctor(host, daemon, &["-o", "json"])?;
-        let report: Value =
-            serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
+        let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
+        let report = json(&output)?;
         ensure!(
             causes(&report)?.is_empty() && output.status.success(),
             "{:#}",
@@ -96,10 +83,10 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
         let daemon = host.start_flanneld(&in_a_pod(options))?;
-        let finding = found(host, &daemon, "rbac")?;
+        let finding = found(&daemon, "rbac")?;
         ensure!(
             finding["what"]
-                == lab::said(
+                == lab::code_or_text(
                     "rbac",
                     "flanneld may not watch nodes: its account lacks the right"
                 ),
@@ -108,7 +95,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         let text = finding["evidence"].to_string();
         let is_seen = ["(403)", "cannot watch resource"]
             .iter()
-            .all(|part| text.contains(lab::said("rbac", part)));
+            .all(|part| text.contains(lab::code_or_text("rbac", part)));
         ensure!(
             is_seen && finding["remedy"]["on"] == "a node with kubectl",
             "{finding:#}"
@@ -122,7 +109,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
             command(&finding)?,
             operator.run(command(&finding)?)?
         );
-        gone(host, &daemon)?;
+        gone(&daemon)?;
         // What others put there stays.
         let (role, binding) = (bed.admin().get(role)?, bed.admin().get(binding)?);
         ensure!(
@@ -141,10 +128,10 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         // A token that the API server does not know.
         bed.proxies[0].on(|_| Answer::As("a-token-of-nobody".to_owned()));
         bed.proxies[0].disconnect();
-        let finding = found(host, &daemon, "rbac")?;
+        let finding = found(&daemon, "rbac")?;
         ensure!(
             finding["what"]
-                == lab::said(
+                == lab::code_or_text(
                     "rbac",
                     "the API server does not know the credentials of flanneld"
                 ),
@@ -156,12 +143,12 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
             command(&finding)? == wanted
                 && finding["evidence"]
                     .to_string()
-                    .contains(lab::said("rbac", "(401)")),
+                    .contains(lab::code_or_text("rbac", "(401)")),
             "{finding:#}"
         );
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
         bed.proxies[0].disconnect();
-        gone(host, &daemon)
+        gone(&daemon)
     })
 }
 
@@ -197,9 +184,9 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
         bed.admin()
             .create_node(&NodeObject::new("h1").internal(host.v4()?))?;
         let daemon = host.start_flanneld(&in_a_pod(bed.options[0].clone()))?;
-        let finding = found(host, &daemon, "pod-cidr")?;
+        let finding = found(&daemon, "pod-cidr")?;
         ensure!(
-            finding["what"] == lab::said("pod-cidr", "the Node h1 has no podCIDR")
+            finding["what"] == lab::code_or_text("pod-cidr", "the Node h1 has no podCIDR")
                 && finding["remedy"]["on"] == "each node of the control plane",
             "{finding:#}"
         );
@@ -226,7 +213,7 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
             "it was added twice"
         );
         let _controllers = controller_manager(&bed, &manifest)?;
-        gone(host, &daemon)
+        gone(&daemon)
     })
 }
 
@@ -249,7 +236,7 @@ fn unserved_api_service_is_reported() -> Result<()> {
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
         let mut daemon = host.start_flanneld(&service(options))?;
-        let finding = found(host, &daemon, "api-by-service")?;
+        let finding = found(&daemon, "api-by-service")?;
         // What the shell makes of the command is where kubectl finds the API server.
         let set = "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel ";
         let variable = command(&finding)?
@@ -266,6 +253,6 @@ fn unserved_api_service_is_reported() -> Result<()> {
             .arg(&format!("--kubeconfig-file={}", config.display()));
         let daemon =
             host.start_flanneld(&service(options).env("FLANNELD_KUBE_API_URL", &bed.api.url()))?;
-        gone(host, &daemon)
+        gone(&daemon)
     })
 }

@@ -112,7 +112,7 @@ fn range_migrated_node_by_node_works_between_all_of_them_without_a_restart() -> 
                 .count();
             ensure!(
                 times == 1,
-                "{}: told {times} times\n{}",
+                "{}: logged {times} times\n{}",
                 host.name(),
                 daemon.log()
             );

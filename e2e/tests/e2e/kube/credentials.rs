@@ -94,7 +94,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
             .context("a server that it cannot know")?;
         std::fs::copy(bed.api.certificates().ca(), &bundle)?;
         bed.require_alive()
-            .context("once it is told of the authority")?;
+            .context("with the authority of the new certificate")?;
         ensure!(
             bed.daemons[0].is_running() && bed.daemons[0].pid() == pid,
             "another process"

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok, json, outcome, texts};
 use serde_json::Value;
 
 use crate::install::shapes;
@@ -14,7 +14,7 @@ use crate::kube::installed::{
     apply_pods, impatient, install, manifest, require_reach, with_images,
 };
 use crate::kube::upstream::require_installed;
-use crate::operator::{Operator, remedies_of_the_trap, texts};
+use crate::operator::{Operator, remedies_of_the_trap};
 
 /// The name of the flannel pod on a node that runs now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
@@ -42,14 +42,14 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
         .to_owned())
 }
 
-/// Types `flannelctl` with these words into the flannel pod of a node.
+/// Types `flannelctl` with these words, which may be repeated, into the flannel pod of a node.
 fn flannelctl(
     operator: &Operator,
     cluster: &Cluster,
     node: &Member,
     words: &str,
 ) -> Result<Output> {
-    operator.types(&format!(
+    operator.reads(&format!(
         "kubectl -n kube-flannel exec {} -c kube-flannel -- flannelctl {words}",
         flannel_pod(cluster, node)?
     ))
@@ -68,7 +68,7 @@ pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
 /// The report of the doctor in the pod of a node.
 fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = flannelctl(operator, cluster, node, "doctor -o json")?;
-    let report: Value = serde_json::from_slice(&output.stdout).with_context(|| texts(&output))?;
+    let report = json(&output)?;
     let broken = report["findings"]
         .as_array()
         .into_iter()
@@ -111,8 +111,9 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
         ensure!(
             output.status.code() == Some(3)
                 && second.starts_with("  broken: flannel uses enp0s3, the NAT interface"),
-            "{}",
-            texts(&output)
+            "flannelctl status on {}: {}",
+            node.name(),
+            outcome(&output)
         );
     }
     let remedy = &report["findings"][0]["remedy"];
@@ -123,11 +124,11 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
         remedy["commands"] == serde_json::json!([mend]) && remedy["on"] == "a node with kubectl",
         "{remedy} is not {mend}"
     );
-    let looked = operator.types(look)?;
+    let looked = operator.reads(look)?;
     ensure!(
         texts(&looked).contains("wrong-interface") && texts(&looked).contains(mend.as_str()),
-        "{}",
-        texts(&looked)
+        "{look}: {}",
+        outcome(&looked)
     );
     for command in std::iter::once(mend).chain(rest) {
         println!("{command}\n{}", operator.run(command)?.trim_end());
@@ -334,7 +335,7 @@ fn require_no_token(operator: &Operator, cluster: &Cluster, answer: &str) -> Res
         let signature = token.rsplit('.').next().unwrap_or_default().trim();
         ensure!(
             signature.len() < 40 || !texts_of_flannel.contains(signature),
-            "a token was told"
+            "the signature of a token is in an answer, log or bundle"
         );
     }
     Ok(())
@@ -401,7 +402,7 @@ fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
         &flannel_pod(cluster, node)?,
         &["/opt/bin/flannelctl", "doctor", "-o", "json"],
     )?;
-    serde_json::from_slice(&output.stdout).with_context(|| texts(&output))
+    json(&output)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::kube::bed::{MINUTES, turn};
 use crate::kube::installed::{
     apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox,
-    require_reach, require_traffic, seen_inside, seen_outside, with_images,
+    require_reach, require_traffic, source_inside, source_outside, with_images,
 };
 use crate::kube::life::whatever_happens;
 
@@ -50,7 +50,7 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
         IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?),
         first_pod(cluster)?,
     );
-    let (outside, inside) = (seen_outside(cluster)?, seen_inside(cluster)?);
+    let (outside, inside) = (source_outside(cluster)?, source_inside(cluster)?);
     ensure!(
         outside == node && inside == pod,
         "{pod} on {node} is seen outside as {outside}, inside as {inside}"
@@ -168,8 +168,8 @@ fn vxlan_cluster_translates_only_with_masquerade() -> Result<()> {
         install(&cluster, &without)?;
         require_traffic(&cluster)?;
         let (outside, inside, pod) = (
-            seen_outside(&cluster)?,
-            seen_inside(&cluster)?,
+            source_outside(&cluster)?,
+            source_inside(&cluster)?,
             first_pod(&cluster)?,
         );
         ensure!(

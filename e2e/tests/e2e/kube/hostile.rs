@@ -48,7 +48,7 @@ fn status(daemon: &lab::Flanneld) -> Result<Value> {
 }
 
 /// All nodes stay ready, have their condition, and their pods reach each other.
-fn require_well(bed: &Bed) -> Result<()> {
+fn require_healthy(bed: &Bed) -> Result<()> {
     throughout(HOLDS, "every healthy node is ready", || {
         for daemon in &bed.daemons {
             ensure!(
@@ -111,7 +111,7 @@ fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
                         .is_ok_and(|leases| leases > 5.0)
                 })?;
             }
-            require_well(&bed)?;
+            require_healthy(&bed)?;
             for daemon in &bed.daemons {
                 let status = status(daemon)?;
                 let refused = status["refused"].as_array().context("a list")?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Host, binaries, eventually_ok};
+use lab::{Cluster, ClusterOptions, Host, binaries, eventually_ok, succeeded};
 use serde_json::Value;
 
 use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
@@ -32,13 +32,7 @@ pub(super) fn images() -> Result<Vec<PathBuf>> {
             .env("CNI_PLUGIN", binaries::own("flannel")?)
             .env("IMAGES", &folder);
         let output = build.output()?;
-        if !output.status.success() {
-            bail!(
-                "{build:?}: {}{}",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
+        succeeded(&format!("{build:?}"), &output)?;
         *built = Some(folder);
     }
     let folder = built.as_ref().context("built")?;
@@ -64,11 +58,9 @@ pub(super) fn chart(args: &[&str]) -> Result<String> {
         .arg(repository("conf/chart"))
         .args(["--namespace", "kube-flannel", "--kube-version", "1.36.0"]);
     let output = command.args(args).output()?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    let text = succeeded(&format!("{command:?}"), &output)?;
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-flannel, labels: {pod-security.kubernetes.io/enforce: privileged}}}\n";
-    Ok(namespace.to_owned() + &impatient(&String::from_utf8(output.stdout)?))
+    Ok(namespace.to_owned() + &impatient(&text))
 }
 
 pub(super) fn with_images(options: ClusterOptions) -> Result<ClusterOptions> {
@@ -176,8 +168,8 @@ pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
         .context("p1 has no address")
 }
 
-/// Who a host outside of the pod network sees when the pod `p1` talks to it.
-pub(super) fn seen_outside(cluster: &Cluster) -> Result<IpAddr> {
+/// Returns the source address that a host outside of the pod network sees of packets of the pod `p1`.
+pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
     // A router with routes to the pods: without it, only translated addresses would get replies.
     let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"]
@@ -190,8 +182,8 @@ pub(super) fn seen_outside(cluster: &Cluster) -> Result<IpAddr> {
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
-/// Who another node sees, at its address in the pod network.
-pub(super) fn seen_inside(cluster: &Cluster) -> Result<IpAddr> {
+/// Returns the source address that another node sees of packets of `p1` to its address in the pod network.
+pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
     let other = cluster.nodes[1].host();
     seen_by(cluster, other, of_bridge(other)?)
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, Door, Member, eventually_ok};
+use lab::{Cluster, Door, Member, eventually_ok, stdout};
 
 use crate::kube::bed::MINUTES;
 use crate::kube::installed::{apply_pods, impatient, install, require_reach};
@@ -153,5 +153,5 @@ fn asked(node: &Member, url: &str) -> Result<String> {
         url,
     ];
     let output = node.host().netns().output("curl", &args).context("curl")?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(stdout(&output))
 }

@@ -17,7 +17,7 @@ const NODES: &[(&str, Scenario)] = &[
         "a condition that others set to True or remove comes back",
         condition,
     ),
-    ("others' annotations stay beside ours", two_patchers),
+    ("others' annotations stay", two_patchers),
     ("two Nodes with one podCIDR", doubled),
     ("a peer that is no longer managed", unmanaged),
     (
@@ -167,13 +167,13 @@ fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
     eventually_ok(SOON, "an Event says so", || {
         let events = bed.admin().get("/api/v1/namespaces/default/events")?;
         let mut all = events["items"].as_array().into_iter().flatten();
-        let says = |event: &serde_json::Value| {
+        let is_expected = |event: &serde_json::Value| {
             event["reason"] == "FlannelPodCIDRChanged"
                 && event["message"]
                     .as_str()
                     .is_some_and(|text| text.contains("from cni0"))
         };
-        ensure!(all.any(says), "{events}");
+        ensure!(all.any(is_expected), "{events}");
         Ok(())
     })?;
     bed.wait_tunnel(2, "10.244.3.0/24", Some("192.168.56.9"))?;

@@ -15,8 +15,8 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
         let waits = |daemon: &mut lab::Flanneld, words: &[&str]| -> Result<()> {
-            let said = || words.iter().all(|word| daemon.log().contains(word));
-            eventually(SOON, "it says what it waits for", said)
+            let logged = || words.iter().all(|word| daemon.log().contains(word));
+            eventually(SOON, "it says what it waits for", logged)
                 .with_context(|| format!("{words:?}\n{}", daemon.log()))?;
             throughout(Duration::from_secs(1), "it waits", || {
                 ensure!(

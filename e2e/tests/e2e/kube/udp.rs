@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab};
 use crate::kube::bed::turn;
 use crate::kube::installed::{
     apply_pods, chart, first_pod, install, require_no_failed_sandbox, require_traffic,
-    seen_outside, with_images,
+    source_outside, with_images,
 };
 use crate::kube::streams::Streams;
 
@@ -31,7 +31,7 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
         let node = IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?);
-        let seen = seen_outside(&cluster)?;
+        let seen = source_outside(&cluster)?;
         ensure!(
             seen == node,
             "with --ip-masq the pod is seen as {seen} instead of {node}"
@@ -49,7 +49,7 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
             ensure!(report.wrong == 0 && report.longest_outage < GAP, "{report}");
         }
         require_traffic(&cluster)?;
-        let (seen, pod) = (seen_outside(&cluster)?, first_pod(&cluster)?);
+        let (seen, pod) = (source_outside(&cluster)?, first_pod(&cluster)?);
         ensure!(
             seen == pod,
             "without --ip-masq the pod is seen as {seen} instead of {pod}"

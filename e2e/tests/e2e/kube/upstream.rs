@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lab::{Cluster, ClusterOptions, Lab, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, eventually_ok, texts};
 use serde_json::Value;
 
 use crate::install::shapes;
@@ -15,7 +15,7 @@ use crate::kube::installed::{
     require_traffic, with_images,
 };
 use crate::kube::streams::Streams;
-use crate::operator::{Operator, blocks, texts};
+use crate::operator::{Operator, blocks};
 
 const OURS: [&str; 2] = [
     "docker.io/flannel-rs/flannel:v0.1.0",

@@ -144,10 +144,10 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
 }
 
 /// What a Node has in addition to its name, podCIDR and InternalIP.
-type Says = fn(NodeObject) -> NodeObject;
+type EditNode = fn(NodeObject) -> NodeObject;
 
 /// Who else has the address of the only interface: what the own Node and the other one say, and what is published.
-const CLAIMS: &[(&str, Says, Says, &str)] = &[
+const CLAIMS: &[(&str, EditNode, EditNode, &str)] = &[
     (
         "a dead Node",
         |node| node,
@@ -209,9 +209,9 @@ fn claims_of_disregarded_nodes_block_no_start() -> Result<()> {
             .create_node(&served("other", "10.244.66.0/24", H1)?)?;
         bed.admin().create_node(&own(&bed))?;
         bed.start_first(0)?;
-        let said = format!("{H1} (Node other)");
+        let named = format!("{H1} (Node other)");
         eventually(SOON, "it says who has its address", || {
-            bed.daemons[0].log().contains(&said)
+            bed.daemons[0].log().contains(&named)
         })
         .with_context(|| bed.daemons[0].log())?;
         for number in 0..5 {
@@ -225,7 +225,7 @@ fn claims_of_disregarded_nodes_block_no_start() -> Result<()> {
         })?;
         let events = bed.events()?;
         ensure!(
-            events.iter().filter(|text| text.contains(&said)).count() == 1,
+            events.iter().filter(|text| text.contains(&named)).count() == 1,
             "{events:#?}"
         );
         let log = bed.daemons[0].log();
@@ -338,7 +338,7 @@ fn lan_with_a_nat_like_router_is_used_despite_a_storage_network() -> Result<()> 
 }
 
 #[test]
-fn mistyped_annotation_is_an_event_and_a_wait_where_it_names_the_interface() -> Result<()> {
+fn mistyped_annotation_is_reported_and_one_of_the_interface_blocks_the_start() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: typos", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;

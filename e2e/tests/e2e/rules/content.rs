@@ -8,8 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Host, Lab, Programs, Xtables, eventually, throughout};
 
+use crate::healing::scenarios;
+
 use super::node::{
-    DEADLINE, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Node, complaints, reaches, told,
+    DEADLINE, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Node, complaints, lines_with,
+    reaches,
 };
 
 /// Several looks of the daemon at the rules, which come each second.
@@ -30,99 +33,115 @@ fn listings(host: &Host) -> Result<String> {
     Ok(out)
 }
 
-#[test]
-fn iptables_rules_equal_those_of_go_flannel() {
-    for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
-        Lab::run(case, |lab| {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../flanneld/tests/golden")
-                .join(case);
-            let read = |file: &str| {
-                std::fs::read_to_string(folder.join(file)).with_context(|| file.to_owned())
+scenarios! { iptables_rules_equal_those_of_go_flannel;
+    masq_plain_rules_equal_those_of_go_flannel => "masq-plain",
+    masq_dual_rules_equal_those_of_go_flannel => "masq-dual",
+    masq_noforward_rules_equal_those_of_go_flannel => "masq-noforward",
+    vxlan_dual_rules_equal_those_of_go_flannel => "vxlan-dual",
+}
+
+fn iptables_rules_equal_those_of_go_flannel(case: &str) -> Result<()> {
+    Lab::run(case, |lab| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../flanneld/tests/golden")
+            .join(case);
+        let read = |file: &str| {
+            std::fs::read_to_string(folder.join(file)).with_context(|| file.to_owned())
+        };
+        let node = Node::alone(lab, read("net-conf.json")?.trim())?;
+        let mut options = FlanneldOptions::new(&node.store).iface("enp0s8");
+        for flag in read("flags")?.split_whitespace() {
+            options = options.arg(flag);
+        }
+        let daemon = node.host.flanneld(&options)?;
+        let ours = daemon.subnet_env()?;
+        let (capture, mut wanted) = (read("subnet.env")?, read("iptables.txt")?);
+        for (key, own) in [
+            ("FLANNEL_SUBNET=", ours.subnet.map(ipnet::IpNet::V4)),
+            ("FLANNEL_IPV6_SUBNET=", ours.v6_subnet.map(ipnet::IpNet::V6)),
+        ] {
+            let Some(captured) = capture.lines().find_map(|line| line.strip_prefix(key)) else {
+                continue;
             };
-            let node = Node::alone(lab, read("net-conf.json")?.trim())?;
-            let mut options = FlanneldOptions::new(&node.store).iface("enp0s8");
-            for flag in read("flags")?.split_whitespace() {
-                options = options.arg(flag);
-            }
-            let daemon = node.host.flanneld(&options)?;
-            let ours = daemon.subnet_env()?;
-            let (capture, mut wanted) = (read("subnet.env")?, read("iptables.txt")?);
-            for (key, own) in [
-                ("FLANNEL_SUBNET=", ours.subnet.map(ipnet::IpNet::V4)),
-                ("FLANNEL_IPV6_SUBNET=", ours.v6_subnet.map(ipnet::IpNet::V6)),
-            ] {
-                let Some(captured) = capture.lines().find_map(|line| line.strip_prefix(key)) else {
-                    continue;
-                };
-                let captured: ipnet::IpNet = captured.parse()?;
-                wanted = wanted.replace(
-                    &captured.trunc().to_string(),
-                    &own.context("no subnet of ours")?.trunc().to_string(),
-                );
-            }
-            assert_eq!(listings(&node.host)?, wanted, "{case}");
-            ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
-            Ok(())
-        })
-        .unwrap();
-    }
+            let captured: ipnet::IpNet = captured.parse()?;
+            wanted = wanted.replace(
+                &captured.trunc().to_string(),
+                &own.context("no subnet of ours")?.trunc().to_string(),
+            );
+        }
+        assert_eq!(listings(&node.host)?, wanted, "{case}");
+        ensure!(daemon.errors().is_empty(), "{:?}", daemon.errors());
+        Ok(())
+    })
+}
+
+scenarios! { pods_reach_the_outside_from_the_nodes_address;
+    iptables_masquerades_packets_to_the_outside => IPTABLES,
+    nftables_masquerades_packets_to_the_outside => NFTABLES,
 }
 
 /// A host outside has no route to pods: it answers only what comes from the node's address.
-#[test]
-fn pods_reach_the_outside_from_the_nodes_address() {
-    for config in [IPTABLES, NFTABLES] {
-        Lab::run("outside", |lab| {
-            let store = lab::Store::dir(&lab.folder("leases")?);
-            store.configure(config)?;
-            let lan = lab.switch("lan")?;
-            let hosts = lab.hosts(&lan, 3)?;
-            let outside = IpAddr::V4(hosts[2].v4()?);
-            let options = FlanneldOptions::new(&store)
-                .iface("enp0s8")
-                .arg("--ip-masq");
-            let one = hosts[0].flanneld(&options)?;
-            let two = hosts[1].flanneld(
-                &options
-                    .clone()
-                    .arg("--non-masquerade-cidr=192.168.56.103/32"),
-            )?;
-            let (pod_one, pod_two) = (
-                hosts[0].pod("p1", &one.subnet_env()?)?,
-                hosts[1].pod("p2", &two.subnet_env()?)?,
-            );
-            ensure!(reaches(pod_one.netns(), outside), "{config}: masqueraded");
-            ensure!(!reaches(pod_two.netns(), outside), "{config}: excepted");
+fn pods_reach_the_outside_from_the_nodes_address(config: &str) -> Result<()> {
+    Lab::run("outside", |lab| {
+        let store = lab::Store::dir(&lab.folder("leases")?);
+        store.configure(config)?;
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 3)?;
+        let outside = IpAddr::V4(hosts[2].v4()?);
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--ip-masq");
+        let one = hosts[0].flanneld(&options)?;
+        let two = hosts[1].flanneld(
+            &options
+                .clone()
+                .arg("--non-masquerade-cidr=192.168.56.103/32"),
+        )?;
+        let (pod_one, pod_two) = (
+            hosts[0].pod("p1", &one.subnet_env()?)?,
+            hosts[1].pod("p2", &two.subnet_env()?)?,
+        );
+        ensure!(reaches(pod_one.netns(), outside), "{config}: masqueraded");
+        ensure!(!reaches(pod_two.netns(), outside), "{config}: excepted");
+        ensure!(
+            reaches(pod_one.netns(), pod_two.address()?),
+            "{config}: pods reach pods"
+        );
+        // A policy of DROP, as Docker sets it, stops nothing of ours.
+        hosts[0]
+            .netns()
+            .exec("iptables", &["-P", "FORWARD", "DROP"])?;
+        if config == IPTABLES {
             ensure!(
                 reaches(pod_one.netns(), pod_two.address()?),
-                "{config}: pods reach pods"
+                "the forward rules let it pass"
             );
-            // A policy of DROP, as Docker sets it, stops nothing of ours.
-            hosts[0]
-                .netns()
-                .exec("iptables", &["-P", "FORWARD", "DROP"])?;
-            if config == IPTABLES {
-                ensure!(
-                    reaches(pod_one.netns(), pod_two.address()?),
-                    "the forward rules let it pass"
-                );
-            }
-            Ok(())
-        })
-        .unwrap();
-    }
+        }
+        Ok(())
+    })
+}
+
+scenarios! { random_ports_are_tried_first;
+    random_ports_are_tried_first_by_iptables => (IPTABLES, "iptables-nft-restore"),
+    random_ports_are_tried_first_by_nftables => (NFTABLES, "nft"),
 }
 
 /// Where the programs cannot choose ports at random, the rules are written without; a restart finds those right.
-fn random_ports_are_tried_first(config: &str, program: &str) {
+fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     Lab::run("random ports", |lab| {
-        let listing = if program == "nft" { "case \"$*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n" } else { "" };
+        let listing = if program == "nft" {
+            "case \"$*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n"
+        } else {
+            ""
+        };
         let old = format!(
             "#!/bin/sh\n{listing}input=$(/bin/cat)\ncase \"$input\" in *random*) echo 'unknown option' >&2; exit 2;; esac\n\
              printf '%s\\n' \"$input\" | /usr/sbin/{program} \"$@\"\n"
         );
-        let programs = Programs::none(lab, "old")?.with_nft()?.with_variant(Xtables::Nft)?.with_script(program, &old)?;
+        let programs = Programs::none(lab, "old")?
+            .with_nft()?
+            .with_variant(Xtables::Nft)?
+            .with_script(program, &old)?;
         let mut node = Node::alone(lab, config)?;
         node.options = node.options.env("PATH", &programs.path());
         let node = node;
@@ -131,30 +150,30 @@ fn random_ports_are_tried_first(config: &str, program: &str) {
             let daemon = node.start()?;
             throughout(LOOKS, "the rules stay as they were written once", || {
                 let listed = list()?;
-                ensure!(listed.contains("10.244.0.0/16") && !listed.contains("random"), "{config}: {listed}");
-                ensure!(daemon.metric("flannel_rule_writes_total")? == writes, "{}", daemon.log());
+                ensure!(
+                    listed.contains("10.244.0.0/16") && !listed.contains("random"),
+                    "{config}: {listed}"
+                );
+                ensure!(
+                    daemon.metric("flannel_rule_writes_total")? == writes,
+                    "{}",
+                    daemon.log()
+                );
                 Ok(())
             })?;
-            ensure!(told(&daemon.log(), "cannot use random ports") == lines, "once a start: {}", daemon.log());
+            ensure!(
+                lines_with(&daemon.log(), "cannot use random ports") == lines,
+                "once a start: {}",
+                daemon.log()
+            );
         }
         Ok(())
     })
-    .unwrap();
-}
-
-#[test]
-fn random_ports_are_tried_first_by_iptables() {
-    random_ports_are_tried_first(IPTABLES, "iptables-nft-restore");
-}
-
-#[test]
-fn random_ports_are_tried_first_by_nftables() {
-    random_ports_are_tried_first(NFTABLES, "nft");
 }
 
 /// The variant that was picked stays, whatever the system's choice becomes, and its name is in the log.
 #[test]
-fn the_variant_is_picked_logged_and_kept() {
+fn iptables_variant_is_kept_when_the_system_chooses_another() {
     Lab::run("variant", |lab| {
         let node = Node::alone(lab, IPTABLES)?;
         node.host.netns().sh("iptables-legacy -t nat -N KUBE-SERVICES; iptables-legacy -t nat -A KUBE-SERVICES -j RETURN")?;
@@ -162,7 +181,7 @@ fn the_variant_is_picked_logged_and_kept() {
         let daemon = node.start()?;
         let log = daemon.log();
         ensure!(log.contains("using iptables (legacy) for traffic rules: it holds rules of kube-proxy or kubelet"), "{log}");
-        ensure!(told(&log, "both variants of iptables hold rules of other programs (nf_tables: DOCKER; legacy: KUBE-SERVICES)") == 1, "{log}");
+        ensure!(lines_with(&log, "both variants of iptables hold rules of other programs (nf_tables: DOCKER; legacy: KUBE-SERVICES)") == 1, "{log}");
         let legacy = || node.run("iptables-legacy-save", &[]).unwrap().contains("FLANNEL-POSTRTG");
         let nft = || node.run("iptables-nft-save", &[]).unwrap().contains("FLANNEL");
         ensure!(legacy() && !nft());
@@ -185,11 +204,13 @@ fn both_variants_filled_by_others_are_reported_once() {
         eventually(DEADLINE, "the log says so", || {
             !complaints(&daemon).is_empty()
         })?;
-        throughout(LOOKS, "it is said once", || {
-            let told = complaints(&daemon);
+        throughout(LOOKS, "it is logged once", || {
+            let complaints = complaints(&daemon);
             ensure!(
-                told.len() == 1 && told[0].contains("legacy") && told[0].contains("nf_tables"),
-                "{told:#?}"
+                complaints.len() == 1
+                    && complaints[0].contains("legacy")
+                    && complaints[0].contains("nf_tables"),
+                "{complaints:#?}"
             );
             Ok(())
         })?;
@@ -199,31 +220,43 @@ fn both_variants_filled_by_others_are_reported_once() {
     .unwrap();
 }
 
-#[test]
-fn rules_without_comment_are_reported_and_stay() {
-    for config in [IPTABLES, NFTABLES] {
-        Lab::run("uncommented", |lab| {
-            let node = Node::alone(lab, config)?;
-            node.host.netns().sh(
-                "iptables -t nat -A POSTROUTING -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE; iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT",
-            )?;
-            let before = node.run("iptables-save", &[])?;
-            let daemon = node.start()?;
-            eventually(DEADLINE, "the log names them", || daemon.log().contains("before v0.17"))?;
-            let log = daemon.log();
-            let after = node.run("iptables-save", &[])?;
-            for line in before.lines().filter(|line| line.starts_with("-A")) {
-                ensure!(after.contains(line), "{line} is gone");
-            }
-            // The commands do what they say.
-            let line = log.lines().find(|line| line.contains("before v0.17")).context("the line")?;
-            let commands: Vec<&str> = line.split("remedy=\"").nth(1).context("the commands")?.trim_end_matches('"').split("; ").collect();
-            ensure!(commands.len() == 2, "{commands:?}");
-            for command in commands {
-                node.host.netns().sh(command)?;
-            }
-            Ok(())
-        })
-        .unwrap();
-    }
+scenarios! { rules_without_comment_are_reported_and_stay;
+    rules_without_comment_are_reported_and_stay_with_iptables => IPTABLES,
+    rules_without_comment_are_reported_and_stay_with_nftables => NFTABLES,
+}
+
+fn rules_without_comment_are_reported_and_stay(config: &str) -> Result<()> {
+    Lab::run("uncommented", |lab| {
+        let node = Node::alone(lab, config)?;
+        node.host.netns().sh(
+            "iptables -t nat -A POSTROUTING -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE; iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT",
+        )?;
+        let before = node.run("iptables-save", &[])?;
+        let daemon = node.start()?;
+        eventually(DEADLINE, "the log names them", || {
+            daemon.log().contains("before v0.17")
+        })?;
+        let log = daemon.log();
+        let after = node.run("iptables-save", &[])?;
+        for line in before.lines().filter(|line| line.starts_with("-A")) {
+            ensure!(after.contains(line), "{line} is gone");
+        }
+        // The commands do what they say.
+        let line = log
+            .lines()
+            .find(|line| line.contains("before v0.17"))
+            .context("the line")?;
+        let commands: Vec<&str> = line
+            .split("remedy=\"")
+            .nth(1)
+            .context("the commands")?
+            .trim_end_matches('"')
+            .split("; ")
+            .collect();
+        ensure!(commands.len() == 2, "{commands:?}");
+        for command in commands {
+            node.host.netns().sh(command)?;
+        }
+        Ok(())
+    })
 }

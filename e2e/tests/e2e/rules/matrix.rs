@@ -480,7 +480,7 @@ fn tables(nftables: bool, iptables: Xtables) -> Result<Vec<[String; 2]>> {
 }
 
 #[test]
-fn every_source_to_every_destination() {
+fn traffic_rules_match_the_table_for_every_source_and_destination() {
     let seen: Vec<Vec<[String; 2]>> = std::thread::scope(|scope| {
         let running: Vec<_> = APPLIERS
             .iter()

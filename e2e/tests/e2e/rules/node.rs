@@ -216,7 +216,7 @@ fn listed(text: &str, out: &mut Dump) {
     });
 }
 
-/// The lines of a log that warn or report an error. That a node is not ready is told with the same reasons, by whoever minds readiness.
+/// The lines of a log that warn or report an error. The warning that a node is not ready repeats these reasons, so it is left out.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
     let warnings = log.lines().filter(|line| {
@@ -238,7 +238,7 @@ pub(super) fn complaints_about(daemon: &Flanneld, what: &str) -> Vec<String> {
 }
 
 /// How many lines of a log hold this.
-pub(super) fn told(log: &str, what: &str) -> usize {
+pub(super) fn lines_with(log: &str, what: &str) -> usize {
     log.lines().filter(|line| line.contains(what)).count()
 }
 

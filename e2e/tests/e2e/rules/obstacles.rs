@@ -11,9 +11,11 @@ use lab::{
     ping, throughout,
 };
 
+use crate::healing::scenarios;
+
 use super::node::{
     Applier, DEADLINE, IptablesLegacy, IptablesNft, Nftables, Node, complaints, complaints_about,
-    told,
+    lines_with,
 };
 
 /// What failed is tried again after 30 s at the latest.
@@ -23,7 +25,7 @@ const ATTEMPTS: Duration = Duration::from_secs(4);
 
 /// Somebody holds xtables' lock: the start, packets and the other family's rules are not held up by it.
 #[test]
-fn a_lock_that_is_held_for_ever_holds_up_nothing_else() {
+fn held_lock_delays_neither_start_nor_packets() {
     Lab::run("lock", |lab| {
         let lan = lab.switch("lan")?;
         let calls = lab.folder("")?.join("calls");
@@ -58,13 +60,13 @@ fn a_lock_that_is_held_for_ever_holds_up_nothing_else() {
         let (code, page) = daemon.get("/readyz")?;
         ensure!(code != 200 && page.contains("/run/xtables.lock"), "/readyz: {code} {page}");
         ensure!(!one.has_rules(IptablesLegacy), "the lock does not hold up the rules: this test proves nothing");
-        ensure!(complaints(&daemon).len() == 1 && told(&daemon.log(), "/run/xtables.lock") == 1, "{}", daemon.log());
+        ensure!(complaints(&daemon).len() == 1 && lines_with(&daemon.log(), "/run/xtables.lock") == 1, "{}", daemon.log());
         lock.unlock()?;
         let time = eventually(AGAIN, "the rules come when the lock is free", || one.has_rules(IptablesLegacy))?;
-        println!("told: {}\nthe rules came {time:.1?} after the lock was free", complaints(&daemon)[0]);
+        println!("{}\nthe rules came {time:.1?} after the lock was free", complaints(&daemon)[0]);
         eventually(AGAIN, "it is ready", || daemon.is_ready())?;
         ensure!(complaints(&daemon).len() == 1, "{:#?}", complaints(&daemon));
-        ensure!(told(&daemon.log(), "the traffic rules are in place") == 1, "{}", daemon.log());
+        ensure!(lines_with(&daemon.log(), "the traffic rules are in place") == 1, "{}", daemon.log());
         Ok(())
     })
     .unwrap();
@@ -91,10 +93,10 @@ fn missing_programs(
         })?;
         throughout(
             ATTEMPTS,
-            "it is said once, and readiness says it too",
+            "the log reports it once, and so does readiness",
             || {
                 ensure!(
-                    complaints(&daemon).len() == 1 && told(&daemon.log(), &remedy) == 1,
+                    complaints(&daemon).len() == 1 && lines_with(&daemon.log(), &remedy) == 1,
                     "{:#?}",
                     complaints(&daemon)
                 );
@@ -106,7 +108,7 @@ fn missing_programs(
                 Ok(())
             },
         )?;
-        println!("told: {}", complaints(&daemon)[0]);
+        println!("{}", complaints(&daemon)[0]);
         missing(programs)?;
         eventually(AGAIN, "the rules come when the programs do", || {
             node.has_rules(applier)
@@ -134,7 +136,7 @@ fn programs_of_a_variant_are_used_when_installed() {
 }
 
 #[test]
-fn a_missing_nft_is_reported_once_and_used_when_installed() {
+fn missing_nft_is_reported_once_and_used_when_installed() {
     missing_programs(
         Nftables,
         |programs| programs.with_iptables(Xtables::Nft),
@@ -146,7 +148,7 @@ fn a_missing_nft_is_reported_once_and_used_when_installed() {
 
 /// nftables needs nothing of iptables, and does not ask for it.
 #[test]
-fn nftables_does_without_iptables() {
+fn nftables_needs_no_program_of_iptables() {
     Lab::run("nft only", |lab| {
         let lan = lab.switch("lan")?;
         let node = Node::with(
@@ -272,8 +274,13 @@ fn start_newcomer(lab: &Lab, lan: &Switch, node: &Node, applier: Applier) -> Res
         .flanneld(&options)
 }
 
+scenarios! { process_limit_is_survived;
+    iptables_survives_a_process_limit_and_logs_it_once => IptablesNft,
+    nftables_survives_a_process_limit_and_logs_it_once => Nftables,
+}
+
 /// The system gives no more processes: the daemon stays, says so once, serves newcomers all the same, and has its rules again when it does.
-fn without_processes(applier: Applier) {
+fn process_limit_is_survived(applier: Applier) -> Result<()> {
     Lab::run("processes", |lab| {
         let limit =
             ProcessLimit::create(lab).context("no cgroup can be made that limits processes")?;
@@ -303,12 +310,12 @@ fn without_processes(applier: Applier) {
         );
         let stays = |time: Duration| {
             throughout(time, "it says so once, and has no rules", || {
-                let told = complaints(&daemon);
+                let complaints = complaints(&daemon);
                 ensure!(
-                    told.len() == 1
-                        && told[0].contains("no more processes")
-                        && !told[0].contains("install"),
-                    "{told:#?}"
+                    complaints.len() == 1
+                        && complaints[0].contains("no more processes")
+                        && !complaints[0].contains("install"),
+                    "{complaints:#?}"
                 );
                 ensure!(
                     !node.has_rules(applier),
@@ -349,15 +356,4 @@ fn without_processes(applier: Applier) {
         );
         daemon.terminate(DEADLINE).map(drop)
     })
-    .unwrap();
-}
-
-#[test]
-fn iptables_survives_a_process_limit_and_logs_it_once() {
-    without_processes(IptablesNft);
-}
-
-#[test]
-fn nftables_survives_a_process_limit_and_logs_it_once() {
-    without_processes(Nftables);
 }

@@ -5,13 +5,44 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use lab::{Lab, Launch, eventually, throughout};
 
+use crate::healing::scenarios;
+
 use super::node::{
     DEADLINE, GUARDED_IPTABLES, GUARDED_NFTABLES, GUARDS, IPTABLES, IptablesNft, NFTABLES,
-    Nftables, Node, Stream, complaints, difference, told,
+    Nftables, Node, Stream, complaints, difference, lines_with,
 };
 
+scenarios! { damage_is_repaired;
+    damage_to_guarded_iptables_is_repaired => (GUARDED_IPTABLES, &[
+        "iptables -t raw -F FLANNEL-ENCAP",
+        "ip6tables -t raw -D PREROUTING 1",
+        "iptables -t raw -D OUTPUT 1",
+        "iptables -t raw -D FLANNEL-ENCAP -s 192.168.56.101 -m comment --comment 'flanneld encap' -j RETURN",
+    ]),
+    damage_to_guarded_nftables_is_repaired => (GUARDED_NFTABLES, &[
+        "nft delete element ip flannel-ipv4 peers '{ 192.168.56.101 }'",
+        "nft add element ip6 flannel-ipv6 peers '{ fd00::1 }'",
+        "nft flush chain ip flannel-ipv4 encap-in",
+        "nft delete chain ip6 flannel-ipv6 encap-out",
+        "nft flush ruleset",
+    ]),
+    damage_to_iptables_is_repaired => (IPTABLES, &[
+        "iptables -t nat -F",
+        "iptables -F FLANNEL-FWD",
+        "iptables -t nat -D FLANNEL-POSTRTG 2",
+        "iptables -F",
+        "nft flush ruleset",
+    ]),
+    damage_to_nftables_is_repaired => (NFTABLES, &[
+        "nft flush ruleset",
+        "nft delete table ip flannel-ipv4",
+        "nft flush chain ip flannel-ipv4 postrtg",
+        "nft add rule ip flannel-ipv4 postrtg drop",
+    ]),
+}
+
 /// Each damage to a host's rules is repaired, and counted as one repair.
-fn damage_is_repaired(config: &str, damages: &[&str]) {
+fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
     Lab::run("damage", |lab| {
         let mut node = Node::alone(lab, config)?;
         if config.contains("vxlan") {
@@ -55,61 +86,6 @@ fn damage_is_repaired(config: &str, damages: &[&str]) {
         }
         Ok(())
     })
-    .unwrap();
-}
-
-#[test]
-fn damage_to_guarded_iptables_is_repaired() {
-    damage_is_repaired(
-        GUARDED_IPTABLES,
-        &[
-            "iptables -t raw -F FLANNEL-ENCAP",
-            "ip6tables -t raw -D PREROUTING 1",
-            "iptables -t raw -D OUTPUT 1",
-            "iptables -t raw -D FLANNEL-ENCAP -s 192.168.56.101 -m comment --comment 'flanneld encap' -j RETURN",
-        ],
-    );
-}
-
-#[test]
-fn damage_to_guarded_nftables_is_repaired() {
-    damage_is_repaired(
-        GUARDED_NFTABLES,
-        &[
-            "nft delete element ip flannel-ipv4 peers '{ 192.168.56.101 }'",
-            "nft add element ip6 flannel-ipv6 peers '{ fd00::1 }'",
-            "nft flush chain ip flannel-ipv4 encap-in",
-            "nft delete chain ip6 flannel-ipv6 encap-out",
-            "nft flush ruleset",
-        ],
-    );
-}
-
-#[test]
-fn damage_to_iptables_is_repaired() {
-    damage_is_repaired(
-        IPTABLES,
-        &[
-            "iptables -t nat -F",
-            "iptables -F FLANNEL-FWD",
-            "iptables -t nat -D FLANNEL-POSTRTG 2",
-            "iptables -F",
-            "nft flush ruleset",
-        ],
-    );
-}
-
-#[test]
-fn damage_to_nftables_is_repaired() {
-    damage_is_repaired(
-        NFTABLES,
-        &[
-            "nft flush ruleset",
-            "nft delete table ip flannel-ipv4",
-            "nft flush chain ip flannel-ipv4 postrtg",
-            "nft add rule ip flannel-ipv4 postrtg drop",
-        ],
-    );
 }
 
 /// The goal of a repair that the kernel's notice brings about; this machine may be busy, so each may take longer, and the fastest not.
@@ -117,7 +93,7 @@ const GOAL: Duration = Duration::from_secs(1);
 const BUSY: Duration = Duration::from_secs(3);
 
 #[test]
-fn a_deleted_table_is_back_at_once() {
+fn deleted_table_is_restored_at_once() {
     Lab::run("deleted", |lab| {
         let lan = lab.switch("lan")?;
         let mut node = Node::build(lab, &lan, 1, Nftables)?;
@@ -170,7 +146,7 @@ fn a_deleted_table_is_back_at_once() {
 
 /// Somebody else's transactions come all the time, and those that meet ours make the kernel ask for another try.
 #[test]
-fn a_busy_writer_holds_up_no_repair() {
+fn busy_writer_delays_no_repair() {
     Lab::run("busy", |lab| {
         let lan = lab.switch("lan")?;
         for (number, applier, damage) in [(1, IptablesNft, "delete table ip nat"), (2, Nftables, "delete table ip flannel-ipv4")] {
@@ -198,8 +174,13 @@ fn a_busy_writer_holds_up_no_repair() {
     .unwrap();
 }
 
-/// Somebody changes the rules as fast as they are repaired: that is reported once, and not fought.
-fn a_war_is_reported_and_not_fought(config: &str, damage: &str) {
+scenarios! { endless_changes_slow_repairs_down;
+    endless_changes_to_iptables_slow_repairs_down => (IPTABLES, "iptables -F FLANNEL-FWD"),
+    endless_changes_to_nftables_slow_repairs_down => (NFTABLES, "nft flush chain ip flannel-ipv4 forward"),
+}
+
+/// Another program changes the rules as fast as they are repaired: that is reported once, and repairs become rare.
+fn endless_changes_slow_repairs_down((config, damage): (&str, &str)) -> Result<()> {
     Lab::run("war", |lab| {
         let node = Node::alone(lab, config)?;
         let daemon = node.start()?;
@@ -221,21 +202,10 @@ fn a_war_is_reported_and_not_fought(config: &str, damage: &str) {
             },
         )?;
         ensure!(
-            told(&daemon.log(), "keeps changing the traffic rules") == 1,
+            lines_with(&daemon.log(), "keeps changing the traffic rules") == 1,
             "{}",
             daemon.log()
         );
         Ok(())
     })
-    .unwrap();
-}
-
-#[test]
-fn endless_changes_to_iptables_are_reported_and_not_fought() {
-    a_war_is_reported_and_not_fought(IPTABLES, "iptables -F FLANNEL-FWD");
-}
-
-#[test]
-fn endless_changes_to_nftables_are_reported_and_not_fought() {
-    a_war_is_reported_and_not_fought(NFTABLES, "nft flush chain ip flannel-ipv4 forward");
 }

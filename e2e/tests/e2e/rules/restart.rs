@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{Flanneld, Lab, Monitor, throughout};
 
+use crate::healing::scenarios;
+
 use super::node::{
     APPLIERS, Applier, DEADLINE, Dump, GUARDS, IptablesLegacy, IptablesNft, Nftables, Node, Stream,
     complaints,
@@ -14,80 +16,71 @@ use super::node::{
 /// Several looks of the daemon at the rules, which come each second.
 const LOOKS: Duration = Duration::from_secs(3);
 
-/// No packet is lost, and none gets out under the pod's own address, while the daemon is ended and started again; the rules stay untouched.
-fn restarts(applier: Applier) {
+scenarios! { restarts_lose_nothing;
+    restarts_lose_nothing_with_iptables_nft => (IptablesNft, false),
+    restarts_lose_nothing_with_iptables_nft_and_a_guard => (IptablesNft, true),
+    restarts_lose_nothing_with_iptables_legacy => (IptablesLegacy, false),
+    restarts_lose_nothing_with_iptables_legacy_and_a_guard => (IptablesLegacy, true),
+    restarts_lose_nothing_with_nftables => (Nftables, false),
+    restarts_lose_nothing_with_nftables_and_a_guard => (Nftables, true),
+}
+
+/// No packet is lost, and none leaves with the pod's own address, while the daemon is ended and started again; the rules stay untouched.
+fn restarts_lose_nothing((applier, guarded): (Applier, bool)) -> Result<()> {
     let count: u32 = std::env::var("RESTARTS")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(10);
-    for guarded in [false, true] {
-        Lab::run("restarts", |lab| {
-            let lan = lab.switch("lan")?;
-            let mut node = Node::build(lab, &lan, 1, applier)?;
-            if guarded {
-                node.options = node
-                    .options
-                    .arg("--encap-peers=drop")
-                    .arg(GUARDS[0])
-                    .arg(GUARDS[1]);
-            }
-            let mut daemon = node.start()?;
-            let dump = node.dump()?;
-            let stream = Stream::start(lab, &lan, &node, &daemon)?;
-            let mut monitor = Monitor::nft(&node.host)?;
-            for number in 0..count {
-                if number % 2 == 0 {
-                    ensure!(
-                        daemon.terminate(DEADLINE)?.success(),
-                        "{}",
-                        daemon.log_tail(10)
-                    );
-                } else {
-                    daemon.kill()?;
-                }
-                daemon = node.start()?;
-                stream.probe.wait_flowing(DEADLINE)?;
+    Lab::run("restarts", |lab| {
+        let lan = lab.switch("lan")?;
+        let mut node = Node::build(lab, &lan, 1, applier)?;
+        if guarded {
+            node.options = node
+                .options
+                .arg("--encap-peers=drop")
+                .arg(GUARDS[0])
+                .arg(GUARDS[1]);
+        }
+        let mut daemon = node.start()?;
+        let dump = node.dump()?;
+        let stream = Stream::start(lab, &lan, &node, &daemon)?;
+        let mut monitor = Monitor::nft(&node.host)?;
+        for number in 0..count {
+            if number % 2 == 0 {
                 ensure!(
-                    daemon.metric("flannel_rule_writes_total")? == 0.0,
-                    "restart {number} wrote rules: {}",
-                    daemon.log_tail(20)
-                );
-            }
-            throughout(LOOKS, "nothing is written", || {
-                ensure!(
-                    daemon.metric("flannel_rule_writes_total")? == 0.0,
+                    daemon.terminate(DEADLINE)?.success(),
                     "{}",
-                    daemon.log_tail(20)
+                    daemon.log_tail(10)
                 );
-                Ok(())
-            })?;
-            ensure!(node.dump()? == dump, "the rules changed");
-            let reports = monitor.reports()?;
+            } else {
+                daemon.kill()?;
+            }
+            daemon = node.start()?;
+            stream.probe.wait_flowing(DEADLINE)?;
             ensure!(
-                reports.is_empty(),
-                "{applier:?}: a restart wrote:\n{reports}"
+                daemon.metric("flannel_rule_writes_total")? == 0.0,
+                "restart {number} wrote rules: {}",
+                daemon.log_tail(20)
             );
-            let report = stream.probe.finish()?;
-            println!("{applier:?}, {count} restarts: {report}");
-            report.require_clean()
-        })
-        .unwrap();
-    }
-}
-
-#[test]
-fn restarts_lose_nothing_with_iptables_nft() {
-    restarts(IptablesNft);
-}
-
-#[test]
-fn restarts_lose_nothing_with_iptables_legacy() {
-    restarts(IptablesLegacy);
-}
-
-#[test]
-fn restarts_lose_nothing_with_nftables() {
-    restarts(Nftables);
+        }
+        throughout(LOOKS, "nothing is written", || {
+            ensure!(
+                daemon.metric("flannel_rule_writes_total")? == 0.0,
+                "{}",
+                daemon.log_tail(20)
+            );
+            Ok(())
+        })?;
+        ensure!(node.dump()? == dump, "the rules changed");
+        let reports = monitor.reports()?;
+        ensure!(
+            reports.is_empty(),
+            "{applier:?}: a restart wrote:\n{reports}"
+        );
+        let report = stream.probe.finish()?;
+        println!("{applier:?}, {count} restarts: {report}");
+        report.require_clean()
+    })
 }
 
 /// A host whose daemon is left alone.
@@ -142,7 +135,7 @@ fn idle_daemons_write_nothing() {
 
 /// On a host without rules only those tables come into being that hold ours; looking for others makes none.
 #[test]
-fn a_fresh_start_makes_no_other_tables() {
+fn first_start_creates_only_its_own_tables() {
     Lab::run("fresh", |lab| {
         let lan = lab.switch("lan")?;
         let start = |(number, applier)| {

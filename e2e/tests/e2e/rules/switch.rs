@@ -7,9 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Lab, Programs, Store, Xtables, eventually};
 
+use crate::healing::scenarios;
+
 use super::node::{
     APPLIERS, Applier, DEADLINE, Dump, IPTABLES, IptablesLegacy, IptablesNft, NFTABLES, Nftables,
-    Node, Stream, VARIANTS, difference, told,
+    Node, Stream, VARIANTS, difference, lines_with,
 };
 
 /// Rules of somebody else in each table of each program. What was there before is gone.
@@ -206,8 +208,14 @@ struct Fresh {
     dump: Dump,
 }
 
-/// Every way to a mode ends as a fresh start in it does.
-fn every_way_to(target: Applier) {
+scenarios! { switch_leaves_nothing_behind;
+    switch_to_iptables_nft_leaves_nothing_behind => IptablesNft,
+    switch_to_iptables_legacy_leaves_nothing_behind => IptablesLegacy,
+    switch_to_nftables_leaves_nothing_behind => Nftables,
+}
+
+/// Each switch to a mode leads to the rules that a first start in this mode writes.
+fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
     Lab::run("ways", |lab| {
         let lan = lab.switch("lan")?;
         let node = Node::build(lab, &lan, 1, target)?;
@@ -283,22 +291,6 @@ fn every_way_to(target: Applier) {
         ensure!(wrong.is_empty(), "{wrong}");
         Ok(())
     })
-    .unwrap();
-}
-
-#[test]
-fn switch_to_iptables_nft_leaves_nothing_behind() {
-    every_way_to(IptablesNft);
-}
-
-#[test]
-fn switch_to_iptables_legacy_leaves_nothing_behind() {
-    every_way_to(IptablesLegacy);
-}
-
-#[test]
-fn switch_to_nftables_leaves_nothing_behind() {
-    every_way_to(Nftables);
 }
 
 /// New rules come before the old ones go, whichever programs hold them.
@@ -343,7 +335,7 @@ fn switching_under_load_loses_nothing() {
 
 /// Killed at any moment of a switch, a daemon leaves a set that works, and the next one finishes the work.
 #[test]
-fn kills_amid_a_switch_lose_nothing() {
+fn kills_during_a_switch_lose_nothing() {
     Lab::run("amid", |lab| {
         let lan = lab.switch("lan")?;
         let node = Node::build(lab, &lan, 1, IptablesNft)?;
@@ -389,7 +381,7 @@ fn kills_amid_a_switch_lose_nothing() {
 
 /// A family that the network no longer has keeps no rules.
 #[test]
-fn a_family_that_goes_takes_its_rules_along() {
+fn rules_of_a_removed_family_are_removed() {
     Lab::run("family", |lab| {
         let dual = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","EnableNFTables":NFT,"Backend":{"Type":"host-gw"}}"#;
         let mut node = Node::alone(lab, IPTABLES)?;
@@ -436,7 +428,7 @@ fn nft_removes_the_iptables_rules_without_iptables() {
             "{}",
             list()
         );
-        ensure!(told(&daemon.log(), "WARN") == 0, "{}", daemon.log());
+        ensure!(lines_with(&daemon.log(), "WARN") == 0, "{}", daemon.log());
         drop(daemon);
         // Old tables that no program here can read are reported, once.
         node.run(
@@ -445,7 +437,7 @@ fn nft_removes_the_iptables_rules_without_iptables() {
         )?;
         let daemon = node.start()?;
         eventually(DEADLINE, "the log names the old tables", || {
-            told(&daemon.log(), "iptables-legacy is not installed") == 1
+            lines_with(&daemon.log(), "iptables-legacy is not installed") == 1
         })?;
         Ok(())
     })

@@ -8,6 +8,7 @@ use lab::{
     eventually_ok,
 };
 
+use crate::healing::scenarios;
 use crate::traffic::Families;
 use crate::{cleanup, doctor, golden, healing, traffic};
 
@@ -16,7 +17,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn leaves_what_go_flannel_leaves() -> Result<()> {
+fn kernel_state_equals_go_flannels() -> Result<()> {
     golden::compare("ipip")?;
     golden::compare("ipip-direct")
 }
@@ -24,12 +25,12 @@ fn leaves_what_go_flannel_leaves() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_packets_of_full_size() -> Result<()> {
-    traffic::carries("ipip", Families::V4, EtcdVersion::V36)
+    traffic::carries(("ipip", Families::V4, EtcdVersion::V36))
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn heals() -> Result<()> {
+fn damaged_kernel_state_is_repaired() -> Result<()> {
     healing::heals(&healing::IPIP)
 }
 
@@ -42,7 +43,7 @@ fn loses_nothing_when_daemons_are_killed() -> Result<()> {
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn a_firewall_that_drops_it_is_named() -> Result<()> {
+fn firewall_that_drops_ipip_is_reported() -> Result<()> {
     doctor::protocol_4_is_dropped()
 }
 
@@ -83,9 +84,9 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
         let v6 = pods[1].v6()?;
         ensure!(
             lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
-            "IPv6 arrives, and the page says that it does not"
+            "IPv6 arrives, and the documentation denies it"
         );
-        eventually_ok(SOON, "the probes know of IPv4 alone", || {
+        eventually_ok(SOON, "the probes know only of IPv4", || {
             let (_, text) = daemons[0].api("/api/v1/node")?;
             let document: serde_json::Value = serde_json::from_str(&text)?;
             let peers = document["mesh"]["peers"]
@@ -98,84 +99,86 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
     })
 }
 
-/// Forged IPIP packets: anybody on the way can make them, unless the guard is on.
-#[test]
-#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn forged_packets_meet_the_guard() -> Result<()> {
-    for nftables in [false, true] {
-        Lab::run("vm: ipip guard", |lab| {
-            let lan = lab.switch("lan")?;
-            let hosts = lab.hosts(&lan, 3)?;
-            let store = Store::dir(&lab.folder("leases")?);
-            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
-            let options = FlanneldOptions::new(&store)
-                .iface("enp0s8")
-                .arg("--ip-masq");
-            let mut daemons = daemons(&hosts[..2], &options)?;
-            let pods = hosts
-                .iter()
-                .zip(&daemons)
-                .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-                .collect::<Result<Vec<_>>>()?;
-            eventually_ok(SOON, "the pods reach each other", || {
-                PingMatrix::of(&pods)?.require_complete()
-            })?;
-            // The third host has no lease.
-            let forger = &hosts[2];
-            forger.netns().ip(&format!(
-                "link add forge type ipip local {} remote {}\nlink set forge up\naddress add 10.5.250.1/32 dev forge\n\
-                 route add {} dev forge src 10.5.250.1",
-                forger.v4()?,
-                hosts[0].v4()?,
-                pods[0].v4()?,
-            ))?;
-            // The answer may go elsewhere: what arrives is what counts.
-            let came = || -> Result<bool> {
-                let count = || -> Result<u64> {
-                    let text = pods[0].netns().sh("cat /proc/net/snmp")?;
-                    let lines: Vec<Vec<&str>> = text
-                        .lines()
-                        .filter(|line| line.starts_with("Icmp:"))
-                        .map(|line| line.split(' ').collect())
-                        .collect();
-                    let at = lines[0]
-                        .iter()
-                        .position(|name| *name == "InEchos")
-                        .unwrap_or_default();
-                    Ok(lines[1][at].parse()?)
-                };
-                let before = count()?;
-                let options = PingOptions::default().timeout(Duration::from_millis(300));
-                let _ = lab::ping(forger.netns(), pods[0].v4()?.into(), &options)?;
-                Ok(count()? > before)
+scenarios! { forged_packets_are_dropped;
+    #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+    forged_packets_are_dropped_by_iptables => false,
+    #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+    forged_packets_are_dropped_by_nftables => true,
+}
+
+/// Any host on the underlay can forge IPIP packets; the guard drops them.
+fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
+    Lab::run("vm: ipip guard", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 3)?;
+        let store = Store::dir(&lab.folder("leases")?);
+        store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableNFTables":{nftables},"Backend":{{"Type":"ipip"}}}}"#))?;
+        let options = FlanneldOptions::new(&store)
+            .iface("enp0s8")
+            .arg("--ip-masq");
+        let mut daemons = daemons(&hosts[..2], &options)?;
+        let pods = hosts
+            .iter()
+            .zip(&daemons)
+            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .collect::<Result<Vec<_>>>()?;
+        eventually_ok(SOON, "the pods reach each other", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
+        // The third host has no lease.
+        let forger = &hosts[2];
+        forger.netns().ip(&format!(
+            "link add forge type ipip local {} remote {}\nlink set forge up\naddress add 10.5.250.1/32 dev forge\n\
+             route add {} dev forge src 10.5.250.1",
+            forger.v4()?,
+            hosts[0].v4()?,
+            pods[0].v4()?,
+        ))?;
+        // The answer may go elsewhere: what arrives is what counts.
+        let came = || -> Result<bool> {
+            let count = || -> Result<u64> {
+                let text = pods[0].netns().sh("cat /proc/net/snmp")?;
+                let lines: Vec<Vec<&str>> = text
+                    .lines()
+                    .filter(|line| line.starts_with("Icmp:"))
+                    .map(|line| line.split(' ').collect())
+                    .collect();
+                let at = lines[0]
+                    .iter()
+                    .position(|name| *name == "InEchos")
+                    .unwrap_or_default();
+                Ok(lines[1][at].parse()?)
             };
-            eventually_ok(SOON, "forged packets arrive without a guard", || {
-                ensure!(came()?, "nothing arrives, so a guard would prove nothing");
-                Ok(())
-            })?;
-            daemons[0].terminate(SOON)?;
-            daemons[0] = hosts[0].flanneld(
-                &options
-                    .clone()
-                    .arg("--encap-peers=drop")
-                    .arg("--encap-notrack")
-                    .arg("--encap-bar-pods"),
-            )?;
-            eventually_ok(SOON, "forged packets are dropped", || {
-                ensure!(!came()?, "they arrive");
-                Ok(())
-            })?;
-            eventually_ok(SOON, "those of nodes are not", || {
-                PingMatrix::of(&pods)?.require_complete()
-            })?;
-            ensure!(
-                daemons[0].metric("flannel_rule_writes_total").is_ok(),
-                "the rules are written"
-            );
+            let before = count()?;
+            let options = PingOptions::default().timeout(Duration::from_millis(300));
+            let _ = lab::ping(forger.netns(), pods[0].v4()?.into(), &options)?;
+            Ok(count()? > before)
+        };
+        eventually_ok(SOON, "forged packets arrive without a guard", || {
+            ensure!(came()?, "nothing arrives, so a guard would prove nothing");
             Ok(())
         })?;
-    }
-    Ok(())
+        daemons[0].terminate(SOON)?;
+        daemons[0] = hosts[0].flanneld(
+            &options
+                .clone()
+                .arg("--encap-peers=drop")
+                .arg("--encap-notrack")
+                .arg("--encap-bar-pods"),
+        )?;
+        eventually_ok(SOON, "forged packets are dropped", || {
+            ensure!(!came()?, "they arrive");
+            Ok(())
+        })?;
+        eventually_ok(SOON, "those of nodes are not", || {
+            PingMatrix::of(&pods)?.require_complete()
+        })?;
+        ensure!(
+            daemons[0].metric("flannel_rule_writes_total").is_ok(),
+            "the rules are written"
+        );
+        Ok(())
+    })
 }
 
 /// Nothing of flannel's stays, ours or Go's, and what others have of the same kinds does.
@@ -197,11 +200,11 @@ fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
         daemons[0].terminate(SOON)?;
         // Go flannel's, of a backend that this node once had.
         host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
-        let said = cleanup::comes_back_to(host, &before, &[]);
+        let printed = cleanup::comes_back_to(host, &before, &[]);
         ensure!(
-            said.contains("removed device flannel.ipip (ipip)")
-                && said.contains("removed device flannel-wg (wireguard)"),
-            "{said}"
+            printed.contains("removed device flannel.ipip (ipip)")
+                && printed.contains("removed device flannel-wg (wireguard)"),
+            "{printed}"
         );
         Ok(())
     })

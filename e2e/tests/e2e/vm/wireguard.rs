@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Capture, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, PingOptions, Pod, Probe,
+    Capture, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, PingOptions, Probe,
     ProbeOptions, Store, eventually_ok, holds, throughout,
 };
 
+use crate::datapath_wireguard::ports_are_followed;
 use crate::golden;
+use crate::wireguard_keys::key_file;
 
 /// Ten times the goal, and as much again for the emulation.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn leaves_what_go_flannel_leaves() -> Result<()> {
+fn kernel_state_equals_go_flannels() -> Result<()> {
     [
         "wireguard",
         "wireguard-dual",
@@ -31,47 +33,37 @@ fn leaves_what_go_flannel_leaves() -> Result<()> {
 
 /// Hosts with a pod each.
 struct Bed {
-    pods: Vec<Pod>,
-    daemons: Vec<Flanneld>,
-    options: FlanneldOptions,
-    store: Store,
-    hosts: Vec<Host>,
+    bed: lab::Bed,
     /// The longest packet with an underlay of 1500 bytes.
     mtu: u32,
 }
 
+impl Deref for Bed {
+    type Target = lab::Bed;
+
+    fn deref(&self) -> &lab::Bed {
+        &self.bed
+    }
+}
+
+impl DerefMut for Bed {
+    fn deref_mut(&mut self) -> &mut lab::Bed {
+        &mut self.bed
+    }
+}
+
 impl Bed {
     fn start(lab: &Lab, count: u8, backend: &str, dual: bool) -> Result<Bed> {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, count)?;
-        let store = Store::dir(&lab.folder("leases")?);
         let families = if dual {
             r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","#
         } else {
             ""
         };
-        store.configure(&format!(
+        let net_conf = format!(
             r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0",{families}"Backend":{backend}}}"#
-        ))?;
-        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
-        let mut daemons = hosts
-            .iter()
-            .map(|host| host.start_flanneld(&options))
-            .collect::<Result<Vec<_>>>()?;
-        daemons
-            .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready(SOON).map(drop))?;
-        let pods = hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
+        );
         let bed = Bed {
-            pods,
-            daemons,
-            options,
-            store,
-            hosts,
+            bed: lab::Bed::start(lab, count, &net_conf, |_, options| options)?,
             mtu: if backend.contains("vxlan") {
                 1450
             } else {
@@ -100,7 +92,7 @@ impl Bed {
         })
     }
 
-    /// Packets of full size pass on every way, in each family, and longer ones do not.
+    /// Packets of full size pass on every path, in each family, and longer ones do not.
     fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
@@ -150,7 +142,7 @@ impl Bed {
         Ok(text)
     }
 
-    /// `flannelctl probe` tells key, endpoint and last handshake of the peer behind a pod.
+    /// `flannelctl probe` reports key, endpoint and last handshake of the peer behind a pod.
     fn probe_names_the_peer(&self) -> Result<()> {
         let program = lab::binaries::own("flannelctl")?
             .to_string_lossy()
@@ -179,12 +171,6 @@ impl Bed {
             step["outcome"] == "ok" && text.contains(&key) && text.contains(&endpoint),
             "{key} {endpoint}: {document:#}"
         );
-        Ok(())
-    }
-
-    fn require_no_errors(&self) -> Result<()> {
-        let errors: Vec<String> = self.daemons.iter().flat_map(Flanneld::errors).collect();
-        ensure!(errors.is_empty(), "{errors:#?}");
         Ok(())
     }
 }
@@ -241,14 +227,14 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn hostile_leases_take_nothing() -> Result<()> {
+fn hostile_leases_capture_no_traffic() -> Result<()> {
     crate::wireguard_hostile::from("kernel", SOON)
 }
 
-/// What others break is mended, and what they have beside it stays.
+/// Damage to our objects is repaired, and the objects of others stay.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn heals() -> Result<()> {
+fn damaged_kernel_state_is_repaired() -> Result<()> {
     Lab::run("vm: wireguard heals", |lab| {
         let backend = r#"{"Type":"wireguard","PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25}"#;
         let bed = Bed::start(lab, 3, backend, false)?;
@@ -351,7 +337,7 @@ fn restarts_lose_nothing() -> Result<()> {
                     bed.daemons[0].log_tail(9)
                 );
             }
-            bed.daemons[0] = bed.hosts[0].flanneld(&bed.options)?;
+            bed.daemons[0] = bed.hosts[0].flanneld(&bed.options[0])?;
             eventually_ok(SOON, "its figures are there", || {
                 bed.daemons[0]
                     .metric("flannel_kernel_writes_total")
@@ -392,17 +378,10 @@ fn sh(text: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// The file of a host's private key.
-fn key_file(host: &Host) -> Result<PathBuf> {
-    let path = host.subnet_file()?.with_file_name("wgkey");
-    std::fs::create_dir_all(path.parent().context("no folder")?)?;
-    Ok(path)
-}
-
 /// The file of the private key changes while packets flow, and that of the preshared key; what is garbled counts for nothing.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn keys_follow_their_files() -> Result<()> {
+fn key_file_changes_are_applied() -> Result<()> {
     Lab::run("vm: wireguard keys", |lab| {
         let psk = lab.folder("keys")?.join("psk").display().to_string();
         sh(&format!("wg genpsk > {psk}"))?;
@@ -489,7 +468,7 @@ fn keys_follow_their_files() -> Result<()> {
 /// A node whose NAT gives it another port again and again: its peer follows, whatever the lease says.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn a_port_that_wanders_is_followed() -> Result<()> {
+fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     Lab::run("vm: wireguard roams", |lab| {
         let bed = Bed::start(
             lab,
@@ -497,22 +476,6 @@ fn a_port_that_wanders_is_followed() -> Result<()> {
             r#"{"Type":"wireguard","PersistentKeepaliveInterval":2}"#,
             false,
         )?;
-        let nat = |port: u16| {
-            bed.hosts[1].netns().sh(&format!(
-                "nft -f - <<END
-                table ip nat9
-                delete table ip nat9
-                table ip nat9 {{
-                    chain out {{ type filter hook postrouting priority -300; oifname enp0s8 udp sport 51820 notrack udp sport set {port}; }}
-                    chain in {{
-                        type filter hook prerouting priority -400
-                        iifname enp0s8 udp dport 51820 drop
-                        iifname enp0s8 udp dport {port} udp dport set 51820
-                    }}
-                }}
-END"
-            ))
-        };
         let endpoint = || -> Result<String> {
             bed.wg(0, "endpoints")?
                 .into_values()
@@ -520,7 +483,7 @@ END"
                 .context("no peer")
         };
         ensure!(endpoint()?.ends_with(":51820"), "{}", endpoint()?);
-        let (ports, stays) = (
+        let (ports, unchanged) = (
             number("FLANNEL_TEST_PORTS", 2),
             Duration::from_secs(number("FLANNEL_TEST_PORT_STAYS", 12)),
         );
@@ -529,8 +492,7 @@ END"
             &ProbeOptions::default().interval(Duration::from_millis(20)),
         )?;
         mesh.wait_flowing(SOON)?;
-        for port in (40_001..).take(usize::try_from(ports)?) {
-            nat(port)?;
+        let follows = |port: u16| {
             eventually_ok(SOON, "the peer follows", || {
                 ensure!(
                     endpoint()?.ends_with(&format!(":{port}")) && bed.passes(0, 1)?,
@@ -538,23 +500,25 @@ END"
                     endpoint()?
                 );
                 Ok(())
-            })?;
-            // The peers are read twice, and a repair looks at everything: the endpoint that answers stays.
-            bed.hosts[0].netns().sh("ip link set flannel-wg mtu 1300")?;
-            throughout(stays, "the endpoint stays", || {
+            })
+        };
+        let stays = |port: u16| {
+            throughout(unchanged, "the endpoint stays", || {
                 ensure!(
                     endpoint()?.ends_with(&format!(":{port}")),
                     "{}",
                     endpoint()?
                 );
                 Ok(())
-            })?;
-        }
-        for (way, report) in mesh.finish()? {
-            println!("{way}, {ports} ports: {report}");
+            })
+        };
+        let numbers = (40_001_u16..).take(usize::try_from(ports)?);
+        ports_are_followed(&bed.hosts, numbers, follows, stays)?;
+        for (path, report) in mesh.finish()? {
+            println!("{path}, {ports} ports: {report}");
             ensure!(
                 report.received > 0 && report.lost * 50 <= report.sent,
-                "{way}: {report}"
+                "{path}: {report}"
             );
         }
         // Nothing answers there any more, and the peer is silent: the lease's endpoint is tried.
@@ -627,7 +591,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
         bed.daemons = bed
             .hosts
             .iter()
-            .map(|host| host.flanneld(&bed.options))
+            .map(|host| host.flanneld(&bed.options[0]))
             .collect::<Result<_>>()?;
         eventually_ok(SOON, "what Go flannel left is gone", || {
             for host in &bed.hosts {
@@ -657,7 +621,8 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
                 .context(what.to_owned())
         };
         flows("at the start")?;
-        let netns = bed.hosts[0].netns();
+        let host = bed.hosts[0].clone();
+        let netns = host.netns();
         for damage in [
             "ip link set flannel-wg down",
             "ip link delete flannel-wg",
@@ -671,7 +636,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
         netns.sh("ip link delete flannel-wg; sleep 1")?;
         let answer = netns.sh("ip route get 10.5.250.1 2>&1 || true")?;
         ensure!(!answer.contains("enp0s"), "{answer}");
-        bed.daemons[0] = bed.hosts[0].flanneld(&bed.options)?;
+        bed.daemons[0] = bed.hosts[0].flanneld(&bed.options[0])?;
         flows("after a start")?;
         drop(probes);
         require_nothing_clear(&bed, captures)
@@ -681,7 +646,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
 /// A lease of Go flannel's is this host's by its key; and of two nodes with one key the later makes itself another.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn a_key_is_an_identity() -> Result<()> {
+fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
     Lab::run("vm: wireguard identity", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -736,11 +701,12 @@ fn a_key_is_an_identity() -> Result<()> {
 /// A node with the kernel's WireGuard and one with the packet engine's, whichever begins.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn kernel_and_userspace_understand_each_other() -> Result<()> {
+fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
     Lab::run("vm: wireguard both", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
+        let leases = lab.folder("leases")?;
+        let store = Store::dir(&leases);
         let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
         let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         let mut daemons = Vec::new();
@@ -759,17 +725,16 @@ fn kernel_and_userspace_understand_each_other() -> Result<()> {
             kind(&hosts[0])?,
             kind(&hosts[1])?
         );
-        let pods = hosts
-            .iter()
-            .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-            .collect::<Result<Vec<_>>>()?;
         let bed = Bed {
-            pods,
-            daemons,
-            options,
-            store,
-            hosts,
+            bed: lab::Bed {
+                pods: lab::Bed::pods(&hosts, &daemons)?,
+                daemons,
+                options: vec![options; 2],
+                hosts,
+                store,
+                leases,
+                lan,
+            },
             mtu: 1420,
         };
         bed.all_reach_all("both understand each other")?;

@@ -82,7 +82,7 @@ impl Player {
         })
     }
 
-    /// Takes another key, beside those that it had, with which it answers so late. Returns its number.
+    /// Takes another key in addition to its former ones, with which it replies so late. Returns its number.
     pub(super) fn take_key(&self, peer: [u8; 32], late: Duration) -> usize {
         let keys = Keys::new();
         lock(&self.shared.public).push(keys.public_text());

@@ -24,25 +24,25 @@ fn peer(number: u8) -> [Object; 3] {
             ObjectKind::Fdb,
             &format!("02:00:00:00:00:0{number} dev flannel.1 dst 192.0.2.{number} self permanent"),
             Some(number),
-            ObjectState::AsWanted,
+            ObjectState::InSync,
         ),
         object(
             ObjectKind::Neighbour,
             &format!("10.244.{number}.0 dev flannel.1 lladdr 02:00:00:00:00:0{number} PERMANENT"),
             Some(number),
-            ObjectState::AsWanted,
+            ObjectState::InSync,
         ),
         object(
             ObjectKind::Route,
             &format!("10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 proto 241 onlink"),
             Some(number),
-            ObjectState::AsWanted,
+            ObjectState::InSync,
         ),
     ]
 }
 
-fn foreign(text: &str, by: &str, own_subnet: bool, in_the_way_of: &[&str]) -> Foreign {
-    let in_the_way_of = in_the_way_of
+fn foreign(text: &str, by: &str, own_subnet: bool, conflicts_with: &[&str]) -> Foreign {
+    let conflicts_with = conflicts_with
         .iter()
         .map(|what| (*what).to_owned())
         .collect();
@@ -51,7 +51,7 @@ fn foreign(text: &str, by: &str, own_subnet: bool, in_the_way_of: &[&str]) -> Fo
         text: text.to_owned(),
         by: by.to_owned(),
         own_subnet,
-        in_the_way_of,
+        conflicts_with,
     }
 }
 
@@ -61,13 +61,13 @@ fn routes(peers: impl IntoIterator<Item = u8>) -> Routes {
             ObjectKind::Link,
             "flannel.1 mtu 1450 up vxlan id 1",
             None,
-            ObjectState::AsWanted,
+            ObjectState::InSync,
         ),
         object(
             ObjectKind::Address,
             "10.244.1.0/32 dev flannel.1",
             None,
-            ObjectState::AsWanted,
+            ObjectState::InSync,
         ),
     ];
     let what = vec!["masquerade".to_owned(), "forward".to_owned()];
@@ -201,12 +201,7 @@ fn control_characters_in_the_document_are_escaped() {
 #[test]
 fn text_fits_few_objects_and_none() {
     let mut one = Routes {
-        objects: vec![object(
-            ObjectKind::Route,
-            "x",
-            Some(2),
-            ObjectState::AsWanted,
-        )],
+        objects: vec![object(ObjectKind::Route, "x", Some(2), ObjectState::InSync)],
         ..Routes::default()
     };
     assert!(text(&one, false, Screen::plain()).ends_with("\n\n1 object, as wanted"));

@@ -67,11 +67,10 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
         Launch::Kubernetes { .. } => "kubectl logs",
     };
     if let Some(words) = facts.daemon.exit_report.known() {
-        let when = words.at.map(|at| format!(" at {at}")).unwrap_or_default();
         finding = finding.seen(
             format!(
-                "it ended{when} with exit code {}: {}",
-                words.code, words.problem
+                "it ended at {} with exit code {}: {}",
+                words.at, words.code, words.text
             ),
             "its last words",
         );

@@ -121,7 +121,7 @@ fn end(facts: &Facts) -> Option<&Problem> {
         .exit_report
         .known()
         .filter(|_| facts.daemon.running.known() == Some(&false))?;
-    Some(&words.problem)
+    words.problem.as_ref()
 }
 
 /// What a daemon that ended reported of another node with its address.
@@ -168,7 +168,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
         && facts.leases.peers.known().is_some_and(|peers| {
             peers
                 .iter()
-                .any(|peer| peer.addresses().any(|ip| beside(interface, ip)))
+                .any(|peer| peer.addresses().any(|ip| is_on_link(interface, ip)))
         });
     if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led)
         || alone && marks.is_some())
@@ -260,7 +260,7 @@ fn all_silent(paths: &[&Path], young: bool) -> bool {
 }
 
 /// Whether an address is on the link of an interface.
-fn beside(interface: &Interface, ip: IpAddr) -> bool {
+fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
 
@@ -276,11 +276,11 @@ fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Ite
             .filter(|other| other.index != interface.index);
         others
             .filter(|other| joins_hosts(other))
-            .any(|other| beside(other, ip))
+            .any(|other| is_on_link(other, ip))
     };
     paths(facts)
         .iter()
-        .filter(move |path| beside(interface, path.address) || !another(path.address))
+        .filter(move |path| is_on_link(interface, path.address) || !another(path.address))
 }
 
 fn nat_interface(facts: &Facts) -> Vec<Finding> {

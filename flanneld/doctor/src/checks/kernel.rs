@@ -6,12 +6,13 @@ use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Drifting;
 use crate::facts::host::{FLANNELD, Interface, Route};
-use crate::facts::leases::Peer;
+use crate::facts::leases::{Peer, Vtep};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use netstate::names::Mac;
+use netstate::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
 
@@ -213,7 +214,10 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
         peer.name
     );
     let finding = Finding::new("foreign-route", Severity::Broken, to.to_string(), what, why).seen(
-        format!("{to}{via}{device} proto {}", protocol(route.protocol)),
+        format!(
+            "{to}{via}{device} proto {}",
+            Protocols::default().name(route.protocol)
+        ),
         format!("{ip} route show {to}"),
     );
     match is_plain {
@@ -221,19 +225,6 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
             .run(format!("{ip} route add {to}{via}{device}{onward} metric {SECOND_CHOICE} && {ip} route del {to}{via}{device} metric {metric}"))
             .note("not kept over a reboot, nor where another program makes the route: give it this metric where it is configured"),
         false => finding.run(format!("{ip} route show {to}")),
-    }
-}
-
-/// A routing protocol as `ip route` names it.
-fn protocol(number: u8) -> String {
-    match number {
-        2 => "kernel".to_owned(),
-        3 => "boot".to_owned(),
-        4 => "static".to_owned(),
-        16 => "dhcp".to_owned(),
-        186 => "bgp".to_owned(),
-        188 => "ospf".to_owned(),
-        other => other.to_string(),
     }
 }
 
@@ -245,13 +236,13 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
             .silent
             .known()
             .is_some_and(|silent| !silent.is_empty());
-    let Some((device, published)) = facts.leases.vtep.known().filter(|_| nobody) else {
+    let Some(Vtep { device, mac }) = facts.leases.vtep.known().filter(|_| nobody) else {
         return Vec::new();
     };
     let Some(interface) = facts
         .host
         .named(device)
-        .filter(|interface| interface.mac != Mac::parse(published))
+        .filter(|interface| interface.mac != Mac::parse(mac))
     else {
         return Vec::new();
     };
@@ -264,7 +255,7 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
             "packets from other nodes arrive and are dropped; systemd-udevd does this (MACAddressPolicy), and flanneld puts it right where it runs",
         )
         .seen(
-            format!("{} here, {published} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
+            format!("{} here, {mac} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
             format!("ip link show {device}"),
         )
         .run(restart(facts)),

@@ -6,13 +6,13 @@ use super::rights;
 use crate::check::Check;
 use crate::command::Command;
 use crate::facts::Facts;
-use crate::facts::daemon::{DaemonPod, Launch, NAMESPACE};
+use crate::facts::daemon::{Launch, NAMESPACE};
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use std::collections::BTreeSet;
-use types::Detail;
 use types::problem::StoreCause;
+use types::{DaemonPod, Detail};
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

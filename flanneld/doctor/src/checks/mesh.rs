@@ -167,7 +167,7 @@ fn blame(path: &Path, finding: Finding) -> Finding {
             format!("{reach} other nodes reach it")
         }
     };
-    let said = match path.others {
+    let text = match path.others {
         Some((0, 1)) => format!(
             "the other node that was asked does not reach it either: the trouble is at {}",
             path.node
@@ -189,7 +189,7 @@ fn blame(path: &Path, finding: Finding) -> Finding {
         ),
         _ => return finding,
     };
-    finding.seen(said, "other nodes")
+    finding.seen(text, "other nodes")
 }
 
 fn about(path: &Path) -> String {

@@ -103,14 +103,14 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
     match env {
         None => vec![finding(format!("{file} is missing"), "there is no such file").run(restart())],
         Some(env) if env.subnets.is_some_and(|subnets| subnets != network.own) => {
-            let said = env
+            let named = env
                 .subnets
                 .map(|subnets| subnets.to_string())
                 .unwrap_or_default();
             vec![
                 finding(
                     format!("{file} names another subnet than this node's lease"),
-                    &format!("{said} in the file, {} leased", network.own),
+                    &format!("{named} in the file, {} leased", network.own),
                 )
                 .run(restart()),
             ]

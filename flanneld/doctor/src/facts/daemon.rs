@@ -2,11 +2,10 @@
 
 use super::argument::Argument;
 use crate::fact::Fact;
-use jiff::Timestamp;
-pub use run_dir::exit_report::Choice;
+pub use run_dir::exit_report::{Choice, ExitReport};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use types::Problem;
+use types::{DaemonPod, Problem};
 
 /// The namespace that the manifests have.
 pub const NAMESPACE: &str = "kube-flannel";
@@ -36,23 +35,8 @@ pub struct Daemon {
     pub subnet_file: PathBuf,
     /// Objects that other programs keep changing.
     pub drift: Fact<Vec<Drift>>,
-    /// Objects of the kernel that are not as wanted, with the kernel's errors.
-    pub kernel_trouble: Fact<Problem>,
     /// On Kubernetes, the pods of flannel on this node, this daemon's included.
     pub pods: Fact<Vec<DaemonPod>>,
-}
-
-/// A pod of flannel on this node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DaemonPod {
-    /// The name of the pod.
-    pub name: String,
-    /// What creates and replaces it, as `DaemonSet/kube-flannel-ds`; `None` if nothing does.
-    pub owner: Option<String>,
-    /// The labels of the pod.
-    pub labels: BTreeMap<String, String>,
-    /// Whether our Helm chart created it.
-    pub charted: bool,
 }
 
 /// How the daemon is started.
@@ -68,19 +52,6 @@ pub enum Launch {
         /// Whether that is only assumed, because nothing on this node reveals it.
         assumed: bool,
     },
-}
-
-/// Why and when a daemon ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExitReport {
-    /// When it ended, if that is known.
-    pub at: Option<Timestamp>,
-    /// The exit code of the process.
-    pub code: i32,
-    /// The problem that ended it.
-    pub problem: Problem,
-    /// The interface that it had chosen.
-    pub choice: Option<Choice>,
 }
 
 /// An object that another program keeps changing.

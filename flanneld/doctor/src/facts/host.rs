@@ -94,8 +94,6 @@ pub enum LookupPurpose {
     ApiServer,
     /// A peer, at the address that its lease publishes.
     Peer,
-    /// A peer, at the address that its Node has.
-    Node,
 }
 
 /// The sysctls that pods' packets depend on. `None`: there is no such file.

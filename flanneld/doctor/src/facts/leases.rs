@@ -1,6 +1,7 @@
 //! The leases: ours, the peers', and those that are not used.
 
 use crate::fact::Fact;
+pub use run_dir::status_file::Vtep;
 use std::net::IpAddr;
 use std::sync::Arc;
 use types::Subnets;
@@ -11,8 +12,8 @@ use types::{Addresses, Problem};
 pub struct Leases {
     /// This node's lease; absent while it has none.
     pub own: Fact<Own>,
-    /// The hardware address that it publishes for the node's device, with that device's name; absent with backends that have none.
-    pub vtep: Fact<(String, String)>,
+    /// The device that it publishes; absent with backends that have none.
+    pub vtep: Fact<Vtep>,
     /// The leases of the other nodes.
     pub peers: Fact<Vec<Peer>>,
     /// Leases in the store that are not used.

@@ -6,15 +6,17 @@ use super::{Look, Options, Places, missing_modules, taken_ports};
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, ExitReport, Launch};
 use crate::facts::host::{Host, Interface, LookupPurpose};
+use crate::facts::leases::Leases;
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::surroundings::Surroundings;
 use run_dir::status_file::{self, StatusFile};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use types::profile::Device;
-use types::{Detail, Encapsulation, Problem, Profile};
+use types::{Access, Detail, Encapsulation, Problem, Profile};
 
 /// Why most facts about the daemon are unavailable.
 const NO_DAEMON: &str = "no flanneld answers on this node";
@@ -40,15 +42,20 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         ended.as_ref().and_then(|ended| ended.choice.as_ref()),
         &host,
     );
+    let (running, silent, reasons) = by_status_file(status);
     let daemon = Daemon {
+        running,
+        young: false,
         exit_report,
+        silent: Fact::Known(silent),
+        reasons,
         subnet_file: subnet_file.to_owned(),
         launch: launch(&look.places),
         arguments: options.arguments.clone(),
         id_given: options.get("node-id").is_some(),
         choice: Fact::of(choice),
+        drift: Fact::unavailable(NO_DAEMON),
         pods: Fact::Absent,
-        ..by_status_file(status)
     };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
@@ -56,7 +63,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         .known()
         .and_then(|env| network(env, &interfaces, &backends));
     look_at_network(look, &mut host, network.as_ref(), &daemon).await;
-    let problem = ended.map(|ended| ended.problem);
+    let problem = ended.and_then(|ended| ended.problem);
     host.modules = Fact::Known(problem.as_ref().map(missing_modules).unwrap_or_default());
     host.ports = Fact::Known(problem.as_ref().map(taken_ports).unwrap_or_default());
     let pods = look.pods(&daemon, network.as_ref(), &host);
@@ -66,7 +73,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         _ => Fact::unavailable(NO_DAEMON),
     };
     let alive = daemon.running.known() == Some(&true);
-    let mut facts = Facts {
+    Facts {
         backends,
         network: match network {
             Some(network) => Fact::Known(network),
@@ -77,21 +84,21 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         store: Store {
             place,
             addresses,
+            access: Access::default(),
             trouble: Fact::unavailable(NO_DAEMON),
             config: config(problem.filter(|_| !alive)),
-            ..Store::default()
+        },
+        leases: Leases {
+            own: Fact::unavailable(NO_DAEMON),
+            vtep: vtep.map_or_else(|| Fact::unavailable(NO_DAEMON), Fact::Known),
+            peers: Fact::unavailable(NO_DAEMON),
+            refused: Fact::unavailable(NO_DAEMON),
         },
         mesh: Fact::unavailable(NO_DAEMON),
         wireguard,
         pods,
         kubernetes: Fact::Absent,
-        ..Facts::default()
-    };
-    facts.leases.own = Fact::unavailable(NO_DAEMON);
-    facts.leases.vtep = vtep.map_or_else(|| Fact::unavailable(NO_DAEMON), Fact::Known);
-    facts.leases.peers = Fact::unavailable(NO_DAEMON);
-    facts.leases.refused = Fact::unavailable(NO_DAEMON);
-    facts
+    }
 }
 
 /// An address of the store, whose route is looked up.
@@ -103,8 +110,10 @@ fn of_store(address: IpAddr) -> Target {
     }
 }
 
-/// Returns what the status file reports of a daemon.
-fn by_status_file(status: Fact<Option<StatusFile>>) -> Daemon {
+/// Returns what the status file reports of a daemon: whether it runs, what of it is silent, and why it is not ready.
+fn by_status_file(
+    status: Fact<Option<StatusFile>>,
+) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {
     let running = match &status {
         Fact::Known(file) => Fact::Known(file.as_ref().is_some_and(|file| file.alive)),
         Fact::Absent => Fact::Known(false),
@@ -123,19 +132,12 @@ fn by_status_file(status: Fact<Option<StatusFile>>) -> Daemon {
             status
                 .reasons
                 .into_iter()
-                .map(|reason| (reason.condition.clone(), reason.why()))
+                .map(|reason| (reason.condition, reason.problem))
                 .collect(),
         ),
         _ => Fact::unavailable(NO_DAEMON),
     };
-    Daemon {
-        running,
-        silent: Fact::Known(silent),
-        reasons,
-        drift: Fact::unavailable(NO_DAEMON),
-        kernel_trouble: Fact::unavailable(NO_DAEMON),
-        ..Daemon::default()
-    }
+    (running, silent, reasons)
 }
 
 /// Reads the sysctls and firewalls that the network of this node depends on.
@@ -206,12 +208,7 @@ fn launch(places: &Places) -> Launch {
 /// Reads the exit report of the last daemon.
 fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     match run_dir::exit_report::read(subnet_file) {
-        Ok(words) => Fact::of(words.map(|words| ExitReport {
-            at: Some(words.at),
-            code: i32::from(words.code),
-            problem: words.why(),
-            choice: words.choice,
-        })),
+        Ok(report) => Fact::of(report),
         Err(error) => Fact::unavailable(format!(
             "{}: {error}",
             run_dir::exit_report::path(subnet_file).display()

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_address_tells_whether_its_container_is_gone() {
+    fn kept_address_shows_whether_its_container_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
         assert_eq!(

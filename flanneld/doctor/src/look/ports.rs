@@ -1,6 +1,6 @@
 //! Who has a port.
 
-use std::path::Path;
+use run_dir::process;
 
 /// Returns the process that uses a port of this network namespace, by name and pid; `None` if it cannot be determined (another user's, another
 /// namespace's).
@@ -17,33 +17,10 @@ pub fn owner(port: u16, udp: bool) -> Option<String> {
         .iter()
         .flat_map(|table| inodes(&read(table), port, udp))
         .collect();
-    let processes = std::fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let holds = |pid: &u32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        targets
-            .filter_map(|target| socket(&target))
-            .any(|inode| inodes.contains(&inode))
-    };
-    let pid = processes.filter(|_| !inodes.is_empty()).find(holds)?;
+    let holds = |pid: &i32| process::sockets(*pid).any(|(inode, _)| inodes.contains(&inode));
+    let pid = process::pids().filter(|_| !inodes.is_empty()).find(holds)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(format!("{} (pid {pid})", name.trim()))
-}
-
-/// The inode in the name of an open socket: `socket:[123]`.
-fn socket(target: &Path) -> Option<u64> {
-    target
-        .to_str()?
-        .strip_prefix("socket:[")?
-        .strip_suffix(']')?
-        .parse()
-        .ok()
 }
 
 /// The inodes of the sockets that have a port, of a table such as /proc/net/tcp.

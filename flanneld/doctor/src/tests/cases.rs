@@ -16,7 +16,7 @@ use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
 use crate::firewalls::{Barrier, Block, Firewalls, Table};
-use crate::need::Need;
+use jiff::Timestamp;
 use netstate::names::Mac;
 use std::collections::BTreeMap;
 use traffic_rules::programs::Variant;
@@ -94,10 +94,13 @@ pub(super) fn named_by(flag: &str) -> Choice {
 
 /// The exit report of a daemon.
 pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
+    let problem = problem(detail, text);
     Fact::Known(ExitReport {
-        at: None,
+        at: Timestamp::UNIX_EPOCH,
         code: 1,
-        problem: problem(detail, text),
+        text: problem.to_string(),
+        version: String::new(),
+        problem: Some(problem),
         choice: None,
     })
 }
@@ -628,53 +631,6 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         });
     }),
 ];
-
-/// Takes a fact away.
-pub(super) fn withhold(facts: &mut Facts, need: Need) {
-    const WHY: &str = "permission denied";
-    let (host, daemon, store, leases, pods) = (
-        &mut facts.host,
-        &mut facts.daemon,
-        &mut facts.store,
-        &mut facts.leases,
-        &mut facts.pods,
-    );
-    match need {
-        Need::Network => facts.network = Fact::unavailable(WHY),
-        Need::Interfaces => host.interfaces = Fact::unavailable(WHY),
-        Need::Routes => host.routes = Fact::unavailable(WHY),
-        Need::RouteLookups => host.lookups = Fact::unavailable(WHY),
-        Need::Sysctls => host.sysctls = Fact::unavailable(WHY),
-        Need::Firewalls => host.firewalls = Fact::unavailable(WHY),
-        Need::Ports => host.ports = Fact::unavailable(WHY),
-        Need::NameServers => host.name_servers = Fact::unavailable(WHY),
-        Need::Conntrack => host.conntrack = Fact::unavailable(WHY),
-        Need::Neighbours => host.neighbours = Fact::unavailable(WHY),
-        Need::Modules => host.modules = Fact::unavailable(WHY),
-        Need::Checksums => host.checksums = Fact::unavailable(WHY),
-        Need::Foreign => host.foreign = Fact::unavailable(WHY),
-        Need::Daemons => host.daemons = Fact::unavailable(WHY),
-        Need::Running => daemon.running = Fact::unavailable(WHY),
-        Need::Silent => daemon.silent = Fact::unavailable(WHY),
-        Need::DaemonPods => daemon.pods = Fact::unavailable(WHY),
-        Need::Reasons => daemon.reasons = Fact::unavailable(WHY),
-        Need::Choice => daemon.choice = Fact::unavailable(WHY),
-        Need::Drift => daemon.drift = Fact::unavailable(WHY),
-        Need::Kernel => daemon.kernel_trouble = Fact::unavailable(WHY),
-        Need::Store => store.trouble = Fact::unavailable(WHY),
-        Need::Config => store.config = Fact::unavailable(WHY),
-        Need::OwnLease => leases.own = Fact::unavailable(WHY),
-        Need::Vtep => leases.vtep = Fact::unavailable(WHY),
-        Need::Peers => leases.peers = Fact::unavailable(WHY),
-        Need::Refused => leases.refused = Fact::unavailable(WHY),
-        Need::Mesh => facts.mesh = Fact::unavailable(WHY),
-        Need::Wireguard => facts.wireguard = Fact::unavailable(WHY),
-        Need::Env => pods.env = Fact::unavailable(WHY),
-        Need::Cni => pods.cni = Fact::unavailable(WHY),
-        Need::Ipam => pods.ipam = Fact::unavailable(WHY),
-        Need::Kubernetes => facts.kubernetes = Fact::unavailable(WHY),
-    }
-}
 
 /// Gives all that has a foreign name this one.
 pub(super) fn rename(facts: &mut Facts, name: &str) {

@@ -9,7 +9,7 @@ use crate::facts::argument::on_command_line;
 use crate::facts::daemon::{Drift, Drifting};
 use crate::facts::host::{Module, Port, Route};
 use crate::facts::mesh::State;
-use crate::finding::said;
+use crate::finding::code_or_text;
 use types::Subnets;
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Detail, Problem};
@@ -290,7 +290,7 @@ fn taken_tunnel_port_names_the_key_of_its_backend() {
     assert!(
         found(&facts)
             .why
-            .contains(&said("port-taken", " set Port in the Backend"))
+            .contains(&code_or_text("port-taken", " set Port in the Backend"))
             && found(&facts)
                 .remedy
                 .commands
@@ -304,7 +304,7 @@ fn taken_tunnel_port_names_the_key_of_its_backend() {
     assert!(
         found(&facts)
             .why
-            .contains(&said("port-taken", " set ListenPort "))
+            .contains(&code_or_text("port-taken", " set ListenPort "))
             && found(&facts)
                 .remedy
                 .commands
@@ -383,7 +383,9 @@ fn store_failure_names_its_cause_and_remedy() {
     ] {
         let found = of(&[StoreCause::Refused, cause]);
         assert!(
-            found.what.contains(&said("store-unreachable", words))
+            found
+                .what
+                .contains(&code_or_text("store-unreachable", words))
                 && found.remedy.commands.is_empty() != dated,
             "{found:?}"
         );

@@ -10,7 +10,7 @@ use crate::facts::daemon::{Choice, Launch};
 use crate::facts::host::{Foreign, ForeignObject, Module, Route, RouteAnswer};
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::finding::{Finding, Severity, said};
+use crate::finding::{Finding, Severity, code_or_text};
 use types::access::Etcd;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Access, Detail};
@@ -169,7 +169,7 @@ fn note_is_a_comment_after_its_commands() {
 }
 
 /// Peers that are silent on the chosen interface, while the store is reached through another one.
-fn silent_beside_the_store() -> Facts {
+fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
     let Fact::Known(lookups) = &mut facts.host.lookups else {
@@ -189,8 +189,8 @@ fn silent_beside_the_store() -> Facts {
 }
 
 #[test]
-fn silence_alone_does_not_change_the_interface() {
-    let mut facts = silent_beside_the_store();
+fn silence_without_other_signs_does_not_change_the_interface() {
+    let mut facts = silent_with_store_elsewhere();
     for named in [false, true] {
         facts.daemon.choice = Fact::Known(Choice {
             interface: "eth0".to_owned(),
@@ -209,7 +209,7 @@ fn silence_alone_does_not_change_the_interface() {
         assert!(
             ["eth0", "eth1"]
                 .iter()
-                .all(|name| text.contains(&said("wrong-interface", *name))),
+                .all(|name| text.contains(&code_or_text("wrong-interface", *name))),
             "both interfaces are named: {text}"
         );
         // A risk explains nothing: the peers may be off.
@@ -227,7 +227,7 @@ fn silence_alone_does_not_change_the_interface() {
 
 #[test]
 fn published_address_changes_the_interface_only_behind_nat() {
-    let mut facts = silent_beside_the_store();
+    let mut facts = silent_with_store_elsewhere();
     let text = "10.244.9.0/24 publishes 192.0.2.1".to_owned();
     facts.leases.refused = Fact::Known(vec![Refused {
         lease: "10.244.9.0/24".to_owned(),
@@ -281,7 +281,7 @@ fn small_mtu_of_one_peer_is_fixed_there() {
         finding
             .evidence
             .iter()
-            .any(|seen| seen.text.starts_with(&said("mtu", "3 other peers"))),
+            .any(|seen| seen.text.starts_with(&code_or_text("mtu", "3 other peers"))),
         "{finding:?}"
     );
 }
@@ -300,8 +300,8 @@ fn small_mtu_of_all_peers_is_configured() {
     assert!(
         finding.evidence.iter().any(|seen| seen
             .text
-            .contains(&said("mtu", "ip link set eth0 mtu 1400"))
-            && seen.text.contains(&said("mtu", "reboot"))),
+            .contains(&code_or_text("mtu", "ip link set eth0 mtu 1400"))
+            && seen.text.contains(&code_or_text("mtu", "reboot"))),
         "{finding:?}"
     );
     // A peer that does not answer proves nothing about MTUs.
@@ -377,7 +377,9 @@ fn clone_keeps_its_machine_id_with_a_note() {
     );
     let finding = only(&facts, "clone");
     assert!(
-        finding.why.contains(&said("clone", "/etc/machine-id")),
+        finding
+            .why
+            .contains(&code_or_text("clone", "/etc/machine-id")),
         "{finding:?}"
     );
     assert!(
@@ -408,10 +410,9 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
     let finding = only(&facts, "ipam-full");
     assert!(
         finding.remedy.commands.is_empty()
-            && finding
-                .evidence
-                .iter()
-                .any(|seen| seen.text.contains(&said("ipam-full", "another runtime"))),
+            && finding.evidence.iter().any(|seen| seen
+                .text
+                .contains(&code_or_text("ipam-full", "another runtime"))),
         "{finding:?}"
     );
     // Those of the three are known to run.
@@ -543,7 +544,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
         client: Some(("/etc/c.pem".into(), "/etc/k.pem".into())),
         user: Some("flannel".to_owned()),
     });
-    let told = "etcdctl --endpoints=https://192.0.2.250:2379,https://192.0.2.251:2379 '--cacert=/etc/etcd/my ca.pem' --cert=/etc/c.pem --key=/etc/k.pem --user=flannel ";
+    let prefix = "etcdctl --endpoints=https://192.0.2.250:2379,https://192.0.2.251:2379 '--cacert=/etc/etcd/my ca.pem' --cert=/etc/c.pem --key=/etc/k.pem --user=flannel ";
     for cause in [StoreCause::NoSpace, StoreCause::NoQuorum] {
         facts.store.trouble = Fact::Known(of_store(cause, "x"));
         let finding = only(&facts, "store-unreachable");
@@ -554,7 +555,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
             .filter(|line| line.contains("etcdctl "))
             .collect();
         assert!(
-            !asking.is_empty() && asking.iter().all(|line| line.starts_with(told)),
+            !asking.is_empty() && asking.iter().all(|line| line.starts_with(prefix)),
             "{asking:?}"
         );
         assert_eq!(
@@ -587,7 +588,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     facts.store.config = Fact::Known(problem(missing, "it is not there"));
     assert_eq!(
         only(&facts, "config").remedy.commands,
-        [format!("{told}put /n/config '{{}}'")]
+        [format!("{prefix}put /n/config '{{}}'")]
     );
 }
 
@@ -654,7 +655,7 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
 }
 
 #[test]
-fn a_pod_that_cannot_write_sysctls_is_not_told_to() {
+fn set_sysctls_is_not_advised_when_the_daemon_runs_in_a_pod() {
     for id in ["ip-forward", "bridge-nf-call"] {
         let why = |launch: Launch| {
             let mut facts = healthy();

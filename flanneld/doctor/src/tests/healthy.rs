@@ -1,13 +1,13 @@
 //! A node on which nothing is wrong, with vxlan, both families and two peers.
 
 use crate::fact::Fact;
-use crate::facts::daemon::{Choice, Daemon, DaemonPod, Launch};
+use crate::facts::daemon::{Choice, Daemon, Launch};
 use crate::facts::host::{
     Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, Route, RouteAnswer,
     RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
-use crate::facts::leases::{Leases, Own, Peer};
+use crate::facts::leases::{Leases, Own, Peer, Vtep};
 use crate::facts::mesh::{Mesh, Path, State, Verdict};
 use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
 use crate::facts::store::Store;
@@ -16,7 +16,7 @@ use crate::firewalls::Firewalls;
 use netstate::names::Mac;
 use types::Subnets;
 use types::access::Etcd;
-use types::{Access, Dual, Encapsulation};
+use types::{Access, DaemonPod, Dual, Encapsulation};
 
 pub(super) fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
@@ -214,7 +214,6 @@ fn daemon() -> Daemon {
         id_given: false,
         subnet_file: "/run/flannel/subnet.env".into(),
         drift: Fact::Known(Vec::new()),
-        kernel_trouble: Fact::Absent,
         pods: Fact::Known(vec![DaemonPod {
             name: "kube-flannel-ds-1".to_owned(),
             owner: Some("DaemonSet/kube-flannel-ds".to_owned()),
@@ -246,7 +245,10 @@ fn leases() -> Leases {
             ends_in: Some(80_000),
             ..Own::default()
         }),
-        vtep: Fact::Known(("flannel.1".to_owned(), "02:00:00:00:00:03".to_owned())),
+        vtep: Fact::Known(Vtep {
+            device: "flannel.1".to_owned(),
+            mac: "02:00:00:00:00:03".to_owned(),
+        }),
         peers: Fact::Known(vec![peer("node-2", 2), peer("node-3", 3)]),
         refused: Fact::Known(Vec::new()),
     }

@@ -6,7 +6,7 @@ use crate::correct::corrections;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Route, Sysctls};
 use crate::facts::{Facts, Network};
-use crate::finding::{Severity, said};
+use crate::finding::{Severity, code_or_text};
 use crate::firewalls::{Barrier, Firewalls, Table};
 use crate::passage;
 use crate::surroundings::Surroundings;
@@ -338,7 +338,11 @@ fn docker_policy_matters_only_without_our_rules() {
             "iptables -A FORWARD -d 10.244.0.0/16 -j ACCEPT"
         ]
     );
-    assert!(found.what.contains(&said("forward-policy", "Docker")));
+    assert!(
+        found
+            .what
+            .contains(&code_or_text("forward-policy", "Docker"))
+    );
     let fixed = format!(
         "{}-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT\nCOMMIT\n",
         docker.replace("-A DOCKER-USER -j RETURN\n", "")
@@ -611,7 +615,7 @@ fn ufw_has_to_accept_the_protocol_of_ipip() {
     );
     let found = only(&facts, "ufw");
     assert!(
-        found.what.contains(&said("ufw", "protocol 4"))
+        found.what.contains(&code_or_text("ufw", "protocol 4"))
             && found
                 .remedy
                 .commands

@@ -7,7 +7,7 @@ use super::{only, report};
 use crate::fact::Fact;
 use crate::facts::mesh::State;
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, Severity, said};
+use crate::finding::{Finding, Severity, code_or_text};
 use crate::firewalls::{Firewalls, Table};
 use std::process::Command;
 use types::Dual;
@@ -615,7 +615,7 @@ fn peers_with_another_vni_are_no_firewalls_fault() {
     assert_eq!(
         (found.what.as_str(), found.remedy.commands.as_slice()),
         (
-            said("encap-blocked", "this node uses VNI 1, its peers use VNI 5").as_str(),
+            code_or_text("encap-blocked", "this node uses VNI 1, its peers use VNI 5").as_str(),
             &["systemctl restart flanneld".to_owned()][..]
         )
     );

@@ -10,7 +10,7 @@ use crate::facts::daemon::{ExitReport, Launch};
 use crate::facts::host::Port;
 use crate::facts::leases::Refused;
 use crate::facts::mesh::State;
-use crate::finding::{Severity, said};
+use crate::finding::{Severity, code_or_text};
 use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
@@ -64,7 +64,7 @@ fn nat_trap_is_reported_with_its_remedy() {
             "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 answer nothing, ping neither",
             "the store at 192.0.2.250 is reached by eth1, 198.51.100.1",
         ]
-        .map(|text| said("wrong-interface", text))
+        .map(|text| code_or_text("wrong-interface", text))
     );
     assert!(
         report(&facts)
@@ -91,7 +91,7 @@ fn nat_marks_suffice_without_a_remote_store() {
         finding.remedy.commands.is_empty()
             && finding.evidence.iter().any(|seen| seen
                 .text
-                .starts_with(&said("wrong-interface", "eth2 has 203.0.113.1"))),
+                .starts_with(&code_or_text("wrong-interface", "eth2 has 203.0.113.1"))),
         "{finding:?}"
     );
 }
@@ -130,7 +130,7 @@ fn nat_trap_is_reported_although_a_peer_moved() {
             .evidence
             .iter()
             .any(|seen| seen.text
-                == said(
+                == code_or_text(
                     "wrong-interface",
                     "node-3 at 192.0.2.3 answers nothing, ping neither"
                 ))
@@ -174,10 +174,13 @@ fn nat_trap_is_reported_without_a_running_daemon() {
     assert_eq!(causes(&facts), ["wrong-interface"]);
     let finding = only(&facts, "wrong-interface");
     assert!(
-        finding.evidence.iter().any(|seen| seen
-            .text
-            .starts_with(&said("wrong-interface", "the public address 10.0.2.15"))
-            && !seen.text.contains("Nodes that")),
+        finding
+            .evidence
+            .iter()
+            .any(|seen| seen.text.starts_with(&code_or_text(
+                "wrong-interface",
+                "the public address 10.0.2.15"
+            )) && !seen.text.contains("Nodes that")),
         "{finding:?}"
     );
     assert_eq!(
@@ -449,7 +452,7 @@ fn refused_right_is_granted_or_named() {
     let (what, commands) = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
     assert_eq!(
         what,
-        said(
+        code_or_text(
             "rbac",
             "flanneld may not watch nodes: its account lacks the right"
         )
@@ -471,7 +474,7 @@ fn refused_right_is_granted_or_named() {
     // Nobody grants rights to everybody.
     let (what, commands) = refused(&mut facts, watch("system:anonymous"));
     assert!(
-        what.contains(&said("rbac", "does not know the credentials"))
+        what.contains(&code_or_text("rbac", "does not know the credentials"))
             && commands[0].contains(" delete pod "),
         "{commands:?}"
     );

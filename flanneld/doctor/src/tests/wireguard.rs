@@ -7,7 +7,7 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::mesh::State;
 use crate::facts::wireguard::{Silent, Wireguard};
-use crate::finding::{Finding, said};
+use crate::finding::{Finding, code_or_text};
 use crate::firewalls::Table;
 use crate::ledger::Ledger;
 
@@ -60,14 +60,15 @@ fn silent_peer_is_reported_with_its_evidence() {
         "8zW86T16o0QhEmGDr8pSAZ++CK9d74PZLGvnUE5aHSM=",
     ] {
         assert!(
-            text.contains(&said("wireguard-silent", part)),
+            text.contains(&code_or_text("wireguard-silent", part)),
             "{part}: {text}"
         );
     }
     assert!(
-        finding
-            .why
-            .starts_with(&said("wireguard-silent", "UDP port 51821 is filtered, ")),
+        finding.why.starts_with(&code_or_text(
+            "wireguard-silent",
+            "UDP port 51821 is filtered, "
+        )),
         "{}",
         finding.why
     );
@@ -89,7 +90,7 @@ fn silent_peer_is_reported_with_its_evidence() {
     );
     change(&mut facts, |known| known.has_tool = false);
     let finding = only(&facts, "wireguard-silent");
-    assert!(seen(&finding).contains(&said(
+    assert!(seen(&finding).contains(&code_or_text(
         "wireguard-silent",
         "the last handshake was completed 6 min ago"
     )));
@@ -222,19 +223,19 @@ fn silent_peers_beyond_sixteen_are_counted() {
         .collect();
     let facts = node(peers, [State::OverlayCut, State::Well]);
     let report = report(&facts);
-    let told: Vec<&Finding> = report
+    let shown: Vec<&Finding> = report
         .findings
         .iter()
         .filter(|finding| finding.check == "wireguard-silent")
         .collect();
     assert_eq!(
-        (told.len(), told[16].what.as_str()),
+        (shown.len(), shown[16].what.as_str()),
         (
             17,
-            said("wireguard-silent", "the same is so for 4 more peers").as_str()
+            code_or_text("wireguard-silent", "the same is so for 4 more peers").as_str()
         )
     );
-    assert!(seen(told[16]).contains(&said(
+    assert!(seen(shown[16]).contains(&code_or_text(
         "wireguard-silent",
         "20 of 40 peers complete no handshake"
     )));

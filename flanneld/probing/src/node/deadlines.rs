@@ -59,7 +59,7 @@ pub(super) struct Deadlines {
     pub closes: Queue,
     /// Rounds that repeat what was lost.
     pub again: Queue,
-    /// Steps of MTU searches.
+    /// When the next size of an MTU search is asked.
     pub mtu_searches: Queue,
 }
 

@@ -62,23 +62,23 @@ impl LocalNode {
     }
 }
 
-/// A packet to send.
+/// A packet that the caller of [`super::Node::take_sends`] has to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Send {
     /// A datagram from and to the probe port.
     Datagram {
         /// The path, which selects the socket.
         path: Path,
-        /// The destination.
+        /// The address of the peer on that path.
         to: IpAddr,
-        /// The UDP payload.
+        /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
     },
     /// A ping, not to be fragmented.
     Ping {
         /// The path, which selects the socket.
         path: Path,
-        /// The destination.
+        /// The address of the peer on that path.
         to: IpAddr,
         /// A number that the answer repeats.
         nonce: u64,
@@ -87,27 +87,27 @@ pub enum Send {
     },
 }
 
-/// A received datagram.
+/// A datagram that arrived on the probe port, not parsed yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// The path of the socket that received it.
     pub path: Path,
-    /// The source.
+    /// The source address, which anybody may have forged.
     pub from: IpAddr,
     /// When it arrived, by the kernel's timestamp.
     pub at: Duration,
-    /// The UDP payload.
+    /// The UDP payload, as long as it arrived.
     pub bytes: &'a [u8],
 }
 
-/// A verdict that changed.
+/// A change of the state of a peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The peer.
+    /// The peer, as its lease had it at that time.
     pub target: Target,
-    /// Its former state.
+    /// The state that was shown until then.
     pub was: State,
-    /// Its present state.
+    /// The state that is shown from then on.
     pub is: State,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct PeerState {
     pub carries: Option<u16>,
     pub mtu_search: Option<Box<MtuSearch>>,
     pub times: Times,
-    pub said: Option<PeerClaim>,
+    pub claim: Option<PeerClaim>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
     /// Whether its host refuses questions, which proves as much as an answer to a ping.
@@ -81,7 +81,7 @@ pub(super) struct Times {
     pub asked: Option<Moment>,
     /// Its last answer of any kind.
     pub answered: PathTimes,
-    /// Its last question.
+    /// Its last question that reached this node.
     pub received: PathTimes,
     /// The last question of its that caused a round.
     pub reconsidered: Option<Moment>,
@@ -119,7 +119,7 @@ impl PeerState {
             carries: None,
             mtu_search: None,
             times: Times::default(),
-            said: None,
+            claim: None,
             clock_offset_ms: None,
             answered_by: None,
             refuses: false,

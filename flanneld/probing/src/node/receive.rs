@@ -98,7 +98,7 @@ impl Node {
         peer.refuses = false;
         let there_and_back = at.saturating_sub(waiting.at);
         let rtt = there_and_back.saturating_sub(Duration::from_micros(body.held_us.into()));
-        peer.said = Some(PeerClaim {
+        peer.claim = Some(PeerClaim {
             at: at.into(),
             overlay_ms: body.heard_overlay_ms,
             underlay_ms: body.heard_underlay_ms,

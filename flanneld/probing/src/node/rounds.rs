@@ -314,7 +314,7 @@ impl Node {
 /// What a round came to.
 struct Outcome {
     verdict: Verdict,
-    /// Whether the verdict in force is another one now.
+    /// Whether the verdict in force has changed.
     changed: bool,
     /// Whether another round is needed to be sure.
     again: bool,

@@ -61,7 +61,7 @@ impl Session {
         self.count(kind, |count| count.refused += 1);
     }
 
-    /// Whether there is nothing to wait for any more.
+    /// Returns whether the session is complete: no reply is awaited.
     pub(super) fn is_complete(&self) -> bool {
         self.counts
             .iter()

@@ -48,7 +48,7 @@ impl Node {
         })
     }
 
-    /// Ends a session whose result nobody awaits any more.
+    /// Ends a session whose result nobody awaits.
     #[cfg(feature = "prober")]
     pub(crate) fn drop_session(&mut self, number: u64) {
         self.sessions.open.remove(&number);

@@ -62,19 +62,19 @@ impl Node {
         rows: &[view::Row],
         mut of: impl FnMut(view::PeerView) -> T,
     ) -> Vec<T> {
-        let mut said: HashMap<IpNet, Vec<PeerOpinion>> = HashMap::new();
+        let mut opinions: HashMap<IpNet, Vec<PeerOpinion>> = HashMap::new();
         for row in rows {
             let by = row
                 .name
                 .as_deref()
                 .map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
-                let about = said.entry(cell.subnet).or_default();
+                let about = opinions.entry(cell.subnet).or_default();
                 if about.len() < MAX_OPINIONS && cell.state != State::Unknown {
                     about.push(PeerOpinion {
                         by: by.clone(),
                         state: cell.state,
-                        age_ms: row.said_age_ms.unwrap_or(0),
+                        age_ms: row.answered_age_ms.unwrap_or(0),
                     });
                 }
             }
@@ -86,7 +86,7 @@ impl Node {
                 continue;
             };
             if peer.state.impact() >= Impact::Some {
-                peer.others = said.remove(key).unwrap_or_default();
+                peer.others = opinions.remove(key).unwrap_or_default();
             }
             peers.push(of(peer));
         }
@@ -108,9 +108,9 @@ impl Node {
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
         // Ages that the peer reported have grown since then.
         let by_it = |ms: fn(&PeerClaim) -> Option<u32>| {
-            peer.said
+            peer.claim
                 .as_ref()
-                .and_then(|said| Some(u64::from(ms(said)?) + age(now, said.at)))
+                .and_then(|claim| Some(u64::from(ms(claim)?) + age(now, claim.at)))
         };
         Some(view::PeerView {
             id: target.id.clone(),
@@ -131,8 +131,8 @@ impl Node {
                 asked_age_ms: since(peer.times.asked),
                 answered_age_ms: since(peer.times.answered.overlay),
                 underlay_age_ms: since(peer.times.answered.underlay),
-                hears_us_age_ms: by_it(|said| said.overlay_ms),
-                hears_us_underlay_age_ms: by_it(|said| said.underlay_ms),
+                hears_us_age_ms: by_it(|claim| claim.overlay_ms),
+                hears_us_underlay_age_ms: by_it(|claim| claim.underlay_ms),
                 heard_age_ms: since(peer.times.received.overlay),
                 heard_underlay_age_ms: since(peer.times.received.underlay),
             },
@@ -198,8 +198,8 @@ impl Node {
             name: target.name.clone(),
             subnet: *key,
             asked_age_ms: age(now, row.asked_at),
-            said_age_ms: row.said_at.map(|at| age(now, at)),
-            said: own,
+            answered_age_ms: row.answered_at.map(|at| age(now, at)),
+            own,
             peers: body.cells.iter().filter_map(cell).collect(),
             counts: body.counts,
             rtt_us: body.rtt_us,

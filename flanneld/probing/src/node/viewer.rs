@@ -17,7 +17,7 @@ const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
-    pub(crate) said_at: Option<Duration>,
+    pub(crate) answered_at: Option<Duration>,
     /// As on the wire: rows of ten thousand nodes are kept.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
@@ -26,11 +26,11 @@ pub(super) struct CachedRow {
 impl CachedRow {
     /// Returns when it is forgotten.
     pub(super) fn until(&self) -> Duration {
-        self.said_at.unwrap_or(self.asked_at) + ROW_LIFETIME
+        self.answered_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
 
     pub(super) fn body(&self) -> Option<Body> {
-        self.said_at?;
+        self.answered_at?;
         rows::read(&self.bytes)
     }
 }

@@ -98,7 +98,7 @@ impl Node {
             body.cells.truncate(most);
         }
         let row = self.viewer.rows.entry(waiting.key).or_default();
-        row.said_at = Some(now.at);
+        row.answered_at = Some(now.at);
         row.bytes = rows::write(&body).into();
         // The path that worked is kept.
         row.attempts = row.attempts.wrapping_sub(1);

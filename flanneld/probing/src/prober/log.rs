@@ -21,7 +21,6 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Logs the changes.
     pub(super) fn report(&mut self, now: Duration, notices: &[Notice]) {
         for notice in notices {
             // The first verdict on a peer that is well is no news.

@@ -36,18 +36,17 @@ const RETURN: u16 = 0x06;
 pub(super) struct Registered {
     socket: Socket,
     /// The same socket as registered; none while packets do not wake the program.
-    told: Option<AsyncFd<Socket>>,
+    registered: Option<AsyncFd<Socket>>,
     /// The address it is bound to.
     pub address: SocketAddr,
 }
 
 /// A packet that was read.
 pub(super) struct Read {
-    /// The source.
     pub from: IpAddr,
     /// The source port of a datagram.
     pub port: u16,
-    /// The length in bytes.
+    /// The length of what was written to the buffer, in bytes.
     pub length: usize,
     /// How long ago it arrived.
     pub age: Duration,
@@ -129,10 +128,10 @@ impl Registered {
             let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
         }
         socket.bind(&address.into())?;
-        let told = Some(register(socket.try_clone()?)?);
+        let registered = Some(register(socket.try_clone()?)?);
         Ok(Self {
             socket,
-            told,
+            registered,
             address,
         })
     }
@@ -140,11 +139,11 @@ impl Registered {
     /// Sets whether received packets wake the program. Returns whether they do.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         if !on {
-            self.told = None;
-        } else if self.told.is_none() {
-            self.told = self.socket.try_clone().and_then(register).ok();
+            self.registered = None;
+        } else if self.registered.is_none() {
+            self.registered = self.socket.try_clone().and_then(register).ok();
         }
-        self.told.is_some()
+        self.registered.is_some()
     }
 
     /// Polls whether packets may have arrived since the last call.
@@ -152,10 +151,10 @@ impl Registered {
         &self,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<io::Result<()>> {
-        let Some(told) = &self.told else {
+        let Some(registered) = &self.registered else {
             return std::task::Poll::Pending;
         };
-        told.poll_read_ready(context).map(|ready| {
+        registered.poll_read_ready(context).map(|ready| {
             // Everything is read after this; later packets are reported again.
             ready.map(|mut ready| ready.clear_ready())
         })

@@ -15,7 +15,7 @@ use types::{Coded, Family};
 /// How many packets of a socket are read before the next socket has its turn.
 const MAX_READS_PER_SOCKET: usize = 64;
 
-/// A received packet.
+/// A packet of the prober, by the socket that it arrived on.
 pub(super) enum Incoming<'a> {
     /// A datagram, with the port it came from.
     Datagram {
@@ -34,9 +34,9 @@ pub(super) enum Incoming<'a> {
     Refusal { from: IpAddr, nonce: u64 },
 }
 
-/// How much was read.
+/// The result of one pass over the sockets.
 pub(super) struct Drained {
-    /// Packets read.
+    /// Packets read from all sockets.
     pub count: usize,
     /// Whether there may be more.
     pub more: bool,

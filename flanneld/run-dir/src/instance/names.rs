@@ -3,6 +3,7 @@
 //! Any user can bind any name. A name that neither root nor this user made proves nothing.
 
 use super::peer::peer;
+use crate::process;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
     socket,
@@ -100,23 +101,10 @@ impl Name {
 
 /// Returns a process that has a socket open, and the socket's file in its folder of /proc.
 fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
-    let target = format!("socket:[{inode}]");
-    let pids = std::fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let file = |pid: i32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|file| file.path());
-        let is = |path: &PathBuf| {
-            std::fs::read_link(path).is_ok_and(|file| file.as_os_str() == target.as_str())
-        };
-        Some((pid, { files }.find(is)?))
-    };
-    { pids }.find_map(file)
+    process::pids().find_map(|pid| {
+        let (_, file) = process::sockets(pid).find(|(open, _)| *open == u64::from(inode))?;
+        Some((pid, file))
+    })
 }
 
 /// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect they would have.

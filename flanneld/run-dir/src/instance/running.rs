@@ -5,7 +5,7 @@ use super::names::{self, Name};
 use super::peer::peer;
 use super::sockets::{Holder, SOCKETS, TAKEN, listener, sockets};
 use super::taken::{guards, number};
-use crate::regular;
+use crate::{process, regular};
 use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -113,24 +113,8 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
 
 /// Whether another implementation of flanneld runs here: a process of that name without one of our sockets.
 pub fn foreign_flanneld() -> bool {
-    let ours: BTreeSet<u32> = sockets().iter().map(|name| name.inode).collect();
-    let has = |pid: &i32| {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        targets
-            .filter_map(|target| {
-                target
-                    .to_str()?
-                    .strip_prefix("socket:[")?
-                    .strip_suffix(']')?
-                    .parse()
-                    .ok()
-            })
-            .any(|inode| ours.contains(&inode))
-    };
+    let ours: BTreeSet<u64> = sockets().iter().map(|name| u64::from(name.inode)).collect();
+    let has = |pid: &i32| process::sockets(*pid).any(|(inode, _)| ours.contains(&inode));
     // The files of a daemon with keys in its memory are hidden from programs without CAP_SYS_PTRACE.
     let listening: BTreeSet<i32> = sockets()
         .iter()
@@ -149,8 +133,6 @@ fn named_flanneld() -> Vec<i32> {
         std::fs::metadata(format!("/proc/{process}/net/unix")).map(|file| file.ino())
     };
     let here = namespace("thread-self").ok();
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is = |pid: &i32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         // A process that cannot be inspected is taken to be here: the caller is about to remove its rules.
@@ -172,7 +154,8 @@ fn named_flanneld() -> Vec<i32> {
                 |there| Some(there) == here,
             )
     };
-    pids.filter(is)
+    process::pids()
+        .filter(is)
         .filter(|pid| u32::try_from(*pid) != Ok(std::process::id()))
         .collect()
 }

@@ -240,7 +240,7 @@ async fn come_back(address: SocketAddr, path: &str) {
 }
 
 /// Time of ten probes while three hundred clients ask for `path`.
-async fn ten_probes_beside(
+async fn ten_probes_during_flood(
     address: SocketAddr,
     path: &'static str,
     probe: &str,
@@ -272,7 +272,7 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
     // They took 20 s when the clients kept their places for a second, and take a third of one.
     const ALL: Duration = Duration::from_secs(10);
     let server = start().await;
-    let took = ten_probes_beside(server.address, "/some", "/", "well").await;
+    let took = ten_probes_during_flood(server.address, "/some", "/", "well").await;
     server.end().await;
     let health = super::super::health::Server::bind(
         "127.0.0.1:0".parse().unwrap(),
@@ -282,13 +282,13 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
     .unwrap();
     let (address, stop) = (health.address().unwrap(), CancellationToken::new());
     let served = tokio::spawn(health.serve(stop.clone()));
-    let beside_status =
-        ten_probes_beside(address, "/status", "/livez", "flanneld is running").await;
+    let took_with_status =
+        ten_probes_during_flood(address, "/status", "/livez", "flanneld is running").await;
     stop.cancel();
     served.await.unwrap();
     assert!(
-        took < ALL && beside_status < ALL,
-        "{took:?} {beside_status:?}"
+        took < ALL && took_with_status < ALL,
+        "{took:?} {took_with_status:?}"
     );
 }
 

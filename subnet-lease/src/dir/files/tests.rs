@@ -36,7 +36,7 @@ impl Bed {
     }
 
     /// Everything that is asked of it is refused as away, for this reason.
-    fn is_away(&self, why: &str) {
+    fn fails_as_unavailable(&self, why: &str) {
         let asked = [
             self.files.present(),
             self.files.list(None).map(drop),
@@ -46,7 +46,7 @@ impl Bed {
             self.files.mark_of(KEY, &Watch::none()).map(drop),
         ];
         for asked in asked {
-            let Some(text) = said(&asked, true) else {
+            let Some(text) = failure_text(&asked, true) else {
                 panic!("{why}: {asked:?}")
             };
             assert!(text.contains(why), "{text}");
@@ -55,10 +55,10 @@ impl Bed {
 }
 
 /// The text of a failure that is one of the directory, or one of an operation.
-fn said<T>(done: &Result<T, Trouble>, away: bool) -> Option<String> {
+fn failure_text<T>(done: &Result<T, Trouble>, unavailable: bool) -> Option<String> {
     done.as_ref()
         .err()
-        .filter(|trouble| trouble.is_away() == away)
+        .filter(|trouble| trouble.is_unavailable() == unavailable)
         .map(ToString::to_string)
 }
 
@@ -72,15 +72,15 @@ fn missing_directory_is_neither_read_nor_created() {
     bed.put().unwrap();
     let aside = bed.folder.path().join("aside");
     fs::rename(bed.root(), &aside).unwrap();
-    bed.is_away("does not exist");
+    bed.fails_as_unavailable("does not exist");
     assert!(!bed.root().exists());
     // A bare mount point.
     fs::create_dir(bed.root()).unwrap();
-    bed.is_away("a directory without a config");
+    bed.fails_as_unavailable("a directory without a config");
     assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 0);
     // Another one that could be taken for it.
     fs::write(bed.root().join("config"), "{}").unwrap();
-    bed.is_away("restart flanneld");
+    bed.fails_as_unavailable("restart flanneld");
     assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 1);
     fs::remove_dir_all(bed.root()).unwrap();
     fs::rename(&aside, bed.root()).unwrap();
@@ -89,15 +89,15 @@ fn missing_directory_is_neither_read_nor_created() {
 }
 
 #[test]
-fn a_directory_without_its_config_is_away() {
+fn directory_without_its_config_is_unavailable() {
     let bed = bed();
     fs::remove_file(bed.root().join("config")).unwrap();
-    bed.is_away("no longer has a config");
+    bed.fails_as_unavailable("no longer has a config");
     fifo(&bed.root().join("config"));
-    bed.is_away("not a regular file");
+    bed.fails_as_unavailable("not a regular file");
     fs::remove_file(bed.root().join("config")).unwrap();
     symlink("/etc/passwd", bed.root().join("config")).unwrap();
-    bed.is_away("not a regular file");
+    bed.fails_as_unavailable("not a regular file");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_configuration_is_a_regular_file() {
     let folder = tempfile::tempdir().unwrap();
     let files = Files::new(folder.path().to_owned());
     let complaint = || match files.config() {
-        Err(trouble) if !trouble.is_away() => trouble.to_string(),
+        Err(trouble) if !trouble.is_unavailable() => trouble.to_string(),
         other => panic!("{other:?}"),
     };
     assert!(complaint().contains("does not exist"));
@@ -150,13 +150,13 @@ fn links_pipes_and_folders_are_no_leases_and_are_named() {
         "{:?}",
         whole.flawed
     );
-    let told = secret.metadata().unwrap().modified().unwrap();
+    let modified = secret.metadata().unwrap().modified().unwrap();
     for key in ["10.5.1.0-24", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24"] {
         assert_eq!(bed.files.touch(key), Ok(false), "{key}");
     }
     assert_eq!(
         secret.metadata().unwrap().modified().unwrap(),
-        told,
+        modified,
         "what a link leads to was touched"
     );
     // A write replaces the link, not what it leads to.
@@ -171,20 +171,20 @@ fn the_lock_is_a_regular_file() {
     let lock = bed.root().join("subnets/.lock");
     let secret = bed.folder.path().join("secret");
     symlink(&secret, &lock).unwrap();
-    let Some(text) = said(&bed.put(), false) else {
+    let Some(text) = failure_text(&bed.put(), false) else {
         panic!("followed")
     };
     assert!(text.contains("symbolic link") && !secret.exists(), "{text}");
     fs::remove_file(&lock).unwrap();
     fifo(&lock);
-    let Some(text) = said(&bed.put(), false) else {
+    let Some(text) = failure_text(&bed.put(), false) else {
         panic!("a pipe")
     };
     assert!(text.contains("not a regular file"), "{text}");
     // The folder of the leases is no link either.
     fs::remove_dir_all(bed.root().join("subnets")).unwrap();
     symlink(bed.folder.path(), bed.root().join("subnets")).unwrap();
-    assert!(said(&bed.put(), true).unwrap().contains("subnets"));
+    assert!(failure_text(&bed.put(), true).unwrap().contains("subnets"));
 }
 
 #[test]

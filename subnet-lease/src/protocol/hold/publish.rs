@@ -9,7 +9,7 @@ use crate::protocol::registry::Unanswered;
 use types::Dual;
 
 impl Holder {
-    /// Publishes other attributes.
+    /// Replaces the attributes that the lease should have, and publishes them.
     pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), Lost> {
         if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
             self.claim.public = public;
@@ -74,11 +74,11 @@ impl Holder {
         )
     }
 
-    /// What the store is known to hold from now on.
+    /// Notes what the store is known to hold.
     pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
         self.tenure.modified = revision;
         let before = std::mem::replace(&mut self.tenure.attrs, attrs);
-        // Earlier writes compare with an older revision and cannot succeed any more.
+        // Writes sent before compare with an older revision and cannot succeed.
         self.unsure.clear();
         if !before.same_public(&self.tenure.attrs) {
             self.io.inform(News::readdressed(

@@ -35,11 +35,11 @@ fn encrypting() -> Encrypting {
     let scope = Scope {
         links: vec![device()],
         networks: dual(),
+        own: subnets_of(1),
         ..routes().scope
     };
     Encrypting(Routes {
         scope,
-        own: subnets_of(1),
         device: Some(device()),
     })
 }
@@ -66,10 +66,6 @@ fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
 impl Plan for Encrypting {
     fn scope(&self) -> &Scope {
         &self.0.scope
-    }
-
-    fn own(&self) -> &Subnets {
-        &self.0.own
     }
 
     fn kinds(&self) -> Kinds {
@@ -325,7 +321,7 @@ proptest! {
             for (key, route) in before {
                 let Key::Route(to, _) = key else { continue };
                 let length = if to.addr().is_ipv4() { 24 } else { 64 };
-                let own = plan.own().nets().any(|own| own == to);
+                let own = plan.scope().own.nets().any(|own| own == to);
                 let gos = to.prefix_len() == length && !own && route.via.is_some() && route.dev.as_str() == "eth0";
                 // One in the place of the device's own route is replaced, or refused, by the kernel.
                 prop_assert!(world.leftovers.contains_key(&key) != gos || world.state.0.contains_key(&key), "{key:?} {route:?}");

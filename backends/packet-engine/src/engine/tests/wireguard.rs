@@ -31,7 +31,7 @@ impl End {
         )
         .unwrap();
         let counters = Arc::<Counters>::default();
-        let device = WireGuard::create(&counters).unwrap();
+        let device = Arc::new(WireGuard::new(counters.clone()));
         let mut change = device.change();
         change.set_private_key(Secret::new([seed; 32]));
         change.set_mtu(1420);
@@ -440,7 +440,7 @@ impl tracing::Subscriber for Log {
 #[test]
 fn unsendable_handshake_is_logged_and_counted() {
     let counters = Arc::<Counters>::default();
-    let device = WireGuard::create(&counters).unwrap();
+    let device = Arc::new(WireGuard::new(counters.clone()));
     let mut change = device.change();
     change.set_private_key(Secret::new([1; 32]));
     for (seed, endpoint) in [

@@ -111,13 +111,6 @@ impl ClusterOptions {
         self
     }
 
-    /// The IPv4 range of which nodes get their podCIDRs: 10.244.0.0/16 otherwise.
-    #[must_use]
-    pub fn pod_network(mut self, v4: &str) -> ClusterOptions {
-        v4.clone_into(&mut self.network.0);
-        self
-    }
-
     /// Configures pods with a name service at 10.96.0.10, which the test installs.
     #[must_use]
     pub fn name_service(mut self) -> ClusterOptions {

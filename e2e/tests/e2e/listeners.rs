@@ -3,15 +3,16 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Netns, PingMatrix, Pod,
-    ProbeOptions, Store, Uplink, binaries, eventually, eventually_ok,
+    Bed, Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Netns, PingMatrix, Pod,
+    ProbeOptions, Store, Uplink, binaries, env_number, eventually, eventually_ok, json, succeeded,
+    texts,
 };
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
@@ -28,30 +29,7 @@ const FILES: usize = 1024;
 
 /// How long the flood lasts: seconds, a minute in `make soak`.
 fn flood_time() -> Duration {
-    Duration::from_secs(
-        std::env::var("FLANNEL_TEST_FIRE")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(12),
-    )
-}
-
-pub(crate) fn flannelctl(host: &Host, subnet_file: &Path, args: &[&str]) -> Output {
-    let program = binaries::own("flannelctl").unwrap();
-    let mut all = args.to_vec();
-    let file = format!("--subnet-file={}", subnet_file.display());
-    all.push(&file);
-    host.netns()
-        .output(&program.to_string_lossy(), &all)
-        .unwrap()
-}
-
-pub(crate) fn texts(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
+    Duration::from_secs(env_number("FLANNEL_TEST_FIRE", 12))
 }
 
 /// Where a flood goes.
@@ -159,11 +137,7 @@ fn cluster(lab: &Lab) -> Result<Cluster> {
         .iter()
         .map(|host| host.flanneld(&options))
         .collect::<Result<_>>()?;
-    let pods = hosts
-        .iter()
-        .zip(&daemons)
-        .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
-        .collect::<Result<_>>()?;
+    let pods = Bed::pods(&hosts, &daemons)?;
     Ok(Cluster {
         etcd,
         store,
@@ -193,7 +167,7 @@ fn own_key(cluster: &Cluster) -> Result<String> {
 #[test]
 fn no_client_starves_the_daemon() {
     let _alone = crate::one_load_at_a_time();
-    Lab::run("ways-fire", |lab| {
+    Lab::run("listeners-fire", |lab| {
         let cluster = cluster(lab)?;
         let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
         let most = most_files()?;
@@ -232,7 +206,7 @@ fn no_client_starves_the_daemon() {
 }
 
 fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<()> {
-    let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);
+    let daemon = &cluster.daemons[0];
     eventually(DEADLINE, "the flood has begun", || {
         opened.iter().all(|opened| opened.load(Relaxed) > 500)
     })?;
@@ -256,7 +230,7 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
             (code, text.as_str()) == (200, "flanneld is running"),
             "{code} {text}"
         );
-        let status = flannelctl(host, daemon.subnet_file(), &["status"]);
+        let status = daemon.flannelctl(&["status"])?;
         ensure!(
             status.status.success() || texts(&status).contains("does not answer"),
             "{}",
@@ -283,7 +257,7 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
     })?;
     probes.require_clean()?;
     // This loses packets, so the probes ended before it.
-    host.netns().sh("ip link del flannel.1")?;
+    cluster.hosts[0].netns().sh("ip link del flannel.1")?;
     eventually_ok(DEADLINE, "the device is back", || {
         PingMatrix::of(&cluster.pods)?.require_complete()
     })
@@ -305,7 +279,7 @@ fn ask(netns: &Netns, address: &str, host: &str, path: &str) -> std::io::Result<
 
 #[test]
 fn status_api_answers_its_own_host_only() {
-    Lab::run("ways-reach", |lab| {
+    Lab::run("listeners-reach", |lab| {
         let cluster = cluster(lab)?;
         answers_to_its_own_names(&cluster)?;
         is_unreachable_from_outside(&cluster)?;
@@ -429,17 +403,19 @@ impl StatusBed {
         })
     }
 
-    fn flannelctl(&self, args: &[&str]) -> Output {
-        flannelctl(&self.hosts[0], &self.file, args)
+    /// There may be no daemon.
+    fn flannelctl(&self, args: &[&str]) -> Result<Output> {
+        let file = format!("--subnet-file={}", self.file.display());
+        self.hosts[0].flannelctl(&[args, &[file.as_str()]].concat())
     }
 
     fn json(&self, args: &[&str]) -> Result<Value> {
-        Ok(serde_json::from_slice(&self.flannelctl(args).stdout)?)
+        json(&self.flannelctl(args)?)
     }
 
     /// `flannelctl status` exits with code 3 and prints all of these.
     fn require_down(&self, parts: &[&str]) -> Result<()> {
-        let output = self.flannelctl(&["status"]);
+        let output = self.flannelctl(&["status"])?;
         let text = texts(&output);
         ensure!(
             output.status.code() == Some(3) && parts.iter().all(|part| text.contains(part)),
@@ -456,7 +432,7 @@ impl StatusBed {
     fn is_absent(&self) -> Result<()> {
         self.require_down(&["does not run on"])?;
         let begun = Instant::now();
-        let output = self.flannelctl(&["peers"]);
+        let output = self.flannelctl(&["peers"])?;
         ensure!(
             output.status.code() == Some(1) && texts(&output).lines().count() == 1,
             "{output:?}"
@@ -468,7 +444,7 @@ impl StatusBed {
     /// The status of a daemon that knows its peer, as text and as JSON.
     fn status_is_complete(&self, daemon: &Flanneld) -> Result<()> {
         let ready = eventually_ok(DEADLINE, "both know each other", || {
-            let output = self.flannelctl(&["status"]);
+            let output = self.flannelctl(&["status"])?;
             ensure!(
                 output.status.success() && texts(&output).contains("peers     1"),
                 "{}",
@@ -502,7 +478,7 @@ impl StatusBed {
 
     /// The peer's lease, and the results of probes on this node and on the other one.
     fn peers_are_complete(&self) -> Result<()> {
-        let peers = texts(&self.flannelctl(&["peers"]));
+        let peers = texts(&self.flannelctl(&["peers"])?);
         ensure!(
             peers
                 .lines()
@@ -515,7 +491,7 @@ impl StatusBed {
             "{json}"
         );
         eventually_ok(DEADLINE, "the peer is well", || {
-            let output = self.flannelctl(&["peers", "--all"]);
+            let output = self.flannelctl(&["peers", "--all"])?;
             let text = texts(&output);
             ensure!(
                 output.status.success() && text.contains("\n1 of 1 well\n"),
@@ -541,7 +517,7 @@ impl StatusBed {
     fn second_daemon_is_refused(&self) -> Result<()> {
         let mut second = self.hosts[0].start_flanneld(&self.options)?;
         ensure!(second.wait(DEADLINE)?.code() == Some(1));
-        ensure!(self.flannelctl(&["status"]).status.success());
+        ensure!(self.flannelctl(&["status"])?.status.success());
         ensure!(
             !self.exit_report().exists(),
             "the first daemon has not ended"
@@ -572,16 +548,15 @@ impl StatusBed {
         again.kill()?;
         self.require_down(&["left no word why"])?;
         let _after = self.hosts[0].flanneld(&self.options)?;
-        eventually(DEADLINE, "its socket replaces the stale one", || {
-            self.flannelctl(&["status"]).status.success()
+        eventually_ok(DEADLINE, "its socket replaces the stale one", || {
+            succeeded("flannelctl status", &self.flannelctl(&["status"])?).map(drop)
         })
-        .map(drop)
     }
 }
 
 #[test]
 fn flannelctl_status_names_each_state_of_the_daemon() {
-    Lab::run("ways-ctl", |lab| {
+    Lab::run("listeners-ctl", |lab| {
         let bed = StatusBed::new(lab)?;
         bed.is_absent()?;
         let mut daemons: Vec<Flanneld> = bed
@@ -601,18 +576,17 @@ fn flannelctl_status_names_each_state_of_the_daemon() {
 
 #[test]
 fn command_fails_in_one_line_when_the_store_is_silent() {
-    Lab::run("ways-silent", |lab| {
+    Lab::run("listeners-silent", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         // The other host drops packets to etcd's port.
         hosts[1].netns().sh(
             "nft add table ip hole; nft 'add chain ip hole in { type filter hook input priority 0; }'; nft add rule ip hole in tcp dport 2379 drop",
         )?;
-        let program = binaries::own("flannelctl")?;
         for args in [&["leases"][..], &["release", "10.5.1.0-24"]] {
             let all = [args, &["--etcd-endpoints=http://192.168.56.102:2379"]].concat();
             let begun = Instant::now();
-            let output = hosts[0].netns().output(&program.to_string_lossy(), &all)?;
+            let output = hosts[0].flannelctl(&all)?;
             ensure!(output.status.code() == Some(1), "{output:?}");
             ensure!(texts(&output).lines().count() == 1 && texts(&output).contains("192.168.56.102"), "{}", texts(&output));
             ensure!(begun.elapsed() < DEADLINE);
@@ -625,7 +599,7 @@ fn command_fails_in_one_line_when_the_store_is_silent() {
 
 #[test]
 fn reserved_subnet_is_leased_to_its_node_in_etcd() {
-    Lab::run("ways-reserve-etcd", |lab| {
+    Lab::run("listeners-reserve-etcd", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
@@ -638,7 +612,7 @@ fn reserved_subnet_is_leased_to_its_node_in_etcd() {
 
 #[test]
 fn reserved_subnet_is_leased_to_its_node_in_a_directory() {
-    Lab::run("ways-reserve-dir", |lab| {
+    Lab::run("listeners-reserve-dir", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
         let folder = lab.folder("leases")?;
@@ -651,11 +625,7 @@ fn reserved_subnet_is_leased_to_its_node_in_a_directory() {
 /// One subnet is reserved before its node starts, another one while its node runs.
 fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Result<()> {
     store.configure(VXLAN)?;
-    let program = binaries::own("flannelctl")?;
-    let ctl = |words: &[&str]| {
-        let words = [words, &[flag]].concat();
-        hosts[0].netns().output(&program.to_string_lossy(), &words)
-    };
+    let ctl = |words: &[&str]| hosts[0].flannelctl(&[words, &[flag]].concat());
     let reserved = ctl(&["reserve", "10.5.77.0/24", "--address=192.168.56.101"])?;
     ensure!(
         reserved.status.success() && texts(&reserved).contains("10.5.77.0/24 is reserved"),
@@ -676,7 +646,7 @@ fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Resul
     let kept = ctl(&["reserve", "h2"])?;
     ensure!(kept.status.success(), "{kept:?}");
     let listed = eventually_ok(DEADLINE, "both are reservations", || {
-        let listed: Value = serde_json::from_slice(&ctl(&["leases", "-o", "json"])?.stdout)?;
+        let listed = json(&ctl(&["leases", "-o", "json"])?)?;
         let leases = listed["leases"].as_array().context("no list")?;
         ensure!(
             leases.len() == 2 && leases.iter().all(|lease| lease["reserved"] == true),

@@ -1,0 +1,35 @@
+//! `flannelctl` on a host.
+
+use std::process::Output;
+
+use anyhow::Result;
+
+use crate::binaries;
+use crate::daemon::flanneld::Flanneld;
+use crate::host::Host;
+use crate::net::netns::Netns;
+
+impl Host {
+    /// Runs `flannelctl` in this host's network and returns whatever came of it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
+        run(self.netns(), args)
+    }
+}
+
+impl Flanneld {
+    /// Runs `flannelctl` in this daemon's network with its `--subnet-file`, and returns whatever came of it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
+        let file = format!("--subnet-file={}", self.subnet_file().display());
+        run(&self.netns, &[args, &[file.as_str()]].concat())
+    }
+}
+
+fn run(netns: &Netns, args: &[&str]) -> Result<Output> {
+    netns.output(&binaries::own("flannelctl")?.to_string_lossy(), args)
+}

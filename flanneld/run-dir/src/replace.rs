@@ -1,0 +1,57 @@
+//! Replaces files by a rename: a reader sees all of the old one or all of the new one.
+
+use rand::Rng;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Creates the folder of `path`, lets `make` create something at a temporary path there, and renames that to `path`. What `make` left is removed
+/// if a step fails.
+pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let folder = folder(path);
+    // On a fresh host it does not exist yet.
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(folder)?;
+    let temporary = folder.join(format!(
+        "{}{:016x}",
+        temporary_prefix(path),
+        rand::rng().random::<u64>()
+    ));
+    let made = make(&temporary).and_then(|made| {
+        std::fs::rename(&temporary, path)?;
+        Ok(made)
+    });
+    if made.is_err() {
+        // It may not exist; the first error is the one to report.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    made
+}
+
+/// Creates a file that only root can read and lock.
+pub(crate) fn create(temporary: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(temporary)
+}
+
+/// Returns the folder that a path is in.
+pub(crate) fn folder(path: &Path) -> &Path {
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// Returns the prefix of the names of temporary files.
+pub(crate) fn temporary_prefix(path: &Path) -> String {
+    format!(
+        ".{}",
+        path.file_name()
+            .map_or("subnet.env".into(), |name| name.to_string_lossy())
+    )
+}
