@@ -9,7 +9,7 @@ const MAX_LABS: usize = 8;
 /// Clusters beside as many labs. An API server takes 300 MB, a cluster 1 GB and all processors at its start.
 const MAX_CLUSTERS: usize = 3;
 /// Instead of so many labs a further cluster runs.
-const LABS_OF_A_CLUSTER: usize = 4;
+const LABS_OF_A_CLUSTER: usize = 8;
 
 static TURNS: Turns = Turns::new();
 
@@ -145,16 +145,15 @@ mod tests {
             (2, 8, 40, true),
             (3, 8, 40, false),
             (3, 7, 40, false),
-            (3, 5, 0, false),
-            (3, 4, 0, true),
-            (4, 4, 0, false),
-            (4, 0, 0, true),
-            (5, 0, 0, false),
+            (3, 1, 0, false),
+            (3, 0, 1, false),
+            (3, 0, 0, true),
+            (4, 0, 0, false),
         ] {
             let taken = taken(clusters, labs, waiting);
             assert_eq!(taken.admits(Kind::Cluster), admitted, "{taken:?}");
         }
-        assert!(taken(5, 7, 3).admits(Kind::Lab) && !taken(0, 8, 3).admits(Kind::Lab));
+        assert!(taken(4, 7, 3).admits(Kind::Lab) && !taken(0, 8, 3).admits(Kind::Lab));
     }
 
     #[test]
