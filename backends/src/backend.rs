@@ -46,7 +46,7 @@ impl Setup {
         Self {
             config,
             node_id: String::new(),
-            route_protocol: 241,
+            route_protocol: netstate::protocols::FLANNEL,
             files: Files::default(),
             options: Options::default(),
             former: None,

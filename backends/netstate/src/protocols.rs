@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The number that flannel-rs uses by default.
-const FLANNEL: u8 = 241;
+pub const FLANNEL: u8 = 241;
 /// The number of routes that follow from addresses (RTPROT_KERNEL).
 pub(crate) const KERNEL: u8 = 2;
 
