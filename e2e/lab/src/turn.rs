@@ -1,15 +1,13 @@
-//! How many labs run at once. Tests mostly wait, so more of them run than there are processors; a test that waits for its turn must not keep
-//! another from running. The test program therefore has a thread for every test, and this is the only limit.
+//! How many labs and clusters run at once: as many as the processors bear. Tests mostly wait, so more of them run than there are processors; one that
+//! waits for its turn must not keep another from running. The test program therefore has a thread for every test, and this is the only limit.
 
 use std::cell::RefCell;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// Hosts with daemons and probes, at once.
-const MAX_LABS: usize = 8;
-/// Clusters beside as many labs. An API server takes 300 MB, a cluster 1 GB and all processors at its start.
-const MAX_CLUSTERS: usize = 3;
-/// Instead of so many labs a further cluster runs.
-const LABS_OF_A_CLUSTER: usize = 8;
+/// Whether one more may start is decided by so many counts of the tasks that want a processor, one at each interval.
+const COUNTS: usize = 10;
+const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
 static TURNS: Turns = Turns::new();
 
@@ -20,8 +18,36 @@ thread_local! {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// Hosts with daemons and probes.
     Lab,
+    /// An API server takes 300 MB, a cluster 1 GB and all processors at its start.
     Cluster,
+}
+
+impl Kind {
+    /// So many run however busy the machine is: what else it does may never end.
+    fn min(self) -> usize {
+        match self {
+            Kind::Lab => 3,
+            Kind::Cluster => 1,
+        }
+    }
+
+    /// More do not run, whatever the processors bear: memory.
+    fn max(self) -> usize {
+        match self {
+            Kind::Lab => 12,
+            Kind::Cluster => 4,
+        }
+    }
+
+    /// One more runs while fewer tasks than this want a processor, for each processor. More for clusters, whose tests take longest.
+    fn max_runnable(self) -> f64 {
+        match self {
+            Kind::Lab => 4.0,
+            Kind::Cluster => 6.0,
+        }
+    }
 }
 
 /// The right to run.
@@ -35,15 +61,15 @@ pub struct ClusterTurn(());
 #[derive(Debug)]
 struct Turns {
     taken: Mutex<Taken>,
-    freed: Condvar,
+    /// Held by the one of each kind that decides whether it may run; the others wait behind it.
+    next_lab: Mutex<()>,
+    next_cluster: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Taken {
     clusters: usize,
     labs: usize,
-    /// Labs that wait.
-    waiting: usize,
 }
 
 /// Waits until this test may start an API server or a cluster. Its labs wait no more.
@@ -68,14 +94,11 @@ pub(crate) fn lab() {
 }
 
 impl Taken {
-    fn admits(&self, kind: Kind) -> bool {
-        match kind {
-            Kind::Lab => self.labs < MAX_LABS,
-            Kind::Cluster => {
-                let missing = MAX_LABS.saturating_sub(self.labs + self.waiting);
-                self.clusters < MAX_CLUSTERS + missing / LABS_OF_A_CLUSTER
-            }
-        }
+    /// `runnable`: how many tasks want a processor, for each processor, once that is known.
+    fn admits(&mut self, kind: Kind, runnable: Option<f64>) -> bool {
+        let running = *self.count(kind);
+        let bears = runnable.is_some_and(|runnable| runnable < kind.max_runnable());
+        running < kind.min() || running < kind.max() && bears
     }
 
     fn count(&mut self, kind: Kind) -> &mut usize {
@@ -91,37 +114,56 @@ impl Turns {
         let taken = Taken {
             clusters: 0,
             labs: 0,
-            waiting: 0,
         };
         Self {
             taken: Mutex::new(taken),
-            freed: Condvar::new(),
+            next_lab: Mutex::new(()),
+            next_cluster: Mutex::new(()),
         }
     }
 
     fn wait(&'static self, kind: Kind) -> Turn {
-        let waits = usize::from(kind == Kind::Lab);
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.waiting += waits;
-        let mut taken = self
-            .freed
-            .wait_while(taken, |taken| !taken.admits(kind))
-            .unwrap_or_else(PoisonError::into_inner);
-        taken.waiting -= waits;
-        *taken.count(kind) += 1;
+        let _next = lock(match kind {
+            Kind::Lab => &self.next_lab,
+            Kind::Cluster => &self.next_cluster,
+        });
+        let mut counts = Vec::new();
+        while !self.take(kind, mean(&counts)) {
+            std::thread::sleep(COUNT_INTERVAL);
+            counts.extend(runnable());
+        }
         Turn(self, kind)
     }
+
+    fn take(&self, kind: Kind, runnable: Option<f64>) -> bool {
+        let mut taken = lock(&self.taken);
+        let admitted = taken.admits(kind, runnable);
+        *taken.count(kind) += usize::from(admitted);
+        admitted
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The mean of the last counts, once there are enough.
+fn mean(counts: &[f64]) -> Option<f64> {
+    let last = counts.get(counts.len().checked_sub(COUNTS)?..)?;
+    Some(last.iter().sum::<f64>() / last.len() as f64)
+}
+
+/// How many tasks run or want to, for each processor (`proc_loadavg(5)`, the fourth field).
+fn runnable() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let (runnable, _all) = text.split_whitespace().nth(3)?.split_once('/')?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Some(runnable.parse::<f64>().ok()? / processors as f64)
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *self
-            .0
-            .taken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .count(self.1) -= 1;
-        self.0.freed.notify_all();
+        *lock(&self.0.taken).count(self.1) -= 1;
     }
 }
 
@@ -129,31 +171,44 @@ impl Drop for Turn {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
 
-    fn taken(clusters: usize, labs: usize, waiting: usize) -> Taken {
-        Taken {
-            clusters,
-            labs,
-            waiting,
+    #[test]
+    fn busy_processors_admit_the_fewest_and_idle_ones_the_most() {
+        for (kind, running, runnable, admitted) in [
+            (Kind::Lab, 2, None, true),
+            (Kind::Lab, 2, Some(50.0), true),
+            (Kind::Lab, 3, None, false),
+            (Kind::Lab, 3, Some(4.5), false),
+            (Kind::Lab, 3, Some(3.5), true),
+            (Kind::Lab, 11, Some(0.0), true),
+            (Kind::Lab, 12, Some(0.0), false),
+            (Kind::Cluster, 0, Some(50.0), true),
+            (Kind::Cluster, 1, Some(6.5), false),
+            (Kind::Cluster, 1, Some(4.5), true),
+            (Kind::Cluster, 4, Some(0.0), false),
+        ] {
+            let mut taken = Taken {
+                clusters: 0,
+                labs: 0,
+            };
+            *taken.count(kind) = running;
+            assert_eq!(
+                taken.admits(kind, runnable),
+                admitted,
+                "{kind:?}: {running}, {runnable:?}"
+            );
         }
     }
 
     #[test]
-    fn clusters_take_the_place_of_labs_that_are_missing() {
-        for (clusters, labs, waiting, admitted) in [
-            (2, 8, 40, true),
-            (3, 8, 40, false),
-            (3, 7, 40, false),
-            (3, 1, 0, false),
-            (3, 0, 1, false),
-            (3, 0, 0, true),
-            (4, 0, 0, false),
-        ] {
-            let taken = taken(clusters, labs, waiting);
-            assert_eq!(taken.admits(Kind::Cluster), admitted, "{taken:?}");
-        }
-        assert!(taken(4, 7, 3).admits(Kind::Lab) && !taken(0, 8, 3).admits(Kind::Lab));
+    fn only_the_last_counts_decide() {
+        assert_eq!(mean(&[9.0; COUNTS - 1]), None);
+        let counts: Vec<f64> = (0..2 * COUNTS).map(|count| count as f64).collect();
+        assert_eq!(mean(&counts), Some(14.5));
+        assert!(
+            runnable().is_some_and(|runnable| runnable > 0.0),
+            "this test runs"
+        );
     }
 
     #[test]
@@ -161,7 +216,7 @@ mod tests {
         static TURNS: Turns = Turns::new();
         let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
-            for _ in 0..3 * MAX_LABS {
+            for _ in 0..3 * Kind::Lab.min() {
                 scope.spawn(|| {
                     let _turn = TURNS.wait(Kind::Lab);
                     most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -170,7 +225,8 @@ mod tests {
                 });
             }
         });
-        assert_eq!(most.into_inner(), MAX_LABS);
+        assert!((1..=Kind::Lab.max()).contains(&most.into_inner()));
+        assert_eq!(lock(&TURNS.taken).labs, 0);
     }
 
     #[test]
@@ -178,9 +234,9 @@ mod tests {
         let labs = std::thread::spawn(|| {
             lab();
             lab();
-            TURNS.taken.lock().unwrap().labs
+            lock(&TURNS.taken).labs
         });
         assert_eq!(labs.join().unwrap(), 1);
-        assert_eq!(TURNS.taken.lock().unwrap().labs, 0);
+        assert_eq!(lock(&TURNS.taken).labs, 0);
     }
 }

@@ -76,7 +76,8 @@ fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
             let probe = Probe::start(
                 &bed.pods[1],
                 &bed.pods[0],
-                &ProbeOptions::default().interval(Duration::from_millis(1)),
+                // Few enough that the socket has room for the handshake however long the daemon takes to start.
+                &ProbeOptions::default().interval(Duration::from_millis(10)),
             )?;
             probe.wait_flowing(SOON)?;
             let began = Instant::now();

@@ -18,6 +18,7 @@ cases! {
     nodes_get_distinct_subnets: [],
     a_moved_node_keeps_its_subnet: [],
     subnet_of_subnet_env_is_preferred: [Choice],
+    one_of_several_own_leases_is_kept: [Keys, Etcd],
     no_lease_holds_a_node: [Keys, Choice],
     a_full_pool_is_waited_for: [Keys, Choice],
     a_go_lease_is_adopted_when_the_underlay_was_named: [Keys],
@@ -122,6 +123,35 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     let mut two = claim("two", 102);
     two.host.previous = Some(subnets("10.9.77.0-24"));
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
+}
+
+/// Of several keys with a node's id: the one that subnet.env names, before a reservation, before one with its address, before the oldest.
+async fn one_of_several_own_leases_is_kept(bed: Bed) {
+    bed.configure(CONFIG);
+    let one = claim("one", 101);
+    let reserve = |key: &str, address: &str| {
+        bed.put(
+            key,
+            &format!(r#"{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"vxlan","NodeID":{{"id":"id-one","name":"one","instance":"one-0"}}}}"#),
+        );
+    };
+    let kept = async |claim: &Claim| key(&acquire(&bed.manager(), claim).await.unwrap());
+    let leased = kept(&one).await;
+    assert_ne!(bed.lease_of(&leased), 0);
+    // Younger, and with an address of before.
+    reserve("10.5.30.0-24", "192.168.56.150");
+    assert_eq!(kept(&one).await, "10.5.30.0-24");
+    bed.delete("10.5.30.0-24");
+    reserve("10.5.20.0-24", "192.168.56.150");
+    reserve("10.5.9.0-24", "192.168.56.101");
+    assert_eq!(kept(&one).await, "10.5.9.0-24");
+    let mut restarted = claim("one", 101);
+    restarted.host.previous = Some(subnets("10.5.20.0-24"));
+    assert_eq!(kept(&restarted).await, "10.5.20.0-24");
+    // All publish the node's address now.
+    reserve("10.5.8.0-24", "192.168.56.101");
+    assert_eq!(kept(&one).await, "10.5.20.0-24");
+    assert_eq!(bed.keys().len(), 4);
 }
 
 /// In a network that contains the nodes themselves a new lease holds none of them, nor their network; not even a wished-for one.

@@ -15,6 +15,7 @@ use crate::host::subnet_env::SubnetEnv;
 use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
+use crate::wait::is_over;
 
 /// How a daemon is started.
 #[derive(Debug, Clone)]
@@ -204,9 +205,10 @@ impl Flanneld {
                     self.process.log_tail(20)
                 );
             }
-            if start.elapsed() >= deadline {
+            if is_over(start, deadline) {
                 bail!(
-                    "flanneld is not ready after {deadline:?}\n{}",
+                    "flanneld is not ready after {:.1?}\n{}",
+                    start.elapsed(),
                     self.process.log_tail(20)
                 );
             }
