@@ -1,13 +1,21 @@
 //! How many labs and clusters run at once: as many as the processors bear. Tests mostly wait, so more of them run than there are processors; one that
 //! waits for its turn must not keep another from running. The test program therefore has a thread for every test, and this is the only limit.
+//!
+//! What the processors bear is measured by work: how much longer than alone a little of it takes. The kernel's own counts of waiting tasks
+//! (`proc_loadavg(5)`) contain tasks that sleep already, and its pressure (`/proc/pressure/cpu`) is the same for one that waits as for twenty.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Whether one more may start is decided by so many counts of the tasks that want a processor, one at each interval.
-const COUNTS: usize = 10;
-const COUNT_INTERVAL: Duration = Duration::from_millis(100);
+use nix::sys::time::TimeValLike;
+use nix::time::{ClockId, clock_gettime};
+
+/// Processor time of a sample: longer than what the scheduler gives a task at once.
+const SAMPLE: Duration = Duration::from_millis(8);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
+/// So many samples decide whether one more may start.
+const SAMPLES: usize = 8;
 
 static TURNS: Turns = Turns::new();
 
@@ -29,7 +37,7 @@ impl Kind {
     fn min(self) -> usize {
         match self {
             Kind::Lab => 3,
-            Kind::Cluster => 1,
+            Kind::Cluster => 2,
         }
     }
 
@@ -41,11 +49,11 @@ impl Kind {
         }
     }
 
-    /// One more runs while fewer tasks than this want a processor, for each processor. More for clusters, whose tests take longest.
-    fn max_runnable(self) -> f64 {
+    /// One more runs while work takes fewer times as long as alone. More for clusters, whose tests take longest.
+    fn max_slowdown(self) -> f64 {
         match self {
             Kind::Lab => 4.0,
-            Kind::Cluster => 6.0,
+            Kind::Cluster => 5.0,
         }
     }
 }
@@ -94,10 +102,10 @@ pub(crate) fn lab() {
 }
 
 impl Taken {
-    /// `runnable`: how many tasks want a processor, for each processor, once that is known.
-    fn admits(&mut self, kind: Kind, runnable: Option<f64>) -> bool {
+    /// `slowdown`: how many times as long as alone work takes, once that is known.
+    fn admits(&mut self, kind: Kind, slowdown: Option<f64>) -> bool {
         let running = *self.count(kind);
-        let bears = runnable.is_some_and(|runnable| runnable < kind.max_runnable());
+        let bears = slowdown.is_some_and(|slowdown| slowdown < kind.max_slowdown());
         running < kind.min() || running < kind.max() && bears
     }
 
@@ -127,17 +135,17 @@ impl Turns {
             Kind::Lab => &self.next_lab,
             Kind::Cluster => &self.next_cluster,
         });
-        let mut counts = Vec::new();
-        while !self.take(kind, mean(&counts)) {
-            std::thread::sleep(COUNT_INTERVAL);
-            counts.extend(runnable());
+        let mut samples = Vec::new();
+        while !self.take(kind, mean(&samples)) {
+            std::thread::sleep(SAMPLE_INTERVAL);
+            samples.extend(slowdown());
         }
         Turn(self, kind)
     }
 
-    fn take(&self, kind: Kind, runnable: Option<f64>) -> bool {
+    fn take(&self, kind: Kind, slowdown: Option<f64>) -> bool {
         let mut taken = lock(&self.taken);
-        let admitted = taken.admits(kind, runnable);
+        let admitted = taken.admits(kind, slowdown);
         *taken.count(kind) += usize::from(admitted);
         admitted
     }
@@ -147,18 +155,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The mean of the last counts, once there are enough.
-fn mean(counts: &[f64]) -> Option<f64> {
-    let last = counts.get(counts.len().checked_sub(COUNTS)?..)?;
+/// The mean of the last samples, once there are enough.
+fn mean(samples: &[f64]) -> Option<f64> {
+    let last = samples.get(samples.len().checked_sub(SAMPLES)?..)?;
     Some(last.iter().sum::<f64>() / last.len() as f64)
 }
 
-/// How many tasks run or want to, for each processor (`proc_loadavg(5)`, the fourth field).
-fn runnable() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-    let (runnable, _all) = text.split_whitespace().nth(3)?.split_once('/')?;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    Some(runnable.parse::<f64>().ok()? / processors as f64)
+/// Works for a while; returns how many times as long as alone that took.
+fn slowdown() -> Option<f64> {
+    let used = || {
+        let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;
+        Some(Duration::from_nanos(time.num_nanoseconds() as u64))
+    };
+    let (start, before) = (Instant::now(), used()?);
+    while used()?.saturating_sub(before) < SAMPLE {}
+    Some(start.elapsed().as_secs_f64() / SAMPLE.as_secs_f64())
 }
 
 impl Drop for Turn {
@@ -174,7 +185,7 @@ mod tests {
 
     #[test]
     fn busy_processors_admit_the_fewest_and_idle_ones_the_most() {
-        for (kind, running, runnable, admitted) in [
+        for (kind, running, slowdown, admitted) in [
             (Kind::Lab, 2, None, true),
             (Kind::Lab, 2, Some(50.0), true),
             (Kind::Lab, 3, None, false),
@@ -182,9 +193,9 @@ mod tests {
             (Kind::Lab, 3, Some(3.5), true),
             (Kind::Lab, 11, Some(0.0), true),
             (Kind::Lab, 12, Some(0.0), false),
-            (Kind::Cluster, 0, Some(50.0), true),
-            (Kind::Cluster, 1, Some(6.5), false),
-            (Kind::Cluster, 1, Some(4.5), true),
+            (Kind::Cluster, 1, Some(50.0), true),
+            (Kind::Cluster, 2, Some(5.5), false),
+            (Kind::Cluster, 2, Some(4.5), true),
             (Kind::Cluster, 4, Some(0.0), false),
         ] {
             let mut taken = Taken {
@@ -193,22 +204,19 @@ mod tests {
             };
             *taken.count(kind) = running;
             assert_eq!(
-                taken.admits(kind, runnable),
+                taken.admits(kind, slowdown),
                 admitted,
-                "{kind:?}: {running}, {runnable:?}"
+                "{kind:?}: {running}, {slowdown:?}"
             );
         }
     }
 
     #[test]
-    fn only_the_last_counts_decide() {
-        assert_eq!(mean(&[9.0; COUNTS - 1]), None);
-        let counts: Vec<f64> = (0..2 * COUNTS).map(|count| count as f64).collect();
-        assert_eq!(mean(&counts), Some(14.5));
-        assert!(
-            runnable().is_some_and(|runnable| runnable > 0.0),
-            "this test runs"
-        );
+    fn only_the_last_samples_decide() {
+        assert_eq!(mean(&[9.0; SAMPLES - 1]), None);
+        let samples: Vec<f64> = (0..2 * SAMPLES).map(|sample| sample as f64).collect();
+        assert_eq!(mean(&samples), Some(11.5));
+        assert!(slowdown().is_some_and(|slowdown| slowdown >= 1.0));
     }
 
     #[test]
