@@ -3,7 +3,7 @@
 use super::machine::Node;
 use super::message::{ANSWER_TIMEOUT, Notice, Now, ROUND_COST, What};
 use super::mtu_search::MtuSearch;
-use super::peer::{History, PeerState, Round};
+use super::peer::{History, PathTimes, PeerState, Round};
 use crate::schedule::{MIN_CYCLE, turn_paths};
 use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, grade, judge};
 use ipnet::IpNet;
@@ -363,6 +363,11 @@ impl PeerState {
             if verdict.state != State::WrongNode {
                 self.answered_by = None;
             }
+            if present.state == State::Unknown && verdict.state == State::CutOff {
+                // A lease is known here before the kernel has its route: what came meanwhile came by the peer's former address.
+                self.times.answered = PathTimes::default();
+                self.times.received = PathTimes::default();
+            }
         }
         Outcome {
             verdict,
@@ -426,5 +431,62 @@ pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResu
         What::Underlay => Some(&mut evidence.underlay),
         What::UnderlayPing => Some(&mut evidence.underlay_ping),
         What::Size(_) | What::SizePing(_) | What::Session(..) | What::Row => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ProbeResult::{Answered, Lost, NotAsked};
+    use super::*;
+    use crate::target::{Path, Target};
+
+    /// A round in which every question has the same fate.
+    fn round(fate: ProbeResult) -> Round {
+        let evidence = Evidence {
+            full: fate,
+            small: fate,
+            ping: fate,
+            full_ping: NotAsked,
+            underlay: fate,
+            underlay_ping: fate,
+            hears_us_ms: None,
+            other: false,
+        };
+        Round {
+            number: 1,
+            evidence,
+            whole: true,
+            began: Duration::ZERO,
+            closes: Duration::ZERO,
+            open: 0,
+            refused: false,
+            ponged: false,
+        }
+    }
+
+    #[test]
+    fn packets_of_before_the_first_verdict_prove_nothing_of_a_peer_that_is_cut_off() {
+        let now = Duration::from_secs(100);
+        let target = Target {
+            id: None,
+            name: None,
+            subnet: "10.5.1.0/24".parse().unwrap(),
+            address: "10.0.2.16".parse().unwrap(),
+            primary: true,
+        };
+        for (first, remembered) in [(None, false), (Some(Answered), true)] {
+            let mut peer = PeerState::new(target.clone(), now, 1);
+            for fate in first {
+                peer.close(&round(fate), 1450, now);
+            }
+            peer.times.answered.note(Path::Overlay, now);
+            peer.times.received.note(Path::Underlay, now);
+            for _ in 0..4 {
+                peer.close(&round(Lost), 1450, now);
+            }
+            assert_eq!(peer.standing.present.state, State::CutOff);
+            assert_eq!(peer.times.answered.overlay.is_some(), remembered);
+            assert_eq!(peer.times.received.underlay.is_some(), remembered);
+        }
     }
 }
