@@ -12,11 +12,14 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::host::pod::Pod;
 use crate::measure::report::{Passage, ProbeReport};
 use crate::net::netns::Netns;
+use crate::wait::{eventually, eventually_ok};
 
 /// A probe's id and a packet's number.
 const HEADER: usize = 16;
 /// Time for packets in flight after the last one was sent.
 const GRACE: Duration = Duration::from_millis(300);
+/// Within this time a port is free again.
+const FREED: Duration = Duration::from_secs(2);
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes of received packets that wait for the receiver.
@@ -144,9 +147,10 @@ impl Probe {
         options: &ProbeOptions,
     ) -> Result<Probe> {
         let bind = |netns: &Netns, address: IpAddr, port: u16| {
-            let made = netns.run(|| UdpSocket::bind((address, port)))?;
-            made.with_context(|| {
-                format!("binding UDP port {port} of {address} in {}", netns.name())
+            let what = format!("binding UDP port {port} of {address} in {}", netns.name());
+            // A program that another thread starts keeps the socket of a former probe until it is executed.
+            eventually_ok(FREED, &what, || {
+                Ok(netns.run(|| UdpSocket::bind((address, port)))??)
             })
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
@@ -205,7 +209,7 @@ impl Probe {
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let before = self.received();
         // A packet may have been in flight.
-        crate::wait::eventually(deadline, "the probe's packets arrive", || {
+        eventually(deadline, "the probe's packets arrive", || {
             self.received() > before + 1
         })
     }
