@@ -476,7 +476,7 @@ mod tests {
         };
         for (first, remembered) in [(None, false), (Some(Answered), true)] {
             let mut peer = PeerState::new(target.clone(), now, 1);
-            for fate in first {
+            if let Some(fate) = first {
                 peer.close(&round(fate), 1450, now);
             }
             peer.times.answered.note(Path::Overlay, now);
