@@ -28,7 +28,9 @@ thread_local! {
 enum Kind {
     /// Hosts with daemons and probes.
     Lab,
-    /// An API server takes 300 MB, a cluster 1 GB and all processors at its start.
+    /// The same beside an API server, which takes 300 MB. Many of its tests mostly wait.
+    ApiServer,
+    /// A cluster takes 1 GB, and all processors at its start.
     Cluster,
 }
 
@@ -37,7 +39,7 @@ impl Kind {
     fn min(self) -> usize {
         match self {
             Kind::Lab => 3,
-            Kind::Cluster => 2,
+            Kind::ApiServer | Kind::Cluster => 2,
         }
     }
 
@@ -45,14 +47,14 @@ impl Kind {
     fn max(self) -> usize {
         match self {
             Kind::Lab => 12,
-            Kind::Cluster => 4,
+            Kind::ApiServer | Kind::Cluster => 4,
         }
     }
 
     /// One more runs while work takes fewer times as long as alone. More for clusters, whose tests take longest.
     fn max_slowdown(self) -> f64 {
         match self {
-            Kind::Lab => 4.0,
+            Kind::Lab | Kind::ApiServer => 4.0,
             Kind::Cluster => 5.0,
         }
     }
@@ -62,32 +64,39 @@ impl Kind {
 #[derive(Debug)]
 struct Turn(&'static Turns, Kind);
 
-/// The right of this thread to run a cluster, until it is dropped.
+/// The right of this thread to run an API server or a cluster, until it is dropped.
 #[derive(Debug)]
-pub struct ClusterTurn(());
+pub struct KubernetesTurn(());
+
+/// The queue of each kind, by its number.
+#[derive(Debug)]
+struct Turns([Queue; 3]);
 
 #[derive(Debug)]
-struct Turns {
-    taken: Mutex<Taken>,
-    /// Held by the one of each kind that decides whether it may run; the others wait behind it.
-    next_lab: Mutex<()>,
-    next_cluster: Mutex<()>,
+struct Queue {
+    /// How many run.
+    running: Mutex<usize>,
+    /// Held by the one that decides whether it may run; the others wait behind it.
+    next: Mutex<()>,
 }
 
-#[derive(Debug)]
-struct Taken {
-    clusters: usize,
-    labs: usize,
+/// Waits until this test may start an API server. Its labs wait no more.
+pub fn api_turn() -> KubernetesTurn {
+    take(Kind::ApiServer)
 }
 
-/// Waits until this test may start an API server or a cluster. Its labs wait no more.
-pub fn cluster_turn() -> ClusterTurn {
-    let turn = TURNS.wait(Kind::Cluster);
+/// Waits until this test may start a cluster. Its labs wait no more.
+pub fn cluster_turn() -> KubernetesTurn {
+    take(Kind::Cluster)
+}
+
+fn take(kind: Kind) -> KubernetesTurn {
+    let turn = TURNS.wait(kind);
     HELD.with(|held| *held.borrow_mut() = Some(turn));
-    ClusterTurn(())
+    KubernetesTurn(())
 }
 
-impl Drop for ClusterTurn {
+impl Drop for KubernetesTurn {
     fn drop(&mut self) {
         HELD.with(|held| held.borrow_mut().take());
     }
@@ -101,53 +110,46 @@ pub(crate) fn lab() {
     });
 }
 
-impl Taken {
-    /// `slowdown`: how many times as long as alone work takes, once that is known.
-    fn admits(&mut self, kind: Kind, slowdown: Option<f64>) -> bool {
-        let running = *self.count(kind);
-        let bears = slowdown.is_some_and(|slowdown| slowdown < kind.max_slowdown());
-        running < kind.min() || running < kind.max() && bears
+impl Kind {
+    /// Whether one more runs beside so many. `slowdown`: how many times as long as alone work takes, once that is known.
+    fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
+        let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
+        running < self.min() || running < self.max() && bears
     }
+}
 
-    fn count(&mut self, kind: Kind) -> &mut usize {
-        match kind {
-            Kind::Lab => &mut self.labs,
-            Kind::Cluster => &mut self.clusters,
+impl Queue {
+    const fn new() -> Self {
+        Self {
+            running: Mutex::new(0),
+            next: Mutex::new(()),
         }
     }
 }
 
 impl Turns {
     const fn new() -> Self {
-        let taken = Taken {
-            clusters: 0,
-            labs: 0,
-        };
-        Self {
-            taken: Mutex::new(taken),
-            next_lab: Mutex::new(()),
-            next_cluster: Mutex::new(()),
-        }
+        Self([Queue::new(), Queue::new(), Queue::new()])
+    }
+
+    fn queue(&self, kind: Kind) -> &Queue {
+        &self.0[kind as usize]
     }
 
     fn wait(&'static self, kind: Kind) -> Turn {
-        let _next = lock(match kind {
-            Kind::Lab => &self.next_lab,
-            Kind::Cluster => &self.next_cluster,
-        });
+        let queue = self.queue(kind);
+        let _next = lock(&queue.next);
         let mut samples = Vec::new();
-        while !self.take(kind, mean(&samples)) {
+        loop {
+            let mut running = lock(&queue.running);
+            if kind.admits(*running, mean(&samples)) {
+                *running += 1;
+                return Turn(self, kind);
+            }
+            drop(running);
             std::thread::sleep(SAMPLE_INTERVAL);
             samples.extend(slowdown());
         }
-        Turn(self, kind)
-    }
-
-    fn take(&self, kind: Kind, slowdown: Option<f64>) -> bool {
-        let mut taken = lock(&self.taken);
-        let admitted = taken.admits(kind, slowdown);
-        *taken.count(kind) += usize::from(admitted);
-        admitted
     }
 }
 
@@ -174,7 +176,7 @@ fn slowdown() -> Option<f64> {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *lock(&self.0.taken).count(self.1) -= 1;
+        *lock(&self.0.queue(self.1).running) -= 1;
     }
 }
 
@@ -198,13 +200,8 @@ mod tests {
             (Kind::Cluster, 2, Some(4.5), true),
             (Kind::Cluster, 4, Some(0.0), false),
         ] {
-            let mut taken = Taken {
-                clusters: 0,
-                labs: 0,
-            };
-            *taken.count(kind) = running;
             assert_eq!(
-                taken.admits(kind, slowdown),
+                kind.admits(running, slowdown),
                 admitted,
                 "{kind:?}: {running}, {slowdown:?}"
             );
@@ -234,7 +231,7 @@ mod tests {
             }
         });
         assert!((1..=Kind::Lab.max()).contains(&most.into_inner()));
-        assert_eq!(lock(&TURNS.taken).labs, 0);
+        assert_eq!(*lock(&TURNS.queue(Kind::Lab).running), 0);
     }
 
     #[test]
@@ -242,9 +239,9 @@ mod tests {
         let labs = std::thread::spawn(|| {
             lab();
             lab();
-            lock(&TURNS.taken).labs
+            *lock(&TURNS.queue(Kind::Lab).running)
         });
         assert_eq!(labs.join().unwrap(), 1);
-        assert_eq!(lock(&TURNS.taken).labs, 0);
+        assert_eq!(*lock(&TURNS.queue(Kind::Lab).running), 0);
     }
 }

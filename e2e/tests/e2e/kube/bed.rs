@@ -11,7 +11,7 @@ use lab::{
     Pod, Proxy, Uplink, eventually_ok, throughout,
 };
 
-pub(crate) use lab::cluster_turn as turn;
+pub(crate) use lab::api_turn as turn;
 
 /// Ten times what it may take: after failures, up to ten seconds pass between attempts.
 pub(super) const SOON: Duration = Duration::from_secs(100);

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, ProxyMode, eventually_ok};
+use lab::{Cluster, ClusterOptions, Lab, ProxyMode, cluster_turn, eventually_ok};
 use serde_json::{Value, json};
 
-use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service, turn};
+use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
 
 /// Bridge, host-local and static routes: a network that needs no flannel.
 fn plain_network(cluster: &Cluster) -> Result<()> {
@@ -69,7 +69,7 @@ fn require_service(cluster: &Cluster) -> Result<()> {
 
 #[test]
 fn cluster_without_flannel_starts_and_leaves_nothing() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     let (mut prefix, mut cgroups) = (String::new(), Vec::new());
     Lab::run("cluster without flannel", |lab| {
         prefix = lab.prefix();

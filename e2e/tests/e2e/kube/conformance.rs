@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Families, Lab, Launch, ProxyMode, User, binaries};
+use lab::{
+    Cluster, ClusterOptions, Families, Lab, Launch, ProxyMode, User, binaries, cluster_turn,
+};
 use serde_json::Value;
 
-use crate::kube::bed::turn;
 use crate::kube::installed::{install, manifest, repository, with_images};
 
 const ENDS: Duration = Duration::from_secs(45 * 60);
@@ -67,7 +68,7 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
 
 /// Runs a suite. All of its tests pass at the first attempt.
 fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     let folder = repository("target/conformance");
     std::fs::create_dir_all(&folder)?;
     let name = format!("{} {proxy:?}", suite.name)

@@ -5,11 +5,13 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, Member, eventually_ok, json, outcome, texts};
+use lab::{
+    Cluster, ClusterOptions, Lab, Member, cluster_turn, eventually_ok, json, outcome, texts,
+};
 use serde_json::Value;
 
 use crate::install::shapes;
-use crate::kube::bed::{MINUTES, SOON, turn};
+use crate::kube::bed::{MINUTES, SOON};
 use crate::kube::installed::{
     apply_pods, impatient, install, manifest, require_reach, with_images,
 };
@@ -149,7 +151,7 @@ fn container(cluster: &Cluster) -> Result<Value> {
 
 #[test]
 fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: the trap", |lab| {
         let [_, by_argument, by_variable] = remedies_of_the_trap()?;
         let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(2).vagrant())?)?;
@@ -364,7 +366,7 @@ fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()>
 
 #[test]
 fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: orphans", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = Operator::of(lab, &cluster.api)?;
@@ -407,7 +409,7 @@ fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
 
 #[test]
 fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: InternalIP", |lab| {
         let mut cluster = Cluster::prepare(
             lab,

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use lab::{Cluster, ClusterOptions, Families, Lab, ProxyMode, eventually, eventually_ok};
+use lab::{
+    Cluster, ClusterOptions, Families, Lab, ProxyMode, cluster_turn, eventually, eventually_ok,
+};
 use serde_json::Value;
 
-use crate::kube::bed::{MINUTES, turn};
+use crate::kube::bed::MINUTES;
 use crate::kube::installed::{
     apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox,
     require_reach, require_traffic, source_inside, source_outside, with_images,
@@ -77,7 +79,7 @@ fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
 
 #[test]
 fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: vxlan", |lab| {
         // The fourth joins later.
         let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(4))?)?;
@@ -122,7 +124,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
 
 #[test]
 fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: host-gw", |lab| {
         // The third joins later.
         let mut cluster = Cluster::prepare(
@@ -149,7 +151,7 @@ fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
 
 #[test]
 fn vxlan_cluster_translates_only_with_masquerade() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: vxlan, nftables", |lab| {
         let cluster = Cluster::start(
             lab,
@@ -191,7 +193,7 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
 }
 
 fn dual_stack(proxy: ProxyMode) -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run(&format!("cluster: dual-stack, {proxy:?}"), |lab| {
         let cluster = Cluster::start(
             lab,

@@ -1,9 +1,8 @@
 //! What flannel's pods may do on a node: enough for every node and every backend, and no more.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cluster, ClusterOptions, Lab, Member};
+use lab::{Cluster, ClusterOptions, Lab, Member, cluster_turn};
 
-use crate::kube::bed::turn;
 use crate::kube::installed::{
     apply_pods, chart, impatient, install, manifest, require_no_failed_sandbox, require_reach,
     require_traffic, with_images,
@@ -30,7 +29,7 @@ fn status(node: &Member) -> Result<String> {
 
 #[test]
 fn folders_of_another_user_get_plugin_and_configuration() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: folders of kube", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(1))?)?;
         let node = cluster.nodes.first().context("a node")?;
@@ -74,7 +73,7 @@ fn folders_of_another_user_get_plugin_and_configuration() -> Result<()> {
 
 #[test]
 fn vxlan_in_user_space_by_the_chart_carries_packets() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: vxlan in user space", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;

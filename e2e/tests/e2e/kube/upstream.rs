@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lab::{Cluster, ClusterOptions, Lab, eventually_ok, texts};
+use lab::{Cluster, ClusterOptions, Lab, cluster_turn, eventually_ok, texts};
 use serde_json::Value;
 
 use crate::install::shapes;
-use crate::kube::bed::{SOON, turn};
+use crate::kube::bed::SOON;
 use crate::kube::installed::{
     apply_pods, failed_sandboxes, impatient, install, manifest, repository, require_traffic,
     with_images,
@@ -197,7 +197,7 @@ fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
 
 #[test]
 fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: Go flannel's manifest", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         back_and_forth(&cluster, &go_released()?)
@@ -206,7 +206,7 @@ fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 
 #[test]
 fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: Go flannel's chart", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, "")?;
@@ -236,7 +236,7 @@ fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 
 #[test]
 fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: another selector", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, &impatient(&shapes::raw()?))?;
@@ -273,7 +273,7 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
 
 #[test]
 fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: kube-system", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator(lab, &cluster, &impatient(&shapes::in_kube_system()?))?;
@@ -312,7 +312,7 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
         "{GO_FLANNEL_IMAGE}={} is no file",
         archive.display()
     );
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run("cluster: Go flannel", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?.image(&archive))?;
         let images = cluster.nodes[0].command(&[

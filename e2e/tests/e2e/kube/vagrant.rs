@@ -1,9 +1,11 @@
 //! A lab of VirtualBox machines: every node has a NAT of its own on its default route, with equal or with distinct addresses.
 
 use anyhow::{Result, ensure};
-use lab::{ANNOTATIONS, Cluster, ClusterOptions, Lab, Member, ProxyMode, eventually_ok};
+use lab::{
+    ANNOTATIONS, Cluster, ClusterOptions, Lab, Member, ProxyMode, cluster_turn, eventually_ok,
+};
 
-use crate::kube::bed::{SOON, turn};
+use crate::kube::bed::SOON;
 use crate::kube::installed::{impatient, install, manifest, require_traffic, with_images};
 
 /// When the nodes come.
@@ -16,7 +18,7 @@ enum Order {
 }
 
 fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
-    let _turn = turn();
+    let _turn = cluster_turn();
     Lab::run(&format!("cluster: Vagrant, {order:?}"), |lab| {
         let mut cluster = Cluster::prepare(lab, &with_images(options)?)?;
         let all = cluster.nodes.len();
