@@ -68,9 +68,12 @@ struct Turn(&'static Turns, Kind);
 #[derive(Debug)]
 pub struct KubernetesTurn(());
 
-/// The queue of each kind, by its number.
 #[derive(Debug)]
-struct Turns([Queue; 3]);
+struct Turns {
+    labs: Queue,
+    api_servers: Queue,
+    clusters: Queue,
+}
 
 #[derive(Debug)]
 struct Queue {
@@ -129,11 +132,19 @@ impl Queue {
 
 impl Turns {
     const fn new() -> Self {
-        Self([Queue::new(), Queue::new(), Queue::new()])
+        Self {
+            labs: Queue::new(),
+            api_servers: Queue::new(),
+            clusters: Queue::new(),
+        }
     }
 
     fn queue(&self, kind: Kind) -> &Queue {
-        &self.0[kind as usize]
+        match kind {
+            Kind::Lab => &self.labs,
+            Kind::ApiServer => &self.api_servers,
+            Kind::Cluster => &self.clusters,
+        }
     }
 
     fn wait(&'static self, kind: Kind) -> Turn {
@@ -231,7 +242,7 @@ mod tests {
             }
         });
         assert!((1..=Kind::Lab.max()).contains(&most.into_inner()));
-        assert_eq!(*lock(&TURNS.queue(Kind::Lab).running), 0);
+        assert_eq!(*lock(&TURNS.labs.running), 0);
     }
 
     #[test]
@@ -239,9 +250,9 @@ mod tests {
         let labs = std::thread::spawn(|| {
             lab();
             lab();
-            *lock(&TURNS.queue(Kind::Lab).running)
+            *lock(&TURNS.labs.running)
         });
         assert_eq!(labs.join().unwrap(), 1);
-        assert_eq!(*lock(&TURNS.queue(Kind::Lab).running), 0);
+        assert_eq!(*lock(&TURNS.labs.running), 0);
     }
 }
