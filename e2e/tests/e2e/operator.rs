@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::{ApiServer, Lab, User, binaries, eventually_ok, outcome, succeeded, texts};
 
 /// How long a command is repeated that prints nothing.
-const READ: Duration = Duration::from_secs(60);
+const READ: Duration = Duration::from_secs(300);
 
 /// A shell of an operator, on the API server's host.
 pub(crate) struct Operator {

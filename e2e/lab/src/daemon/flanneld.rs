@@ -15,7 +15,6 @@ use crate::host::subnet_env::SubnetEnv;
 use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
-use crate::wait::is_over;
 
 /// How a daemon is started.
 #[derive(Debug, Clone)]
@@ -205,10 +204,9 @@ impl Flanneld {
                     self.process.log_tail(20)
                 );
             }
-            if is_over(start, deadline) {
+            if start.elapsed() >= deadline {
                 bail!(
-                    "flanneld is not ready after {:.1?}\n{}",
-                    start.elapsed(),
+                    "flanneld is not ready after {deadline:?}\n{}",
                     self.process.log_tail(20)
                 );
             }

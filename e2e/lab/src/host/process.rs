@@ -21,7 +21,6 @@ use nix::unistd::{Pid, sethostname};
 
 use crate::net::netns::Netns;
 use crate::site::Site;
-use crate::wait::is_over;
 
 /// Folders in which this machine's own node may have left files that a daemon or the doctor reads. Each host has its own.
 const PLACES: [&str; 6] = [
@@ -288,11 +287,10 @@ impl Process {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if is_over(start, deadline) {
+            if start.elapsed() >= deadline {
                 bail!(
-                    "{} still runs after {:.1?}; its log ends so:\n{}",
+                    "{} still runs after {deadline:?}; its log ends so:\n{}",
                     self.program,
-                    start.elapsed(),
                     self.log_tail(20)
                 );
             }

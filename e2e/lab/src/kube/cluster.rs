@@ -27,7 +27,7 @@ pub use options::{ClusterOptions, ProxyMode};
 /// The control plane's host on the nodes' network: 192.168.56.199.
 const CONTROL_PLANE: u8 = 99;
 /// A node with cold caches on a busy machine.
-const SLOW: Duration = Duration::from_secs(120);
+const SLOW: Duration = Duration::from_secs(600);
 
 /// How many programs' watches of files the kernel allows a user (`fs.inotify.max_user_instances`), and how many clusters need: with the usual 128,
 /// a containerd that starts beside other tests comes up without its pods' part.

@@ -19,7 +19,7 @@ const HEADER: usize = 16;
 /// Time for packets in flight after the last one was sent.
 const GRACE: Duration = Duration::from_millis(300);
 /// Within this time a port is free again.
-const FREED: Duration = Duration::from_secs(2);
+const FREED: Duration = Duration::from_secs(10);
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes of received packets that wait for the receiver.

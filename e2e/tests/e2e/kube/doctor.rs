@@ -89,7 +89,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
     let mut last = Value::Null;
     for node in &cluster.nodes {
         last = eventually_ok(
-            SOON,
+            MINUTES,
             &format!("the doctor of {} finds {wanted:?}", node.name()),
             || {
                 let report = report(operator, cluster, node)?;

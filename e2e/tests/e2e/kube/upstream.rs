@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab, cluster_turn, eventually_ok, texts};
 use serde_json::Value;
 
 use crate::install::shapes;
-use crate::kube::bed::SOON;
+use crate::kube::bed::MINUTES;
 use crate::kube::installed::{
     apply_pods, failed_sandboxes, impatient, install, manifest, repository, require_traffic,
     with_images,
@@ -73,7 +73,7 @@ fn under_streams(
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
     eventually_ok(
-        SOON,
+        MINUTES,
         "each node has one flannel pod of the present DaemonSet",
         || {
             let set = cluster
