@@ -58,6 +58,12 @@ impl Kind {
             Kind::Cluster => 5.0,
         }
     }
+
+    /// Whether one more runs beside so many. `slowdown`: how many times as long as alone work takes, once that is known.
+    fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
+        let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
+        running < self.min() || running < self.max() && bears
+    }
 }
 
 /// The right to run.
@@ -111,14 +117,6 @@ pub(crate) fn lab() {
         held.borrow_mut()
             .get_or_insert_with(|| TURNS.wait(Kind::Lab));
     });
-}
-
-impl Kind {
-    /// Whether one more runs beside so many. `slowdown`: how many times as long as alone work takes, once that is known.
-    fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
-        let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
-        running < self.min() || running < self.max() && bears
-    }
 }
 
 impl Queue {
