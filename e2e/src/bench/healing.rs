@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::scale::Fleet;
+use crate::scale::{Fleet, NET_CONF, value};
 use crate::table::Table;
 
 /// How many peers the node has.
@@ -16,10 +16,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The daemon's kernel state, sorted. Reading it takes some 20 ms, which the results include.
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
-    ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; } | sort | sha256sum";
+    ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; nft -s list table ip flannel-ipv4; } | sort | sha256sum";
 
 /// Name of the damage, the command that does it, and the goal.
-const DAMAGES: [(&str, &str, &str); 9] = [
+const DAMAGES: [(&str, &str, &str); 10] = [
     ("the device is deleted", "ip link del flannel.1", "2000 ms"),
     (
         "the device is set down",
@@ -61,11 +61,17 @@ const DAMAGES: [(&str, &str, &str); 9] = [
         "ip link set enp0s8 down; ip link set enp0s8 up",
         "2000 ms",
     ),
+    (
+        "the table of nftables is deleted",
+        "nft delete table ip flannel-ipv4",
+        "1000 ms",
+    ),
 ];
 
 /// Damages a node of many peers, again and again.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let fleet = Fleet::of(PEERS)?;
+    let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
+    let fleet = Fleet::with(PEERS, &net_conf, value)?;
     let netns = fleet.node.netns();
     let mut wanted = None;
     for (what, damage, goal) in DAMAGES {

@@ -16,7 +16,8 @@ pub(crate) const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
-const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
+/// Vxlan.
+pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
 
 /// A node and the etcd with all the leases.
 pub(crate) struct Fleet {
@@ -121,7 +122,7 @@ fn subnet(number: u32) -> Ipv4Addr {
 }
 
 /// The lease's value of a node.
-fn value(number: u32) -> String {
+pub(crate) fn value(number: u32) -> String {
     value_at(number, number)
 }
 
