@@ -9,8 +9,8 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long ADD waits for subnet.env, so that a pod that starts with the node needs no second attempt. Runtimes wait for minutes.
-const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long ADD waits for subnet.env, so that a pod that starts with a busy node needs no second attempt. Runtimes wait for minutes.
+const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest configuration, in bytes. The list of attachments for GC grows with the node's pods.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
