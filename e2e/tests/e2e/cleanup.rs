@@ -31,7 +31,7 @@ const OTHERS: &str = "
     ip rule add from 172.30.0.0/24 lookup 77 priority 7000; ip route add default via 192.168.56.253 table 77
 ";
 
-/// Everything that a program can have in the kernel of a host.
+/// Everything that a program can have in the kernel of a host, without the groups that the kernel joins for addresses when it comes to it.
 pub(crate) fn dump(host: &Host) -> String {
     let script = "
         nft -s list ruleset
@@ -39,7 +39,7 @@ pub(crate) fn dump(host: &Host) -> String {
             echo \"# $program\"; $program-save | grep -v '^#' | sed 's/ \\[.*//'
         done
         ip -d address show | sed 's/[a-z_]*_timer *[0-9.]*//g; s/ tentative//'; ip -4 route show table all; ip -6 route show table all
-        ip neighbour show nud permanent; bridge fdb show; ip rule show; ip -6 rule show";
+        ip neighbour show nud permanent; bridge fdb show | sed /^33:33:/d; ip rule show; ip -6 rule show";
     host.netns().sh(script).unwrap()
 }
 
@@ -79,6 +79,12 @@ fn run_files(host: &Host) -> Vec<String> {
 
 /// A dry run prints what a real one does and changes nothing. The real one restores `before`. Another one has nothing to do.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
+    // The kernel adds routes once it knows that nobody else has an address.
+    let tentative = || host.netns().sh("ip -6 address show tentative").unwrap();
+    eventually(DEADLINE, "no address is tentative", || {
+        tentative().is_empty()
+    })
+    .unwrap();
     let there = dump(host);
     let files = run_files(host);
     assert!(
