@@ -86,7 +86,7 @@ pub use store::Store;
 pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};
 pub use store::etcd_client::{EtcdClient, KeyValue};
-pub use turn::{KubernetesTurn, api_turn, cluster_turn};
+pub use turn::{HeldTurn, api_turn, cluster_turn, load_turn};
 pub use vagrant::Vagrant;
 pub use wait::{eventually, eventually_ok, throughout};
 

@@ -28,6 +28,8 @@ thread_local! {
 enum Kind {
     /// Hosts with daemons and probes.
     Lab,
+    /// A lab that loads the processors for seconds: two at once would disturb each other's measurements.
+    Load,
     /// The same beside an API server, which takes 300 MB. Many of its tests mostly wait.
     ApiServer,
     /// A cluster takes 1 GB, and all processors at its start.
@@ -39,6 +41,7 @@ impl Kind {
     fn min(self) -> usize {
         match self {
             Kind::Lab => 3,
+            Kind::Load => 1,
             Kind::ApiServer | Kind::Cluster => 2,
         }
     }
@@ -47,6 +50,7 @@ impl Kind {
     fn max(self) -> usize {
         match self {
             Kind::Lab => 12,
+            Kind::Load => 1,
             Kind::ApiServer | Kind::Cluster => 4,
         }
     }
@@ -54,7 +58,7 @@ impl Kind {
     /// One more runs while work takes fewer times as long as alone. More for clusters, whose tests take longest.
     fn max_slowdown(self) -> f64 {
         match self {
-            Kind::Lab | Kind::ApiServer => 4.0,
+            Kind::Lab | Kind::Load | Kind::ApiServer => 4.0,
             Kind::Cluster => 5.0,
         }
     }
@@ -70,13 +74,14 @@ impl Kind {
 #[derive(Debug)]
 struct Turn(&'static Turns, Kind);
 
-/// The right of this thread to run an API server or a cluster, until it is dropped.
+/// The right of this thread to run what it has asked for, until it is dropped.
 #[derive(Debug)]
-pub struct KubernetesTurn(());
+pub struct HeldTurn(());
 
 #[derive(Debug)]
 struct Turns {
     labs: Queue,
+    loads: Queue,
     api_servers: Queue,
     clusters: Queue,
 }
@@ -89,23 +94,28 @@ struct Queue {
     next: Mutex<()>,
 }
 
+/// Waits until this test alone may load the processors for seconds. Its labs wait no more.
+pub fn load_turn() -> HeldTurn {
+    take(Kind::Load)
+}
+
 /// Waits until this test may start an API server. Its labs wait no more.
-pub fn api_turn() -> KubernetesTurn {
+pub fn api_turn() -> HeldTurn {
     take(Kind::ApiServer)
 }
 
 /// Waits until this test may start a cluster. Its labs wait no more.
-pub fn cluster_turn() -> KubernetesTurn {
+pub fn cluster_turn() -> HeldTurn {
     take(Kind::Cluster)
 }
 
-fn take(kind: Kind) -> KubernetesTurn {
+fn take(kind: Kind) -> HeldTurn {
     let turn = TURNS.wait(kind);
     HELD.with(|held| *held.borrow_mut() = Some(turn));
-    KubernetesTurn(())
+    HeldTurn(())
 }
 
-impl Drop for KubernetesTurn {
+impl Drop for HeldTurn {
     fn drop(&mut self) {
         HELD.with(|held| held.borrow_mut().take());
     }
@@ -132,6 +142,7 @@ impl Turns {
     const fn new() -> Self {
         Self {
             labs: Queue::new(),
+            loads: Queue::new(),
             api_servers: Queue::new(),
             clusters: Queue::new(),
         }
@@ -140,6 +151,7 @@ impl Turns {
     fn queue(&self, kind: Kind) -> &Queue {
         match kind {
             Kind::Lab => &self.labs,
+            Kind::Load => &self.loads,
             Kind::ApiServer => &self.api_servers,
             Kind::Cluster => &self.clusters,
         }
@@ -204,6 +216,8 @@ mod tests {
             (Kind::Lab, 3, Some(3.5), true),
             (Kind::Lab, 11, Some(0.0), true),
             (Kind::Lab, 12, Some(0.0), false),
+            (Kind::Load, 0, Some(50.0), true),
+            (Kind::Load, 1, Some(1.0), false),
             (Kind::Cluster, 1, Some(50.0), true),
             (Kind::Cluster, 2, Some(5.5), false),
             (Kind::Cluster, 2, Some(4.5), true),

@@ -805,7 +805,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
 /// Junk from one core without a pause, while a known peer sends at a fixed rate.
 #[test]
 fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
-    let _load = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     Lab::run("flood", |lab| {
         let siege = Siege::lay(lab, Framing::Udp, "cluster", 2)?;
         let path = siege.path(false)?;

@@ -173,7 +173,7 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
 fn restart_with_a_store(
     (engine, net_conf, queues, lost_at_most): (&Engine, String, &str, Duration),
 ) -> Result<()> {
-    let _load = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     let device = engine.device;
     Lab::run(&format!("handover {}", engine.name), |lab| {
         let mut bed = Bed::start(lab, 2, &net_conf, |_, options| {
@@ -444,7 +444,7 @@ fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
 #[test]
 fn lease_churn_loses_hardly_a_packet() -> Result<()> {
     const LEASES: u32 = 10_000;
-    let _load = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     Lab::run("churn", |lab| {
         let net_conf = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","SubnetMax":"10.5.9.0","Backend":{"Type":"udp"}}"#;
         let bed = Bed::start(lab, 2, net_conf, |_, options| options)?;

@@ -276,7 +276,7 @@ impl History {
 
 #[test]
 fn sixty_four_daemons_at_once_share_sixty_four_subnets() {
-    let _load = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     Lab::run("stampede", |lab| {
         const NODES: u8 = 64;
         let pool = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.64.0","Backend":{"Type":"alloc"}}"#;

@@ -166,7 +166,7 @@ fn own_key(cluster: &Cluster) -> Result<String> {
 
 #[test]
 fn no_client_starves_the_daemon() {
-    let _alone = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     Lab::run("listeners-fire", |lab| {
         let cluster = cluster(lab)?;
         let (daemon, host) = (&cluster.daemons[0], &cluster.hosts[0]);

@@ -8,8 +8,6 @@
     reason = "clippy.toml allows it in tests, but does not know their helpers"
 )]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 mod admission;
 mod bad_peers;
 mod bench;
@@ -62,9 +60,3 @@ mod wireguard_churn;
 mod wireguard_hostile;
 mod wireguard_keys;
 mod wireguard_secrets;
-
-/// For tests that load the processors for seconds: they run one at a time, because they would disturb each other's measurements.
-fn one_load_at_a_time() -> MutexGuard<'static, ()> {
-    static LOAD: Mutex<()> = Mutex::new(());
-    LOAD.lock().unwrap_or_else(PoisonError::into_inner)
-}

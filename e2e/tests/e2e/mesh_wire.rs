@@ -77,7 +77,7 @@ fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
 
 #[test]
 fn twenty_nodes_probe_with_two_kilobytes_a_second() {
-    let _alone = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     Lab::run("mesh-wire", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, NODES)?;

@@ -338,7 +338,7 @@ scenarios! { has_no_findings;
 
 /// With both kinds of rules, and one or two families.
 fn has_no_findings(backend: &str) -> Result<()> {
-    let _alone = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
         keeps_quiet(backend, nftables, dual, time() / 4)?;
     }

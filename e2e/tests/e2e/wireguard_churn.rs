@@ -228,7 +228,7 @@ fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)>
 /// whom it is; who can open it is what counts, not whom it was sent to.
 #[test]
 fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
-    let _load = crate::one_load_at_a_time();
+    let _turn = lab::load_turn();
     Lab::run("wireguard churn", |lab| {
         // Every packet is one of ours: there are no probes.
         let bed = Bed::start(lab, 1, CONF, |_, options| options.arg("--probe-port=0"))?;
