@@ -5,7 +5,7 @@
 //! (`proc_loadavg(5)`) contain tasks that sleep already, and its pressure (`/proc/pressure/cpu`) is the same for one that waits as for twenty.
 
 use std::cell::RefCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::time::TimeValLike;
@@ -86,12 +86,20 @@ struct Turns {
     clusters: Queue,
 }
 
+/// Those of a kind, in the order in which they came: a long test that the tests' order has first must not start last.
 #[derive(Debug)]
 struct Queue {
-    /// How many run.
-    running: Mutex<usize>,
-    /// Held by the one that decides whether it may run; the others wait behind it.
-    next: Mutex<()>,
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    running: usize,
+    /// How many have come.
+    came: usize,
+    /// How many of them no longer wait. The next one decides whether it may run; the others wait behind it.
+    went: usize,
 }
 
 /// Waits until this test alone may load the processors for seconds. Its labs wait no more.
@@ -131,10 +139,19 @@ pub(crate) fn lab() {
 
 impl Queue {
     const fn new() -> Self {
+        let state = State {
+            running: 0,
+            came: 0,
+            went: 0,
+        };
         Self {
-            running: Mutex::new(0),
-            next: Mutex::new(()),
+            state: Mutex::new(state),
+            moved: Condvar::new(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,23 +176,29 @@ impl Turns {
 
     fn wait(&'static self, kind: Kind) -> Turn {
         let queue = self.queue(kind);
-        let _next = lock(&queue.next);
+        let mut state = queue.lock();
+        let number = state.came;
+        state.came += 1;
+        drop(
+            queue
+                .moved
+                .wait_while(state, |state| state.went != number)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         let mut samples = Vec::new();
         loop {
-            let mut running = lock(&queue.running);
-            if kind.admits(*running, mean(&samples)) {
-                *running += 1;
+            let mut state = queue.lock();
+            if kind.admits(state.running, mean(&samples)) {
+                state.running += 1;
+                state.went += 1;
+                queue.moved.notify_all();
                 return Turn(self, kind);
             }
-            drop(running);
+            drop(state);
             std::thread::sleep(SAMPLE_INTERVAL);
             samples.extend(slowdown());
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The mean of the last samples, once there are enough.
@@ -197,7 +220,7 @@ fn slowdown() -> Option<f64> {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *lock(&self.0.queue(self.1).running) -= 1;
+        self.0.queue(self.1).lock().running -= 1;
     }
 }
 
@@ -254,7 +277,27 @@ mod tests {
             }
         });
         assert!((1..=Kind::Lab.max()).contains(&most.into_inner()));
-        assert_eq!(*lock(&TURNS.labs.running), 0);
+        assert_eq!(TURNS.labs.lock().running, 0);
+    }
+
+    #[test]
+    fn turns_are_taken_in_the_order_of_arrival() {
+        static TURNS: Turns = Turns::new();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for number in 0..5 {
+                let order = &order;
+                scope.spawn(move || {
+                    let _turn = TURNS.wait(Kind::Load);
+                    order.lock().unwrap().push(number);
+                    std::thread::sleep(Duration::from_millis(20));
+                });
+                while TURNS.loads.lock().came != number + 1 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(order.into_inner().unwrap(), [0, 1, 2, 3, 4]);
     }
 
     #[test]
@@ -262,9 +305,9 @@ mod tests {
         let labs = std::thread::spawn(|| {
             lab();
             lab();
-            *lock(&TURNS.labs.running)
+            TURNS.labs.lock().running
         });
         assert_eq!(labs.join().unwrap(), 1);
-        assert_eq!(*lock(&TURNS.labs.running), 0);
+        assert_eq!(TURNS.labs.lock().running, 0);
     }
 }
