@@ -206,19 +206,14 @@ fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Why pods have failed to get a network.
-pub(super) fn failed_sandboxes(cluster: &Cluster) -> Result<Vec<Value>> {
-    let events = cluster.api.admin().get("/api/v1/events")?;
-    let all = events["items"].as_array().into_iter().flatten();
-    Ok(all
-        .filter(|event| event["reason"] == "FailedCreatePodSandBox")
-        .map(|event| event["message"].clone())
-        .collect())
-}
-
 /// No pod has ever failed for want of subnet.env.
 pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
-    let failed = failed_sandboxes(cluster)?;
+    let events = cluster.api.admin().get("/api/v1/events")?;
+    let all = events["items"].as_array().into_iter().flatten();
+    let failed: Vec<&Value> = all
+        .filter(|event| event["reason"] == "FailedCreatePodSandBox")
+        .map(|event| &event["message"])
+        .collect();
     ensure!(failed.is_empty(), "{failed:#?}");
     Ok(())
 }
