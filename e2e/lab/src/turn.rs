@@ -14,8 +14,8 @@ use nix::time::{ClockId, clock_gettime};
 /// Processor time of a sample: longer than what the scheduler gives a task at once.
 const SAMPLE: Duration = Duration::from_millis(8);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
-/// So many samples decide whether one more may start.
-const SAMPLES: usize = 8;
+/// So many samples since the last start decide whether one more may start.
+const SAMPLES: usize = 5;
 
 static TURNS: Turns = Turns::new();
 
@@ -84,6 +84,14 @@ struct Turns {
     loads: Queue,
     api_servers: Queue,
     clusters: Queue,
+    samples: Mutex<Samples>,
+}
+
+/// How many times as long as alone work took, lately: one measurement for all queues, for it takes processor time itself.
+#[derive(Debug)]
+struct Samples {
+    values: Vec<f64>,
+    last: Option<Instant>,
 }
 
 /// Those of a kind, in the order in which they came: a long test that the tests' order has first must not start last.
@@ -162,6 +170,10 @@ impl Turns {
             loads: Queue::new(),
             api_servers: Queue::new(),
             clusters: Queue::new(),
+            samples: Mutex::new(Samples {
+                values: Vec::new(),
+                last: None,
+            }),
         }
     }
 
@@ -185,10 +197,10 @@ impl Turns {
                 .wait_while(state, |state| state.went != number)
                 .unwrap_or_else(PoisonError::into_inner),
         );
-        let mut samples = Vec::new();
+        let mut slowdown = None;
         loop {
             let mut state = queue.lock();
-            if kind.admits(state.running, mean(&samples)) {
+            if kind.admits(state.running, slowdown) {
                 state.running += 1;
                 state.went += 1;
                 queue.moved.notify_all();
@@ -196,15 +208,30 @@ impl Turns {
             }
             drop(state);
             std::thread::sleep(SAMPLE_INTERVAL);
-            samples.extend(slowdown());
+            slowdown = self.slowdown();
         }
+    }
+
+    /// The slowdown since this last returned one; none while it is not known.
+    fn slowdown(&self) -> Option<f64> {
+        // Whoever is next in another queue measures just now.
+        let mut samples = self.samples.try_lock().ok()?;
+        if samples
+            .last
+            .is_none_or(|last| last.elapsed() >= SAMPLE_INTERVAL)
+        {
+            samples.values.extend(slowdown());
+            samples.last = Some(Instant::now());
+        }
+        let mean = mean(&samples.values)?;
+        samples.values.clear();
+        Some(mean)
     }
 }
 
-/// The mean of the last samples, once there are enough.
+/// The mean of the samples, once there are enough.
 fn mean(samples: &[f64]) -> Option<f64> {
-    let last = samples.get(samples.len().checked_sub(SAMPLES)?..)?;
-    Some(last.iter().sum::<f64>() / last.len() as f64)
+    (samples.len() >= SAMPLES).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
 /// Works for a while; returns how many times as long as alone that took.
@@ -255,11 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_samples_decide() {
+    fn enough_new_samples_decide() {
+        static TURNS: Turns = Turns::new();
         assert_eq!(mean(&[9.0; SAMPLES - 1]), None);
-        let samples: Vec<f64> = (0..2 * SAMPLES).map(|sample| sample as f64).collect();
-        assert_eq!(mean(&samples), Some(11.5));
+        assert_eq!(mean(&[1.0, 2.0, 3.0, 4.0, 5.0]), Some(3.0));
         assert!(slowdown().is_some_and(|slowdown| slowdown >= 1.0));
+        TURNS.samples.lock().unwrap().values = vec![1.0; SAMPLES - 1];
+        assert!(
+            TURNS.slowdown().is_some_and(|slowdown| slowdown >= 1.0),
+            "the last sample is measured"
+        );
+        assert_eq!(TURNS.slowdown(), None, "those were used");
     }
 
     #[test]
