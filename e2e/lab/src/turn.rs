@@ -206,9 +206,11 @@ impl Turns {
                 queue.moved.notify_all();
                 return Turn(self, kind);
             }
+            // What is measured decides once: those that must not start whatever it is leave it to the others.
+            let waits = state.running < kind.max();
             drop(state);
             std::thread::sleep(SAMPLE_INTERVAL);
-            slowdown = self.slowdown();
+            slowdown = waits.then(|| self.slowdown()).flatten();
         }
     }
 
