@@ -58,8 +58,8 @@ impl Kind {
     /// One more runs while work takes fewer times as long as alone. More for clusters, whose tests take longest.
     fn max_slowdown(self) -> f64 {
         match self {
-            Kind::Lab | Kind::Load | Kind::ApiServer => 6.0,
-            Kind::Cluster => 7.0,
+            Kind::Lab | Kind::Load | Kind::ApiServer => 4.0,
+            Kind::Cluster => 5.0,
         }
     }
 
@@ -264,15 +264,15 @@ mod tests {
             (Kind::Lab, 2, None, true),
             (Kind::Lab, 2, Some(50.0), true),
             (Kind::Lab, 3, None, false),
-            (Kind::Lab, 3, Some(6.5), false),
-            (Kind::Lab, 3, Some(5.5), true),
+            (Kind::Lab, 3, Some(4.5), false),
+            (Kind::Lab, 3, Some(3.5), true),
             (Kind::Lab, 7, Some(0.0), true),
             (Kind::Lab, 8, Some(0.0), false),
             (Kind::Load, 0, Some(50.0), true),
             (Kind::Load, 1, Some(1.0), false),
             (Kind::Cluster, 0, Some(50.0), true),
-            (Kind::Cluster, 2, Some(7.5), false),
-            (Kind::Cluster, 2, Some(6.5), true),
+            (Kind::Cluster, 2, Some(5.5), false),
+            (Kind::Cluster, 2, Some(4.5), true),
             (Kind::Cluster, 3, Some(0.0), false),
         ] {
             assert_eq!(
