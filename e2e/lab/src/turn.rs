@@ -30,7 +30,7 @@ enum Kind {
     Lab,
     /// A lab that loads the processors for seconds: two at once would disturb each other's measurements.
     Load,
-    /// The same beside an API server, which takes 300 MB. Many of its tests mostly wait.
+    /// The same with an API server, which takes 300 MB. Many of its tests mostly wait.
     ApiServer,
     /// A cluster takes 1 GB, and all processors at its start.
     Cluster,
@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// Whether one more runs beside so many. `slowdown`: how many times as long as alone work takes, once that is known.
+    /// Whether one more runs next to so many. `slowdown`: how many times as long as alone work takes, once that is known.
     fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
         let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
         running < self.min() || running < self.max() && bears
@@ -216,7 +216,7 @@ impl Turns {
 
     /// The slowdown since this last returned one; none while it is not known.
     fn slowdown(&self) -> Option<f64> {
-        // Whoever is next in another queue measures just now.
+        // The first of another queue is measuring.
         let mut samples = self.samples.try_lock().ok()?;
         if samples
             .last
