@@ -12,8 +12,8 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-use super::goals::{self, Series};
-use super::load::{Cpu, quantile, round_trips, small, tcp};
+use super::goals::{self, Loaded, Series};
+use super::load::{Cpu, Programs, median, quantile, round_trips, small, tcp};
 
 const STOP: Duration = Duration::from_secs(30);
 /// Foreign processor time in a sample, as a part of all: more than that and it is repeated, twice at most.
@@ -30,7 +30,7 @@ const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
 /// A backend between two hosts of its own.
 struct Carrier {
-    name: &'static str,
+    name: String,
     hosts: Vec<Host>,
     daemons: Vec<Flanneld>,
     pods: Vec<Pod>,
@@ -47,7 +47,7 @@ struct Figures {
     rate: Vec<f64>,
     small_cpu: Vec<f64>,
     idle: Vec<(f64, f64)>,
-    loaded: Vec<(f64, f64)>,
+    loaded: Loaded,
 }
 
 /// The carriers to measure, and the rounds.
@@ -61,6 +61,10 @@ pub(crate) struct Plan {
     /// Whether the daemons' metrics are printed at the end.
     pub metrics: bool,
     pub streams_only: bool,
+    /// Round trips beside streams in each round.
+    pub latency: bool,
+    /// An earlier build of flanneld, which is measured beside this one.
+    pub before: Option<PathBuf>,
     /// Small packets at rising rates, which takes long.
     pub ladder: bool,
 }
@@ -74,12 +78,26 @@ impl Default for Plan {
             only: Vec::new(),
             metrics: false,
             streams_only: false,
+            latency: false,
+            before: None,
             ladder: true,
         }
     }
 }
 
 impl Plan {
+    /// Takes an argument of the command line without a value; false if it is none of these.
+    pub(crate) fn flag(&mut self, argument: &str) -> bool {
+        match argument {
+            "--metrics" => self.metrics = true,
+            "--streams" => self.streams_only = true,
+            "--latency" => self.latency = true,
+            "--no-ladder" => self.ladder = false,
+            _ => return false,
+        }
+        true
+    }
+
     /// Whether it can be measured.
     ///
     /// # Errors
@@ -92,7 +110,14 @@ impl Plan {
                 go.display()
             );
         }
-        let names: Vec<&str> = every_carrier().iter().map(|(name, ..)| *name).collect();
+        if let Some(before) = &self.before {
+            ensure!(
+                before.is_file(),
+                "--before={} is no file; it is the path of another build of flanneld",
+                before.display()
+            );
+        }
+        let names: Vec<String> = every_carrier().into_iter().map(|(name, ..)| name).collect();
         for only in &self.only {
             ensure!(
                 names.iter().any(|name| name.starts_with(only.as_str())),
@@ -117,13 +142,16 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
                 name,
                 rate: &figures.tcp1,
                 processor: &figures.cpu,
+                loaded: &figures.loaded,
             })
             .collect();
         goals::table(&mut text, *cable, &series);
+        goals::waits(&mut text, *cable, &series);
+        goals::builds(&mut text, &series);
         bars.extend(
             figures
-                .iter()
-                .map(|(name, figures)| (cable.name(), *name, median(&figures.tcp1))),
+                .into_iter()
+                .map(|(name, figures)| (cable.name(), name, median(&figures.tcp1))),
         );
     }
     Ok((text, picture(&bars)))
@@ -137,44 +165,64 @@ fn go_flanneld() -> Option<PathBuf> {
 }
 
 /// A carrier's name, the configuration of each of its two nodes, how our engine is to move packets, and another program than ours.
-type Recipe = (&'static str, [Value; 2], &'static str, Option<PathBuf>);
+type Recipe = (String, [Value; 2], &'static str, Option<PathBuf>);
 
 fn every_carrier() -> Vec<Recipe> {
     let same = |conf: Value| [conf.clone(), conf];
     let kernel = || json!({ "Type": "vxlan" });
     let ours = || json!({ "Type": "vxlan", "Mode": "userspace" });
     let mut all = vec![
-        ("host-gw", same(json!({ "Type": "host-gw" })), "", None),
-        ("vxlan (kernel)", same(kernel()), "", None),
-        ("vxlan (userspace)", same(ours()), "offload", None),
         (
-            "vxlan (userspace to kernel)",
+            "host-gw".to_owned(),
+            same(json!({ "Type": "host-gw" })),
+            "",
+            None,
+        ),
+        ("vxlan (kernel)".to_owned(), same(kernel()), "", None),
+        (
+            "vxlan (userspace)".to_owned(),
+            same(ours()),
+            "offload",
+            None,
+        ),
+        (
+            "vxlan (userspace to kernel)".to_owned(),
             [ours(), kernel()],
             "offload",
             None,
         ),
         (
-            "vxlan (kernel to userspace)",
+            "vxlan (kernel to userspace)".to_owned(),
             [kernel(), ours()],
             "offload",
             None,
         ),
-        ("udp", same(json!({ "Type": "udp" })), "offload", None),
         (
-            "udp (batches)",
+            "udp".to_owned(),
+            same(json!({ "Type": "udp" })),
+            "offload",
+            None,
+        ),
+        (
+            "udp (batches)".to_owned(),
             same(json!({ "Type": "udp" })),
             "mmsg",
             None,
         ),
-        ("udp (plain)", same(json!({ "Type": "udp" })), "plain", None),
         (
-            "wireguard (userspace)",
+            "udp (plain)".to_owned(),
+            same(json!({ "Type": "udp" })),
+            "plain",
+            None,
+        ),
+        (
+            "wireguard (userspace)".to_owned(),
             same(json!({ "Type": "wireguard", "Implementation": "userspace" })),
             "offload",
             None,
         ),
         (
-            KERNEL_WIREGUARD,
+            KERNEL_WIREGUARD.to_owned(),
             same(json!({ "Type": "wireguard", "Implementation": "kernel" })),
             "",
             None,
@@ -182,7 +230,7 @@ fn every_carrier() -> Vec<Recipe> {
     ];
     if let Some(go) = go_flanneld() {
         all.push((
-            "udp (Go flannel)",
+            "udp (Go flannel)".to_owned(),
             same(json!({ "Type": "udp" })),
             "",
             Some(go),
@@ -193,9 +241,9 @@ fn every_carrier() -> Vec<Recipe> {
 
 fn carriers(plan: &Plan) -> Vec<Recipe> {
     let mut all = every_carrier();
-    let named: Vec<&str> = all.iter().map(|(name, ..)| *name).collect();
+    let named: Vec<String> = all.iter().map(|(name, ..)| name.clone()).collect();
     let wanted = |name: &str, only: &String| {
-        if named.contains(&only.as_str()) {
+        if named.contains(only) {
             name == only
         } else {
             name.starts_with(only.as_str())
@@ -204,7 +252,20 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
     all.retain(|(name, ..)| {
         plan.only.is_empty() || plan.only.iter().any(|only| wanted(name, only))
     });
-    all
+    let Some(before) = &plan.before else {
+        return all;
+    };
+    // Each beside its former self, so that both find the machine as busy.
+    all.into_iter()
+        .flat_map(|(name, confs, mode, go)| {
+            let ours = !mode.is_empty();
+            let former = ours.then(|| {
+                let name = format!("{name}{}", goals::BEFORE);
+                (name, confs.clone(), mode, Some(before.clone()))
+            });
+            std::iter::once((name, confs, mode, go)).chain(former)
+        })
+        .collect()
 }
 
 /// The etcd of all carriers, each at a prefix of its own: Go flannel knows no other store. It is reached by an interface that carries nothing else.
@@ -302,7 +363,7 @@ fn build(
     Ok(carrier)
 }
 
-fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
+fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
     let lab = Lab::new("bench")?;
     let registry = Registry::start(&lab)?;
     let mut recipes = carriers(plan);
@@ -312,15 +373,15 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
         .ip("link add wg0 type wireguard\nlink delete wg0")
         .is_err()
     {
-        recipes.retain(|(name, ..)| *name != KERNEL_WIREGUARD);
+        recipes.retain(|(name, ..)| name != KERNEL_WIREGUARD);
     }
     ensure!(!recipes.is_empty(), "this kernel has no WireGuard");
     let carriers: Vec<Carrier> = recipes
         .into_iter()
         .enumerate()
         .map(|(number, what)| {
-            let name = what.0;
-            build(&lab, &registry, number, cable, what).with_context(|| name.to_owned())
+            let name = what.0.clone();
+            build(&lab, &registry, number, cable, what).context(name)
         })
         .collect::<Result<_>>()?;
     let mut all: BTreeMap<usize, Figures> = BTreeMap::new();
@@ -335,7 +396,7 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
             );
             carrier
                 .sample(plan, all.entry(number).or_default(), round)
-                .with_context(|| carrier.name.to_owned())?;
+                .with_context(|| carrier.name.clone())?;
         }
     }
     for carrier in carriers.iter().filter(|_| plan.metrics) {
@@ -352,7 +413,7 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(&'static str, Figures)>> {
         }
     }
     Ok(carriers
-        .iter()
+        .into_iter()
         .enumerate()
         .map(|(number, carrier)| (carrier.name, all.remove(&number).unwrap_or_default()))
         .collect())
@@ -389,6 +450,13 @@ impl Carrier {
         figures.cpu.push((used.all - used.foreign) / gigabytes);
         figures.daemons.push(used.daemons / gigabytes);
         figures.foreign = figures.foreign.max(used.foreign / used.all);
+        let beside = |streams, programs| beside(from, to, streams, programs, plan.time);
+        if plan.latency {
+            figures.loaded.one.push(beside(1, Programs::Ordinary)?);
+            figures.loaded.four.push(beside(4, Programs::Ordinary)?);
+            figures.loaded.path.push(beside(1, Programs::RealTime)?);
+            return Ok(());
+        }
         // The rest takes long: every third round.
         if plan.streams_only || !round.is_multiple_of(3) {
             return Ok(());
@@ -396,17 +464,11 @@ impl Carrier {
         figures
             .tcp4
             .push(tcp(from, to, 4, plan.time, || ())?.gigabits());
-        let idle = round_trips(from, to, plan.time / 2)?;
+        let idle = round_trips(from, to, plan.time / 2, Programs::Ordinary)?;
         figures
             .idle
             .push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
-        let mut loaded = Vec::new();
-        tcp(from, to, 1, plan.time, || {
-            loaded = round_trips(from, to, plan.time * 9 / 10).unwrap_or_default();
-        })?;
-        figures
-            .loaded
-            .push((quantile(&loaded, 0.5), quantile(&loaded, 0.99)));
+        figures.loaded.one.push(beside(1, Programs::Ordinary)?);
         if !plan.ladder {
             return Ok(());
         }
@@ -426,22 +488,28 @@ impl Carrier {
     }
 }
 
+/// The median and the 99th percentile of round trips beside so many streams, in microseconds.
+fn beside(
+    from: &Pod,
+    to: &Pod,
+    streams: usize,
+    programs: Programs,
+    time: Duration,
+) -> Result<(f64, f64)> {
+    let mut times = Ok(Vec::new());
+    tcp(from, to, streams, time, || {
+        times = round_trips(from, to, time * 9 / 10, programs);
+    })?;
+    let times = times?;
+    Ok((quantile(&times, 0.5), quantile(&times, 0.99)))
+}
+
 /// Processor time a packet, in microseconds, at that rate; none when packets are lost.
 fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
     let before = Cpu::now(pids);
     let passed = small(from, to, rate, Duration::from_secs(1))?;
     let used = Cpu::now(pids).since(&before);
     Ok((passed.loss() < NO_LOSS).then(|| used.all * 1e6 / passed.received as f64))
-}
-
-fn median(figures: &[f64]) -> f64 {
-    let mut sorted: Vec<f64> = figures
-        .iter()
-        .copied()
-        .filter(|figure| !figure.is_nan())
-        .collect();
-    sorted.sort_by(f64::total_cmp);
-    quantile(&sorted, 0.5)
 }
 
 fn show(figure: f64) -> String {
@@ -453,10 +521,10 @@ fn show(figure: f64) -> String {
     }
 }
 
-fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
+fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     let of = |name: &str| {
         all.iter()
-            .find(|(other, _)| *other == name)
+            .find(|(other, _)| other == name)
             .map_or(f64::NAN, |(_, figures)| median(&figures.tcp1))
     };
     let (kernel, plain, go) = (
@@ -469,8 +537,8 @@ fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
         Cable::Veth => "`veth`: super-packets cross whole, as between hosts of one machine",
     };
     let _ = writeln!(out, "### {what}\n");
-    out.push_str("| | TCP 1, Gb/s (worst-best) | of kernel vxlan | of plain udp | of Go's udp | TCP 4, Gb/s | CPU s/GB, all (daemons) | 64 B, kpps without loss | us CPU each | RTT idle p50/p99, us | RTT under TCP p50/p99, us | foreign CPU |\n");
-    out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    out.push_str("| | TCP 1, Gb/s (worst-best) | of kernel vxlan | of plain udp | of Go's udp | TCP 4, Gb/s | CPU s/GB, all (daemons) | 64 B, kpps without loss | us CPU each | RTT idle p50/p99, us | RTT under TCP p50/p99, us | under TCP 4 | under TCP, real-time programs | foreign CPU |\n");
+    out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (name, figures) in all {
         let tcp1 = median(&figures.tcp1);
         let (least, most) = figures
@@ -485,7 +553,7 @@ fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
         };
         let _ = writeln!(
             out,
-            "| {name} | {} ({}-{}) | {} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {}% |",
+            "| {name} | {} ({}-{}) | {} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} | {}% |",
             show(tcp1),
             show(least),
             show(most),
@@ -498,7 +566,9 @@ fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
             show(median(&figures.rate)),
             show(median(&figures.small_cpu)),
             pair(&figures.idle),
-            pair(&figures.loaded),
+            pair(&figures.loaded.one),
+            pair(&figures.loaded.four),
+            pair(&figures.loaded.path),
             show(figures.foreign * 100.0),
         );
     }
@@ -506,7 +576,7 @@ fn table(out: &mut String, cable: Cable, all: &[(&str, Figures)]) {
 }
 
 /// Bars of one stream's rate, a group a cable.
-fn picture(bars: &[(&str, &str, f64)]) -> String {
+fn picture(bars: &[(&str, String, f64)]) -> String {
     const ROW: usize = 24;
     let most = bars.iter().map(|(_, _, rate)| *rate).fold(1.0, f64::max);
     let height = (bars.len() + 3) * ROW;

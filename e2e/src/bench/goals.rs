@@ -1,9 +1,11 @@
-//! What our own ways of moving packets are to reach beside the kernel's vxlan. Both are measured in each round, and the ratio is taken round by
-//! round: the speed of a machine that is shared changes between rounds.
+//! What our own ways of moving packets are to reach: beside the kernel's vxlan, beside an earlier build, and how long a round trip may take beside streams.
+//! What is compared is measured in each round, and the ratio is taken round by round: the speed of a machine that is shared changes between rounds.
 
 use std::fmt::Write;
 
 use lab::Cable;
+
+use super::load::median;
 
 /// The reference of all ratios.
 const KERNEL: &str = "vxlan (kernel)";
@@ -61,16 +63,58 @@ const GOALS: [Goal; 8] = [
         0.8,
     ),
     goal("udp", Cable::Wire, Of::Rate, 1.0, 0.75),
-    goal("wireguard (userspace)", Cable::Wire, Of::Rate, 0.45, 0.3),
+    goal("wireguard (userspace)", Cable::Wire, Of::Rate, 0.7, 0.5),
     goal(
         "wireguard (userspace)",
         Cable::Wire,
         Of::Processor,
+        2.2,
         2.8,
-        3.6,
     ),
     goal("vxlan (userspace)", Cable::Veth, Of::Rate, 0.8, 0.6),
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
+];
+
+/// Round trips beside streams: the median and the 99th percentile of each round, in microseconds.
+#[derive(Clone, Default)]
+pub(crate) struct Loaded {
+    /// Beside one stream.
+    pub one: Vec<(f64, f64)>,
+    /// Beside four.
+    pub four: Vec<(f64, f64)>,
+    /// Beside one, between programs that no other keeps waiting: what the packets' path alone takes.
+    pub path: Vec<(f64, f64)>,
+}
+
+impl Loaded {
+    /// Those beside so many streams, or of the path alone, and what they are called.
+    fn under(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
+        match load {
+            Load::One => ("beside one stream", &self.one),
+            Load::Four => ("beside four streams", &self.four),
+            Load::Path => ("of the path alone", &self.path),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Load {
+    One,
+    Four,
+    Path,
+}
+
+/// How long half of the round trips may take over a wire, in microseconds: the goal, and the limit that has to hold.
+const WAITS: [(&str, Load, f64, f64); 9] = [
+    ("vxlan (userspace)", Load::One, 350.0, 500.0),
+    ("vxlan (userspace)", Load::Four, 350.0, 500.0),
+    ("vxlan (userspace)", Load::Path, 200.0, 300.0),
+    ("udp", Load::One, 350.0, 500.0),
+    ("udp", Load::Four, 350.0, 500.0),
+    ("udp", Load::Path, 200.0, 300.0),
+    ("wireguard (userspace)", Load::One, 500.0, 700.0),
+    ("wireguard (userspace)", Load::Four, 350.0, 500.0),
+    ("wireguard (userspace)", Load::Path, 200.0, 300.0),
 ];
 
 /// Results of a carrier, one figure a round.
@@ -78,7 +122,21 @@ pub(crate) struct Series<'s> {
     pub name: &'s str,
     pub rate: &'s [f64],
     pub processor: &'s [f64],
+    pub loaded: &'s Loaded,
 }
+
+/// Whether a figure reaches a goal, or at least the limit. `more` tells that more is better.
+fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
+    let reaches = |mark: f64| if more { figure >= mark } else { figure <= mark };
+    match (reaches(goal), reaches(limit)) {
+        (true, _) => "the goal",
+        (_, true) => "the gate",
+        _ => "neither",
+    }
+}
+
+/// What follows a carrier's name where an earlier build carries.
+pub(crate) const BEFORE: &str = ", before";
 
 impl Series<'_> {
     fn of(&self, of: Of) -> &[f64] {
@@ -121,18 +179,7 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
         else {
             continue;
         };
-        let reaches = |mark: f64| {
-            if matches!(of, Of::Rate) {
-                *median >= mark
-            } else {
-                *median <= mark
-            }
-        };
-        let reached = match (reaches(*goal), reaches(*limit)) {
-            (true, _) => "the goal",
-            (_, true) => "the gate",
-            _ => "neither",
-        };
+        let reached = reached(*median, *goal, *limit, matches!(of, Of::Rate));
         // Writing to a String cannot fail.
         let _ = writeln!(
             rows,
@@ -144,6 +191,91 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
         let _ = writeln!(
             out,
             "Beside kernel vxlan in the same round:\n\n| | median of all rounds | worst-best | goal | gate | reached |\n|---|---:|---:|---:|---:|---|\n{rows}"
+        );
+    }
+}
+
+/// Appends how long round trips took beside streams over a wire, where that was measured.
+pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
+    let find = |name: &str| all.iter().find(|series| series.name == name);
+    let medians = |rounds: &[(f64, f64)]| {
+        let (p50, p99): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
+        (median(&p50), median(&p99))
+    };
+    let mut rows = String::new();
+    for (name, load, goal, limit) in WAITS {
+        let Some(series) = find(name).filter(|_| matches!(cable, Cable::Wire)) else {
+            continue;
+        };
+        let (what, rounds) = series.loaded.under(load);
+        if rounds.is_empty() {
+            continue;
+        }
+        let (p50, p99) = medians(rounds);
+        let _ = writeln!(
+            rows,
+            "| {name}: {what}, p50 | {p50:.0} | {goal:.0} | {limit:.0} | {} |",
+            reached(p50, goal, limit, false)
+        );
+        if let (Load::Path, Some(kernel)) = (load, find(KERNEL)) {
+            let (_, limit) = medians(&kernel.loaded.path);
+            let _ = writeln!(
+                rows,
+                "| {name}: {what}, p99 | {p99:.0} | - | {limit:.0} (kernel vxlan's) | {} |",
+                reached(p99, 0.0, limit, false)
+            );
+        }
+    }
+    if !rows.is_empty() {
+        let _ = writeln!(
+            out,
+            "Round trips in microseconds, medians of all rounds:\n\n| | | goal | gate | reached |\n|---|---:|---:|---:|---|\n{rows}"
+        );
+    }
+}
+
+/// Appends what this build does beside an earlier one, where that was measured too: ratios round by round.
+pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
+    let mut rows = String::new();
+    for former in all {
+        let Some(series) = former
+            .name
+            .strip_suffix(BEFORE)
+            .and_then(|name| all.iter().find(|series| series.name == name))
+        else {
+            continue;
+        };
+        // With what is reached: goal and limit.
+        let column = |ours: &[f64], theirs: &[f64], marks: Option<(f64, f64)>| {
+            let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+            ratios.sort_by(f64::total_cmp);
+            let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else {
+                return "-".to_owned();
+            };
+            let ratio = median(&ratios);
+            let reached = marks.map_or(String::new(), |(goal, limit)| {
+                format!(": {}", reached(ratio, goal, limit, goal > limit))
+            });
+            format!("{ratio:.2} ({least:.2}-{most:.2}){reached}")
+        };
+        let halves = |series: &Series<'_>| -> (Vec<f64>, Vec<f64>) {
+            series.loaded.one.iter().copied().unzip()
+        };
+        let ((p50, p99), (former_p50, former_p99)) = (halves(series), halves(former));
+        let _ = writeln!(
+            rows,
+            "| {} | {} | {} | {} | {} |",
+            series.name,
+            column(series.rate, former.rate, Some((0.95, 0.85))),
+            column(series.processor, former.processor, Some((1.1, 1.25))),
+            column(&p50, &former_p50, None),
+            column(&p99, &former_p99, Some((0.5, 1.0))),
+        );
+    }
+    if !rows.is_empty() {
+        let _ = writeln!(
+            out,
+            "Beside the build before, as multiples of its figures in the same round:\n\n| | TCP 1 (worst-best) | CPU s/GB | RTT under TCP p50 | p99 |\n|---|---:|---:|---:|---:|\n{rows}"
         );
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use lab::Pod;
 use nix::sys::socket::{
     MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
@@ -227,8 +227,37 @@ impl Echo {
     }
 }
 
+/// How the kernel schedules the two programs of a round trip.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Programs {
+    Ordinary,
+    /// Above everything that forwards packets.
+    RealTime,
+}
+
+impl Programs {
+    /// Schedules the calling thread so.
+    fn schedule(self) -> Result<()> {
+        if self == Programs::Ordinary {
+            return Ok(());
+        }
+        let thread = nix::unistd::gettid().to_string();
+        let status = std::process::Command::new("chrt")
+            .args(["--rr", "--pid", "50", &thread])
+            .status()
+            .context("running chrt of util-linux")?;
+        ensure!(status.success(), "chrt: {status}");
+        Ok(())
+    }
+}
+
 /// Round trips, one after the other, for so long; sorted, in microseconds.
-pub(crate) fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f64>> {
+pub(crate) fn round_trips(
+    from: &Pod,
+    to: &Pod,
+    time: Duration,
+    programs: Programs,
+) -> Result<Vec<f64>> {
     let echo = Echo::new(to)?;
     let address = echo.address()?;
     let here = from.address()?;
@@ -240,7 +269,12 @@ pub(crate) fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f6
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
     let stop = AtomicBool::new(false);
     let mut times = std::thread::scope(|scope| {
-        scope.spawn(|| echo.run(&stop));
+        let answering = scope.spawn(|| {
+            programs.schedule()?;
+            echo.run(&stop);
+            anyhow::Ok(())
+        });
+        let scheduled = programs.schedule();
         let end = Instant::now() + time;
         let mut times = Vec::new();
         let mut number = 0_u64;
@@ -260,8 +294,12 @@ pub(crate) fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f6
             std::thread::sleep(Duration::from_micros(500));
         }
         stop.store(true, Relaxed);
-        times
-    });
+        scheduled?;
+        if let Ok(answered) = answering.join() {
+            answered?;
+        }
+        anyhow::Ok(times)
+    })?;
     times.sort_by(f64::total_cmp);
     Ok(times)
 }
@@ -270,6 +308,17 @@ pub(crate) fn round_trips(from: &Pod, to: &Pod, time: Duration) -> Result<Vec<f6
 pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of figures in any order; those that are none do not count.
+pub(crate) fn median(figures: &[f64]) -> f64 {
+    let mut sorted: Vec<f64> = figures
+        .iter()
+        .copied()
+        .filter(|figure| !figure.is_nan())
+        .collect();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5)
 }
 
 /// Processor time, in seconds, as `/proc` counts it.

@@ -56,6 +56,8 @@ Usage: bench [ARGUMENT ...]        or: make bench ARGS='ARGUMENT ...'
   --cable=wire|veth   one kind of cable only
   --only=NAME         carriers with this name, or that begin with it; repeatable
   --streams           of packets the streams only
+  --latency           of packets the streams, and round trips beside them
+  --before=PATH       another build of flanneld, measured beside this one
   --no-ladder         of packets all but the rates of small ones
   --metrics           show what the daemons counted, too
 
@@ -122,9 +124,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
                     (Vec::new(), false, false, 0, 0, false);
                 renewals = true;
             }
-            "--metrics" => plan.metrics = true,
-            "--streams" => plan.streams_only = true,
-            "--no-ladder" => plan.ladder = false,
+            arg if plan.flag(arg) => {}
             arg => match arg.split_once('=') {
                 Some(("--peers", peers)) => {
                     (sizes, heal, packets, cni, nodes) =
@@ -142,6 +142,7 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
                 Some(("--cable", other)) => bail!("--cable={other}: there are wire and veth"),
+                Some(("--before", path)) => plan.before = Some(path.into()),
                 Some(("--only", name)) => plan.only.push(name.to_owned()),
                 _ => bail!("unknown argument {arg}; --help lists what there is"),
             },
