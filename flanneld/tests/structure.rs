@@ -13,7 +13,8 @@ use syn::visit::{self, Visit};
 const LAW: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("subnet-lease", &["types"]),
-    ("packet-engine", &["types"]),
+    ("noise", &[]),
+    ("packet-engine", &["noise", "types"]),
     ("netstate", &["subnet-lease", "types"]),
     ("traffic-rules", &["types"]),
     (
@@ -95,6 +96,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
         "packet-engine",
         &["etcd-client", "netlink-sys", "subnet-lease", "tokio"],
     ),
+    ("noise", &["nix", "socket2", "tokio", "tracing"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
     (
         "flannelctl",

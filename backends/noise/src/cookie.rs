@@ -1,0 +1,132 @@
+//! Cookies, by which the sender of a handshake message proves that it receives what is sent to its address (section 5.4.7 of the paper).
+
+use crate::crypto::{KEY, TAG, mac, open_cookie, seal_cookie};
+use crate::error::Refused;
+use crate::identity::{Identity, Remote};
+use crate::message::{Codes, CookieReply, Initiation, Kind, Response, Sealed};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// How long cookies of one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
+const LASTS: Duration = Duration::from_secs(120);
+/// How much earlier the receiver of a cookie stops to use it.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// Makes cookies for senders of messages, and tells who has one.
+pub struct Baker {
+    secret: Zeroizing<[u8; KEY]>,
+    born: Instant,
+}
+
+impl Baker {
+    /// A baker with a secret of 32 random bytes.
+    pub fn new(secret: [u8; KEY], now: Instant) -> Self {
+        Self {
+            secret: Zeroizing::new(secret),
+            born: now,
+        }
+    }
+
+    /// Whether the secret is to be replaced: cookies made of it prove nothing any more.
+    pub fn is_stale(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.born) >= LASTS
+    }
+
+    fn cookie(&self, from: SocketAddr) -> [u8; TAG] {
+        let mut place = match from.ip() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        place.extend_from_slice(&from.port().to_be_bytes());
+        mac(&self.secret, &place)
+    }
+
+    /// Whether the sender of a message proved its address: its second code was made with the cookie for that address and port.
+    pub fn is_proven(&self, from: SocketAddr, message: &[u8], now: Instant) -> bool {
+        !self.is_stale(now)
+            && Codes::of(message).is_some_and(|(_, covered, codes)| {
+                let right = mac(&self.cookie(from), covered);
+                bool::from(right.ct_eq(&codes.second))
+            })
+    }
+
+    /// The answer to a message whose sender has to prove its address. `nonce` is 24 random bytes.
+    ///
+    /// # Errors
+    /// It is no handshake message.
+    pub fn reply(
+        &self,
+        identity: &Identity,
+        from: SocketAddr,
+        message: &[u8],
+        nonce: [u8; 24],
+    ) -> Result<CookieReply, Refused> {
+        let sender = match (Initiation::read(message), Response::read(message)) {
+            (Some(initiation), _) => initiation.sender,
+            (_, Some(response)) => response.sender,
+            _ => return Err(Refused::Malformed),
+        };
+        let (_, _, codes) = Codes::of(message).ok_or(Refused::Malformed)?;
+        let mut value = self.cookie(from);
+        let tag = seal_cookie(&identity.labels.cookie, &nonce, &codes.first, &mut value)?;
+        Ok(CookieReply {
+            kind: Kind::CookieReply.word(),
+            receiver: sender,
+            nonce,
+            cookie: Sealed { value, tag },
+        })
+    }
+}
+
+/// The cookie that a peer gave us, and what it answered.
+#[derive(Default)]
+pub struct Jar {
+    cookie: Option<([u8; TAG], Instant)>,
+    /// The first code of the message that we sent last, while a cookie may answer it.
+    asked: Option<[u8; TAG]>,
+}
+
+impl Jar {
+    /// Adds the second code to a message to the peer, if there is a cookie, and remembers the first.
+    pub fn prove(&mut self, message: &mut Initiation, now: Instant) {
+        let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
+        message.codes.second = second.unwrap_or_default();
+        self.asked = Some(message.codes.first);
+    }
+
+    /// The same for an answer.
+    pub fn prove_answer(&mut self, message: &mut Response, now: Instant) {
+        let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
+        message.codes.second = second.unwrap_or_default();
+        self.asked = Some(message.codes.first);
+    }
+
+    fn code(&self, covered: &[u8], now: Instant) -> Option<[u8; TAG]> {
+        let (cookie, since) = self.cookie.as_ref()?;
+        (now.saturating_duration_since(*since) < LASTS - MARGIN).then(|| mac(cookie, covered))
+    }
+
+    /// Keeps a cookie that answers our last message, for the next ones.
+    ///
+    /// # Errors
+    /// It answers none, or is not the peer's.
+    pub fn keep(
+        &mut self,
+        remote: &Remote,
+        reply: &CookieReply,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let asked = self.asked.as_ref().ok_or(Refused::Unasked)?;
+        let mut cookie = reply.cookie.value;
+        let (key, tag) = (&remote.labels.cookie, &reply.cookie.tag);
+        open_cookie(key, &reply.nonce, asked, &mut cookie, tag)?;
+        self.cookie = Some((cookie, now));
+        self.asked = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Cookies: who has proven its address.
+
+use super::*;
+use crate::tests::{Pair, from, jar, stamp};
+use crate::{Initiated, initiate};
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Tunn, TunnResult};
+use std::sync::Arc;
+
+const HERE: &str = "192.0.2.7:51820";
+
+fn here() -> SocketAddr {
+    HERE.parse().unwrap()
+}
+
+fn message(pair: &Pair, jar: &mut Jar, now: Instant) -> (Initiated, Initiation) {
+    let (initiated, mut message) = initiate(&pair.a, &pair.to_b, 7, stamp(), &from(65)).unwrap();
+    jar.prove(&mut message, now);
+    (initiated, message)
+}
+
+#[test]
+fn cookie_proves_an_address_and_port_for_two_minutes() {
+    let (pair, (mut jar, now)) = (Pair::new(), jar());
+    let baker = Baker::new(from(1), now);
+    let (_, first) = message(&pair, &mut jar, now);
+    assert!(!baker.is_proven(here(), first.bytes(), now));
+    let reply = baker
+        .reply(&pair.b, here(), first.bytes(), [5; 24])
+        .unwrap();
+    assert_eq!(reply.receiver(), 7);
+    jar.keep(&pair.to_b, &reply, now).unwrap();
+
+    let (_, second) = message(&pair, &mut jar, now);
+    let proven = |from: &str, at| baker.is_proven(from.parse().unwrap(), second.bytes(), at);
+    assert!(proven(HERE, now));
+    // A neighbour behind the same address, and another address.
+    assert!(!proven("192.0.2.7:51821", now));
+    assert!(!proven("192.0.2.8:51820", now));
+    assert!(!proven("[::ffff:192.0.2.7]:51820", now));
+    let late = now + LASTS;
+    assert!(baker.is_stale(late) && !proven(HERE, late));
+    assert!(proven(HERE, late - Duration::from_millis(1)));
+    // Its receiver stops a little earlier.
+    let (_, third) = message(&pair, &mut jar, now + LASTS - MARGIN);
+    assert_eq!(third.codes.second, [0; TAG]);
+    // A new secret makes all of them void.
+    assert!(!Baker::new(from(2), now).is_proven(here(), second.bytes(), now));
+}
+
+#[test]
+fn cookie_that_answers_nothing_is_refused() {
+    let (pair, (mut jar, now)) = (Pair::new(), jar());
+    let baker = Baker::new(from(1), now);
+    let (_, first) = message(&pair, &mut jar, now);
+    let reply = baker
+        .reply(&pair.b, here(), first.bytes(), [5; 24])
+        .unwrap();
+    // The answer to another message, and one of another node.
+    let mut others = Jar::default();
+    assert_eq!(others.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
+    let foreign = baker
+        .reply(&pair.a, here(), first.bytes(), [5; 24])
+        .unwrap();
+    assert_eq!(jar.keep(&pair.to_b, &foreign, now), Err(Refused::Tag));
+    jar.keep(&pair.to_b, &reply, now).unwrap();
+    // A copy.
+    assert_eq!(jar.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
+    assert_eq!(
+        baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(),
+        Some(Refused::Malformed)
+    );
+}
+
+/// The other implementation asks us for a proof, and takes it.
+#[test]
+fn the_other_implementation_takes_our_proof() {
+    let (pair, (mut jar, now)) = (Pair::new(), jar());
+    let private = boringtun::x25519::StaticSecret::from(from(33));
+    let public = boringtun::x25519::PublicKey::from(&private);
+    // It wants a proof of every sender.
+    let limiter = Arc::new(RateLimiter::new(&public, 0));
+    let peer = boringtun::x25519::PublicKey::from(*pair.a.public());
+    let mut theirs = Tunn::new(private, peer, None, None, 5, Some(limiter));
+    let mut room = [0; 256];
+    let (_, first) = message(&pair, &mut jar, now);
+    let from = Some(here().ip());
+    let reply = match theirs.decapsulate(from, first.bytes(), &mut room) {
+        TunnResult::WriteToNetwork(reply) => CookieReply::read(reply).unwrap().clone(),
+        other => panic!("{other:?}"),
+    };
+    jar.keep(&pair.to_b, &reply, now).unwrap();
+    let (initiated, second) = message(&pair, &mut jar, now);
+    match theirs.decapsulate(from, second.bytes(), &mut room) {
+        TunnResult::WriteToNetwork(answer) => {
+            let answer = Response::read(answer).unwrap();
+            initiated.complete(&pair.a, &[0; KEY], answer).unwrap();
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// We ask the other implementation for a proof, and take it.
+#[test]
+fn the_other_implementation_proves_its_address() {
+    let (pair, (_, now)) = (Pair::new(), jar());
+    let baker = Baker::new(from(1), now);
+    let private = boringtun::x25519::StaticSecret::from(from(1));
+    let peer = boringtun::x25519::PublicKey::from(*pair.b.public());
+    let mut theirs = Tunn::new(private, peer, None, None, 5, None);
+    let mut room = [0; 256];
+    let initiation =
+        |theirs: &mut Tunn, room: &mut [u8]| match theirs.format_handshake_initiation(room, true) {
+            TunnResult::WriteToNetwork(message) => message.to_vec(),
+            other => panic!("{other:?}"),
+        };
+    let first = initiation(&mut theirs, &mut room);
+    assert!(!baker.is_proven(here(), &first, now));
+    let reply = baker.reply(&pair.b, here(), &first, [5; 24]).unwrap();
+    assert!(matches!(
+        theirs.decapsulate(None, reply.bytes(), &mut room),
+        TunnResult::Done
+    ));
+    let second = initiation(&mut theirs, &mut room);
+    assert!(baker.is_proven(here(), &second, now));
+}

@@ -1,0 +1,168 @@
+//! The functions of the protocol: Curve25519, BLAKE2s, HKDF and ChaCha20-Poly1305.
+
+use blake2::digest::consts::U16;
+use blake2::digest::{FixedOutput, KeyInit, Update};
+use blake2::{Blake2s256, Blake2sMac};
+use chacha20poly1305::aead::AeadInPlace;
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hmac::SimpleHmac;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::Zeroizing;
+
+use crate::error::Refused;
+
+/// The length of keys in bytes.
+pub const KEY: usize = 32;
+/// The length of an authentication tag in bytes.
+pub(crate) const TAG: usize = 16;
+/// The length of the input block of BLAKE2s in bytes.
+const BLOCK: usize = 64;
+
+/// A secret of 32 bytes, erased when it is dropped.
+pub(crate) type Secret = Zeroizing<[u8; KEY]>;
+
+/// BLAKE2s of the parts, one after the other (RFC 7693).
+pub(crate) fn hash(parts: &[&[u8]]) -> [u8; KEY] {
+    let mut hash = Blake2s256::default();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize_fixed().into()
+}
+
+/// Keyed BLAKE2s with 16 bytes.
+#[allow(
+    clippy::expect_used,
+    reason = "the longest key that BLAKE2s takes has 32 bytes, and N is 16 or 32"
+)]
+pub(crate) fn mac<const N: usize>(key: &[u8; N], data: &[u8]) -> [u8; TAG] {
+    const { assert!(N <= KEY) };
+    let mut mac = Blake2sMac::<U16>::new_from_slice(key).expect("a key of at most 32 bytes");
+    mac.update(data);
+    mac.finalize_fixed().into()
+}
+
+/// HMAC with BLAKE2s (RFC 2104), of the parts one after the other.
+fn hmac(key: &[u8; KEY], parts: &[&[u8]]) -> Secret {
+    let mut block = Zeroizing::new([0; BLOCK]);
+    block
+        .iter_mut()
+        .zip(key)
+        .for_each(|(byte, own)| *byte = *own);
+    let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new((&*block).into());
+    parts.iter().for_each(|part| mac.update(part));
+    Zeroizing::new(mac.finalize_fixed().into())
+}
+
+/// HKDF (RFC 5869) as Noise has it: so many keys of 32 bytes.
+pub(crate) fn derive<const N: usize>(chain: &[u8; KEY], input: &[u8]) -> [Secret; N] {
+    let secret = hmac(chain, &[input]);
+    let mut before: Option<Secret> = None;
+    let mut number = 0_u8;
+    [(); N].map(|()| {
+        number += 1;
+        let parts: [&[u8]; 2] = [
+            before.as_deref().map_or(&[], |key| key.as_slice()),
+            &[number],
+        ];
+        let key = hmac(&secret, &parts);
+        before = Some(key.clone());
+        key
+    })
+}
+
+/// The shared secret of a private and a public key.
+///
+/// # Errors
+/// The public key has small order.
+pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secret, Refused> {
+    let secret = private.diffie_hellman(&PublicKey::from(*public));
+    if secret.was_contributory() {
+        Ok(Zeroizing::new(*secret.as_bytes()))
+    } else {
+        Err(Refused::WeakKey)
+    }
+}
+
+/// A key of ChaCha20-Poly1305 (RFC 8439).
+#[allow(
+    clippy::expect_used,
+    reason = "a key of this algorithm has 32 bytes, as the type says"
+)]
+pub(crate) fn cipher(key: &[u8; KEY]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("a key of 32 bytes"))
+}
+
+/// The nonce of a counter: four zeros, and the counter in little-endian order.
+pub(crate) fn nonce(counter: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes
+        .iter_mut()
+        .skip(4)
+        .zip(counter.to_le_bytes())
+        .for_each(|(byte, own)| *byte = own);
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// Seals in place, under a key that seals nothing else. Returns the tag.
+///
+/// # Errors
+/// The data is longer than the cipher allows (256 GiB).
+pub(crate) fn seal_once(
+    key: &[u8; KEY],
+    also: &[u8],
+    data: &mut [u8],
+) -> Result<[u8; TAG], Refused> {
+    let tag = cipher(key)
+        .seal_in_place_separate_tag(nonce(0), Aad::from(also), data)
+        .map_err(|_| Refused::Malformed)?;
+    tag.as_ref().try_into().map_err(|_| Refused::Malformed)
+}
+
+/// Opens what [`seal_once`] sealed: the data with its tag, in place.
+///
+/// # Errors
+/// The tag is wrong.
+pub(crate) fn open_once<'d>(
+    key: &[u8; KEY],
+    also: &[u8],
+    sealed: &'d mut [u8],
+) -> Result<&'d mut [u8], Refused> {
+    cipher(key)
+        .open_in_place(nonce(0), Aad::from(also), sealed)
+        .map_err(|_| Refused::Tag)
+}
+
+/// Seals a cookie in place with XChaCha20-Poly1305. Returns the tag.
+///
+/// # Errors
+/// None that 16 bytes could cause.
+pub(crate) fn seal_cookie(
+    key: &[u8; KEY],
+    nonce: &[u8; 24],
+    also: &[u8],
+    cookie: &mut [u8; TAG],
+) -> Result<[u8; TAG], Refused> {
+    XChaCha20Poly1305::new(key.into())
+        .encrypt_in_place_detached(XNonce::from_slice(nonce), also, cookie)
+        .map(Into::into)
+        .map_err(|_| Refused::Malformed)
+}
+
+/// Opens a cookie in place.
+///
+/// # Errors
+/// The tag is wrong.
+pub(crate) fn open_cookie(
+    key: &[u8; KEY],
+    nonce: &[u8; 24],
+    also: &[u8],
+    cookie: &mut [u8; TAG],
+    tag: &[u8; TAG],
+) -> Result<(), Refused> {
+    XChaCha20Poly1305::new(key.into())
+        .decrypt_in_place_detached(XNonce::from_slice(nonce), also, cookie, tag.into())
+        .map_err(|_| Refused::Tag)
+}
+
+#[cfg(test)]
+mod tests;

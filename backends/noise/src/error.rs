@@ -1,0 +1,38 @@
+//! Why a message is refused.
+
+use std::fmt;
+
+/// Why a message is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// It is too short, or of another kind.
+    Malformed,
+    /// Its tag is wrong: another key sealed it, or something changed on the way.
+    Tag,
+    /// The public key in it, or its ephemeral one, is a point of small order: the shared secret would be known to everybody.
+    WeakKey,
+    /// The initiator is no peer.
+    Stranger,
+    /// It was received before, or is older than what can be told apart.
+    Replayed,
+    /// The session has sealed or opened as many packets as it may.
+    Exhausted,
+    /// It answers none of our messages.
+    Unasked,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Malformed => "no message of the protocol",
+            Refused::Tag => "wrong authentication tag",
+            Refused::WeakKey => "key of small order",
+            Refused::Stranger => "initiator is no peer",
+            Refused::Replayed => "received before",
+            Refused::Exhausted => "session has carried as many packets as it may",
+            Refused::Unasked => "answer to no message of ours",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -1,0 +1,280 @@
+//! The handshake: Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s, in one message each way.
+
+use crate::crypto::{KEY, Secret, TAG, derive, hash, mac, open_once, seal_once, shared};
+use crate::error::Refused;
+use crate::identity::{Identity, Remote};
+use crate::message::{Codes, Initiation, Kind, Response, Sealed};
+use crate::session::Session;
+use crate::stamp::Stamp;
+use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::Zeroizing;
+
+const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
+/// The prologue of Noise.
+const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
+
+/// What both sides have said and agreed on so far (Noise's symmetric state).
+#[derive(Clone)]
+pub(crate) struct Transcript {
+    chain: Secret,
+    hash: [u8; KEY],
+}
+
+impl Transcript {
+    /// Before the first message to a responder.
+    pub(crate) fn new(prologue: &[u8], responder: &[u8; KEY]) -> Self {
+        let chain = hash(&[CONSTRUCTION]);
+        let mut transcript = Self {
+            chain: Zeroizing::new(chain),
+            hash: hash(&[&chain, prologue]),
+        };
+        transcript.add(responder);
+        transcript
+    }
+
+    fn add(&mut self, said: &[u8]) {
+        self.hash = hash(&[&self.hash, said]);
+    }
+
+    fn agree(&mut self, secret: &[u8]) {
+        let [chain] = derive(&self.chain, secret);
+        self.chain = chain;
+    }
+
+    /// Agrees on a secret, and on a key for the next value.
+    pub(crate) fn agree_key(&mut self, secret: &[u8]) -> Secret {
+        let [chain, key] = derive(&self.chain, secret);
+        self.chain = chain;
+        key
+    }
+
+    fn agree_preshared(&mut self, preshared: &[u8; KEY]) -> Secret {
+        let [chain, said, key] = derive(&self.chain, preshared);
+        self.chain = chain;
+        self.add(&*said);
+        key
+    }
+
+    pub(crate) fn ephemeral(&mut self, public: &[u8; KEY]) {
+        self.add(public);
+        self.agree(public);
+    }
+
+    /// Seals a value under a key that seals nothing else.
+    pub(crate) fn seal<const N: usize>(
+        &mut self,
+        key: &[u8; KEY],
+        mut value: [u8; N],
+    ) -> Result<Sealed<N>, Refused> {
+        let tag = seal_once(key, &self.hash, &mut value)?;
+        self.hash = hash(&[&self.hash, &value, &tag]);
+        Ok(Sealed { value, tag })
+    }
+
+    fn open<const N: usize>(
+        &mut self,
+        key: &[u8; KEY],
+        sealed: &Sealed<N>,
+    ) -> Result<[u8; N], Refused> {
+        let mut sealed = Zeroizing::new([sealed.value.as_slice(), &sealed.tag].concat());
+        let said = hash(&[&self.hash, &sealed]);
+        let value = open_once(key, &self.hash, &mut sealed)?;
+        let value = (&*value).try_into().map_err(|_| Refused::Malformed)?;
+        self.hash = said;
+        Ok(value)
+    }
+
+    /// The keys of the two directions, the initiator's first.
+    fn keys(&self) -> [Secret; 2] {
+        derive(&self.chain, &[])
+    }
+}
+
+/// An initiation that waits for its answer.
+pub struct Initiated {
+    ephemeral: StaticSecret,
+    transcript: Transcript,
+    index: u32,
+}
+
+/// Begins a handshake with a peer. `index` names the session that is to come of it, and `ephemeral` is 32 random bytes. The second code of the message is
+/// left out; [`Jar`](crate::Jar) adds it.
+///
+/// # Errors
+/// The peer's key has small order.
+pub fn initiate(
+    identity: &Identity,
+    remote: &Remote,
+    index: u32,
+    stamp: Stamp,
+    ephemeral: &[u8; KEY],
+) -> Result<(Initiated, Initiation), Refused> {
+    let ephemeral = StaticSecret::from(*ephemeral);
+    let public = PublicKey::from(&ephemeral).to_bytes();
+    let mut transcript = Transcript::new(IDENTIFIER, &remote.public);
+    transcript.ephemeral(&public);
+    let key = transcript.agree_key(&*shared(&ephemeral, &remote.public)?);
+    let static_key = transcript.seal(&key, *identity.public())?;
+    let key = transcript.agree_key(&*remote.shared);
+    let stamp = transcript.seal(&key, stamp.0)?;
+    let mut message = Initiation {
+        kind: Kind::Initiation.word(),
+        sender: index.into(),
+        ephemeral: public,
+        key: static_key,
+        stamp,
+        codes: Codes::default(),
+    };
+    message.codes.first = first_code(remote, message.bytes())?;
+    let initiated = Initiated {
+        ephemeral,
+        transcript,
+        index,
+    };
+    Ok((initiated, message))
+}
+
+/// The first code of a message to a peer, whose codes are still empty.
+fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], Refused> {
+    let (covered, ..) = Codes::of(message).ok_or(Refused::Malformed)?;
+    Ok(mac(&remote.labels.code, covered))
+}
+
+/// An initiation of which the initiator is known and not yet proven.
+pub struct Half {
+    transcript: Transcript,
+    /// The initiator's public key.
+    public: [u8; KEY],
+    message: Initiation,
+}
+
+impl Half {
+    /// Reads who asks for a session. This takes a curve operation.
+    ///
+    /// # Errors
+    /// The message is not for this node, or its ephemeral key has small order.
+    pub fn read(identity: &Identity, message: &Initiation) -> Result<Self, Refused> {
+        let mut transcript = Transcript::new(IDENTIFIER, identity.public());
+        transcript.ephemeral(&message.ephemeral);
+        let key = transcript.agree_key(&*shared(&identity.private, &message.ephemeral)?);
+        let public = transcript.open(&key, &message.key)?;
+        Ok(Self {
+            transcript,
+            public,
+            message: message.clone(),
+        })
+    }
+
+    /// The initiator's public key, which anybody may write there: [`Half::prove`] tells whether it has the private one.
+    pub fn public(&self) -> &[u8; KEY] {
+        &self.public
+    }
+
+    /// Proves that the initiator is this peer. Returns the time in the message, which has to be later than that of each initiation before.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn prove(mut self, remote: &Remote) -> Result<(Asked, Stamp), Refused> {
+        if remote.public != self.public {
+            return Err(Refused::Stranger);
+        }
+        let key = self.transcript.agree_key(&*remote.shared);
+        let stamp = self.transcript.open(&key, &self.message.stamp)?;
+        let asked = Asked {
+            transcript: self.transcript,
+            public: self.public,
+            ephemeral: self.message.ephemeral,
+            index: self.message.sender.get(),
+        };
+        Ok((asked, Stamp(stamp)))
+    }
+}
+
+/// An authentic initiation.
+pub struct Asked {
+    transcript: Transcript,
+    public: [u8; KEY],
+    ephemeral: [u8; KEY],
+    index: u32,
+}
+
+impl Asked {
+    /// Answers with a session of this index. `ephemeral` is 32 random bytes. Nothing may be sent in the session before something was received in it.
+    ///
+    /// # Errors
+    /// The ephemeral key of the initiation has small order.
+    pub fn answer(
+        self,
+        remote: &Remote,
+        preshared: &[u8; KEY],
+        index: u32,
+        ephemeral: &[u8; KEY],
+    ) -> Result<(Session, Response), Refused> {
+        let Self {
+            mut transcript,
+            public: initiator,
+            ephemeral: asked,
+            index: theirs,
+        } = self;
+        let ephemeral = StaticSecret::from(*ephemeral);
+        let public = PublicKey::from(&ephemeral).to_bytes();
+        transcript.ephemeral(&public);
+        transcript.agree(&*shared(&ephemeral, &asked)?);
+        transcript.agree(&*shared(&ephemeral, &initiator)?);
+        let key = transcript.agree_preshared(preshared);
+        let empty = transcript.seal(&key, [])?.tag;
+        let mut message = Response {
+            kind: Kind::Response.word(),
+            sender: index.into(),
+            receiver: theirs.into(),
+            ephemeral: public,
+            empty,
+            codes: Codes::default(),
+        };
+        message.codes.first = first_code(remote, message.bytes())?;
+        let [receiving, sending] = transcript.keys();
+        Ok((Session::new(&sending, &receiving, index, theirs), message))
+    }
+}
+
+impl Initiated {
+    /// The index of the session to come.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Completes the handshake. This takes two curve operations; after a refusal the right answer is still taken.
+    ///
+    /// # Errors
+    /// The message is no answer of the peer to this initiation, or another preshared key is in force there.
+    pub fn complete(
+        &self,
+        identity: &Identity,
+        preshared: &[u8; KEY],
+        message: &Response,
+    ) -> Result<Session, Refused> {
+        if message.receiver() != self.index {
+            return Err(Refused::Unasked);
+        }
+        let mut transcript = self.transcript.clone();
+        transcript.ephemeral(&message.ephemeral);
+        transcript.agree(&*shared(&self.ephemeral, &message.ephemeral)?);
+        transcript.agree(&*shared(&identity.private, &message.ephemeral)?);
+        let key = transcript.agree_preshared(preshared);
+        let empty = Sealed {
+            value: [],
+            tag: message.empty,
+        };
+        transcript.open(&key, &empty)?;
+        let [sending, receiving] = transcript.keys();
+        Ok(Session::new(
+            &sending,
+            &receiving,
+            self.index,
+            message.sender.get(),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;

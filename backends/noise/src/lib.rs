@@ -1,0 +1,27 @@
+//! WireGuard's handshakes and sessions, without clock, sockets or peers: time, random bytes and keys are arguments, so that each message is a function of
+//! what is passed in.
+//!
+//! The protocol is that of Jason A. Donenfeld, *WireGuard: Next Generation Kernel Network Tunnel* (2020), section 5.4, with Linux's kernel (drivers/net/wireguard)
+//! where the paper leaves a choice.
+
+mod cookie;
+mod crypto;
+mod error;
+mod handshake;
+mod identity;
+mod message;
+mod session;
+mod stamp;
+mod window;
+
+pub use cookie::{Baker, Jar};
+pub use crypto::KEY;
+pub use error::Refused;
+pub use handshake::{Asked, Half, Initiated, initiate};
+pub use identity::{Identity, Remote};
+pub use message::{CookieReply, Initiation, Kind, Response};
+pub use session::{OVERHEAD, Session};
+pub use stamp::Stamp;
+
+#[cfg(test)]
+mod tests;

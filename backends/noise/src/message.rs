@@ -1,0 +1,174 @@
+//! The messages of the protocol, as they are on the wire (section 5.4 of the paper).
+
+use crate::crypto::{KEY, TAG};
+use crate::stamp::STAMP;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a message is: its first byte, with three reserved ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// Asks for a session.
+    Initiation = 1,
+    /// Answers that.
+    Response = 2,
+    /// Asks a sender to prove its address first.
+    CookieReply = 3,
+    /// Carries a packet.
+    Data = 4,
+}
+
+impl Kind {
+    pub(crate) fn word(self) -> U32 {
+        U32::new(self as u32)
+    }
+}
+
+/// The two authentication codes at the end of a handshake message.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+#[allow(unreachable_pub, reason = "derived impls of public messages name it")]
+pub struct Codes {
+    /// Under a key that follows from the receiver's public key: its sender knows whom it writes to.
+    pub(crate) first: [u8; TAG],
+    /// Under a cookie: its sender receives what is sent to its address. Zero without one.
+    pub(crate) second: [u8; TAG],
+}
+
+impl Codes {
+    /// The codes at the end of a message, what the first covers, and what the second covers.
+    pub(crate) fn of(message: &[u8]) -> Option<(&[u8], &[u8], &Self)> {
+        let (covered, codes) = Self::ref_from_suffix(message).ok()?;
+        let by_second = message.get(..message.len() - TAG)?;
+        Some((covered, by_second, codes))
+    }
+}
+
+/// Asks for a session, and carries the initiator's public key and the time.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Initiation {
+    pub(crate) kind: U32,
+    pub(crate) sender: U32,
+    pub(crate) ephemeral: [u8; KEY],
+    pub(crate) key: Sealed<KEY>,
+    pub(crate) stamp: Sealed<STAMP>,
+    pub(crate) codes: Codes,
+}
+
+/// Answers an initiation.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Response {
+    pub(crate) kind: U32,
+    pub(crate) sender: U32,
+    pub(crate) receiver: U32,
+    pub(crate) ephemeral: [u8; KEY],
+    pub(crate) empty: [u8; TAG],
+    pub(crate) codes: Codes,
+}
+
+/// Asks the sender of a handshake message to prove its address.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CookieReply {
+    pub(crate) kind: U32,
+    pub(crate) receiver: U32,
+    pub(crate) nonce: [u8; 24],
+    pub(crate) cookie: Sealed<TAG>,
+}
+
+/// What comes before a sealed packet.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct DataHead {
+    pub(crate) kind: U32,
+    pub(crate) receiver: U32,
+    pub(crate) counter: U64,
+}
+
+/// A sealed value and its tag.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+#[allow(unreachable_pub, reason = "derived impls of public messages name it")]
+pub struct Sealed<const N: usize> {
+    pub(crate) value: [u8; N],
+    pub(crate) tag: [u8; TAG],
+}
+
+/// Reads a message of one length.
+macro_rules! read {
+    ($message:ident) => {
+        impl $message {
+            /// Its length in bytes.
+            pub const LENGTH: usize = size_of::<Self>();
+
+            /// The message in a datagram; none if it is of another kind or length.
+            pub fn read(datagram: &[u8]) -> Option<&Self> {
+                Self::ref_from_bytes(datagram)
+                    .ok()
+                    .filter(|message| message.kind == Kind::$message.word())
+            }
+
+            /// The bytes of the message.
+            pub fn bytes(&self) -> &[u8] {
+                self.as_bytes()
+            }
+        }
+    };
+}
+
+read!(Initiation);
+read!(Response);
+read!(CookieReply);
+
+impl Initiation {
+    /// The index by which the initiator wants to be answered.
+    pub fn sender(&self) -> u32 {
+        self.sender.get()
+    }
+}
+
+impl Response {
+    /// The index of the initiation that it answers.
+    pub fn receiver(&self) -> u32 {
+        self.receiver.get()
+    }
+}
+
+impl CookieReply {
+    /// The index in the message that it is about.
+    pub fn receiver(&self) -> u32 {
+        self.receiver.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_as_long_as_in_the_paper() {
+        let lengths = [
+            Initiation::LENGTH,
+            Response::LENGTH,
+            CookieReply::LENGTH,
+            size_of::<DataHead>(),
+        ];
+        assert_eq!(lengths, [148, 92, 64, 16]);
+    }
+
+    #[test]
+    fn datagram_of_another_kind_or_length_is_no_message() {
+        let mut datagram = [0; 149];
+        datagram[0] = 1;
+        assert!(Initiation::read(&datagram[..148]).is_some());
+        assert!(Initiation::read(&datagram).is_none());
+        assert!(Initiation::read(&datagram[..147]).is_none());
+        assert!(Response::read(&datagram[..92]).is_none());
+        // The reserved bytes are zero.
+        datagram[3] = 1;
+        assert!(Initiation::read(&datagram[..148]).is_none());
+    }
+}

@@ -1,0 +1,87 @@
+//! What the tests of all parts need.
+
+use crate::{Half, Identity, Jar, KEY, Refused, Remote, Session, Stamp, initiate};
+use std::time::{Duration, Instant, SystemTime};
+
+pub(crate) fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+pub(crate) fn array<const N: usize>(hex: &str) -> [u8; N] {
+    bytes(hex).try_into().unwrap()
+}
+
+/// The bytes from `first` on, one more each.
+pub(crate) fn from(first: u8) -> [u8; KEY] {
+    std::array::from_fn(|at| first.wrapping_add(at as u8))
+}
+
+/// Two nodes that know each other.
+pub(crate) struct Pair {
+    pub(crate) a: Identity,
+    pub(crate) b: Identity,
+    /// B as A knows it.
+    pub(crate) to_b: Remote,
+    /// A as B knows it.
+    pub(crate) to_a: Remote,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let (a, b) = (Identity::new(&from(1)), Identity::new(&from(33)));
+        let to_b = Remote::new(&a, b.public()).unwrap();
+        let to_a = Remote::new(&b, a.public()).unwrap();
+        Self { a, b, to_b, to_a }
+    }
+
+    /// A session that A asked for, at both ends.
+    pub(crate) fn sessions(&self, preshared: &[u8; KEY]) -> (Session, Session) {
+        self.shake(preshared, preshared).unwrap()
+    }
+
+    /// A handshake of A under its preshared key, and of B under its own.
+    pub(crate) fn shake(
+        &self,
+        ours: &[u8; KEY],
+        theirs: &[u8; KEY],
+    ) -> Result<(Session, Session), Refused> {
+        let (initiated, message) = initiate(&self.a, &self.to_b, 7, stamp(), &from(65))?;
+        let half = Half::read(&self.b, &message)?;
+        let (asked, _) = half.prove(&self.to_a)?;
+        let (at_b, answer) = asked.answer(&self.to_a, theirs, 8, &from(97))?;
+        let at_a = initiated.complete(&self.a, ours, &answer)?;
+        Ok((at_a, at_b))
+    }
+}
+
+/// 2023-11-14 22:13:20 UTC.
+pub(crate) fn stamp() -> Stamp {
+    Stamp::after(
+        None,
+        SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 999_999_999),
+    )
+}
+
+/// A datagram with this packet, sealed in a session.
+pub(crate) fn sealed(session: &Session, packet: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; packet.len() + crate::OVERHEAD];
+    datagram[16..16 + packet.len()].copy_from_slice(packet);
+    session.seal(&mut datagram).unwrap();
+    datagram
+}
+
+/// What is in a datagram.
+pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>, Refused> {
+    let length = session.open(&mut datagram)?;
+    datagram.truncate(length);
+    Ok(datagram)
+}
+
+/// A jar without a cookie, and a moment.
+pub(crate) fn jar() -> (Jar, Instant) {
+    (Jar::default(), Instant::now())
+}
