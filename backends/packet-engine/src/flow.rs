@@ -34,6 +34,21 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
         })
 }
 
+/// Up to this length a packet may be a message.
+pub(crate) const MESSAGE: usize = 512;
+
+/// Whether somebody most likely waits for a packet: it is short, and no bare acknowledgement of TCP's, which belongs to a stream.
+#[inline]
+pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
+    let is_bare = || {
+        let offset = packet
+            .get(header.transport + 12)
+            .map_or(0, |byte| byte >> 4);
+        header.transport + usize::from(offset) * 4 >= header.total_len
+    };
+    header.total_len <= MESSAGE && !(header.protocol == TCP && is_bare())
+}
+
 /// The number of slots in tables of the flows of one batch. Two flows may share a slot.
 pub(crate) const SLOTS: usize = 64;
 
@@ -41,6 +56,12 @@ pub(crate) const SLOTS: usize = 64;
 #[inline]
 pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
+}
+
+/// Which of several queues a flow belongs to. Not the bits of [`slot`]: the flows of one queue share all slots.
+#[inline]
+pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
+    (hash(packet, header) >> 24) as usize % queues.max(1)
 }
 
 /// Where a UDP packet goes. None: another protocol, or a later fragment, which has no ports.
@@ -66,4 +87,34 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
 pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split::tests::Recipe;
+
+    #[test]
+    fn message_is_short_and_carries_data() {
+        let is = |tcp, ipv6, options, payload: usize| {
+            let recipe = Recipe {
+                ipv6,
+                tcp,
+                sequence: 1,
+                flags: 0x10,
+                options,
+                id: 0,
+                payload: vec![7; payload],
+            };
+            let packet = recipe.packet();
+            is_message(&packet, &Header::parse(&packet).unwrap())
+        };
+        for ipv6 in [false, true] {
+            // A datagram is a message without data, too.
+            assert!(is(false, ipv6, 0, 0) && is(false, ipv6, 0, 400));
+            assert!(is(true, ipv6, 0, 1) && is(true, ipv6, 10, 400));
+            assert!(!is(true, ipv6, 0, 0) && !is(true, ipv6, 10, 0));
+            assert!(!is(true, ipv6, 0, 1400) && !is(false, ipv6, 0, 1400));
+        }
+    }
 }

@@ -212,8 +212,8 @@ pub struct Message {
     pub count: usize,
     /// The size of all payload.
     pub bytes: usize,
-    /// The outer ECN field.
-    pub ecn: u8,
+    /// The outer TOS octet, or traffic class.
+    pub tos: u8,
     /// The index of the socket that sends it.
     pub socket: usize,
 }
@@ -372,7 +372,7 @@ fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
                 .to_ne_bytes(),
         );
     }
-    if message.ecn != 0 {
+    if message.tos != 0 {
         let (level, name) = family.pick(
             (libc::IPPROTO_IP, libc::IP_TOS),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -382,7 +382,7 @@ fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
             used,
             level,
             name,
-            &libc::c_int::from(message.ecn).to_ne_bytes(),
+            &libc::c_int::from(message.tos).to_ne_bytes(),
         );
     }
     // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface is the route's.

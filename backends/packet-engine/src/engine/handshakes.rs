@@ -7,7 +7,7 @@ use super::wake::Wake;
 use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use crate::socket::{Message, Piece, Sender, Socket};
-use crate::wireguard::{Device, Worker};
+use crate::wireguard::{Device, Worker, tos};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -76,7 +76,7 @@ impl<P: Port> Handshakes<P> {
             segment: len,
             count: 1,
             bytes: len,
-            ecn: 0,
+            tos: tos(datagram),
             socket: 0,
         };
         let piece = Piece {

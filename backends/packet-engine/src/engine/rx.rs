@@ -3,10 +3,13 @@
 use super::config::EngineConfig;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
+use super::messages::Messages;
+use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
 use super::refusals::{self, REMEMBERED};
 use super::wake::Wake;
 use crate::counters::{Counters, add};
+use crate::flow;
 use crate::merge::{Merger, SEGMENTS};
 use crate::packet::{Header, set_ecn, told_length};
 use crate::reason::Reason;
@@ -53,7 +56,8 @@ impl Written {
 /// The receiving side of one queue, which runs in a thread.
 pub(super) struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
-    pub tun: Arc<D>,
+    /// All queues of the device: a packet is written into that of its flow.
+    pub queues: Arc<[Arc<D>]>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
     /// With WireGuard: its device, which takes the place of the table.
@@ -71,10 +75,10 @@ pub(super) struct RxState {
     /// Whether super-packets of each kind are written, if the device accepts them.
     tcp: refusals::Offload,
     udp: refusals::Offload,
+    /// Those of the last batch.
+    messages: Messages,
     /// A merged packet in one piece, and the headers of its segments.
     scratch: Vec<u8>,
-    /// A datagram as it was sealed.
-    sealed: Vec<u8>,
 }
 
 impl RxState {
@@ -87,8 +91,8 @@ impl RxState {
             offload,
             tcp,
             udp,
+            messages: Messages::new(),
             scratch: Vec::new(),
-            sealed: Vec::new(),
         }
     }
 
@@ -121,12 +125,32 @@ impl RxState {
 }
 
 impl<D: Device, P: Port> Rx<D, P> {
+    /// The offloads that the kernel granted for the device.
+    fn offload(&self) -> Offload {
+        self.queues
+            .first()
+            .map(|queue| queue.offload())
+            .unwrap_or_default()
+    }
+
+    /// The queue for a packet. The kernel gives the answers of a flow to the queue that its packets were written into (tun_flow_update). All datagrams of a
+    /// peer come to one socket: if its thread wrote into one queue, one thread would send all that goes to this peer.
+    fn queue_of(&self, packet: &[u8]) -> Option<&D> {
+        let number = match self.queues.len() {
+            0 | 1 => 0,
+            queues => {
+                Header::parse(packet).map_or(0, |header| flow::queue(packet, &header, queues))
+            }
+        };
+        self.queues.get(number).map(Arc::as_ref)
+    }
+
     /// Moves packets from the socket to the device until the wake.
-    pub(super) fn run(self) {
+    pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;
-        let mut state = RxState::new(self.tun.offload());
+        let mut state = RxState::new(self.offload());
         if self.wireguard.is_some() {
             state.merger.trust_checksums();
         }
@@ -143,6 +167,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                     } else {
                         features.batch
                     };
+                    priority.worked(state.messages.count());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !backoff.idle(&*self.socket, &self.wake) {
@@ -180,6 +205,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             state.forgive(Instant::now());
         }
         state.merger.clear();
+        state.messages.begin(Instant::now());
         let mut bytes = 0;
         let published = self
             .wireguard
@@ -310,8 +336,17 @@ impl<D: Device, P: Port> Rx<D, P> {
         let mut written = Written::default();
         for position in 0..state.merger.groups().len() {
             let index = state.merger.group_at(position);
+            // Before the headers become those of a super-packet.
+            let Some(group) = state.merger.groups().get(index) else {
+                continue;
+            };
+            let first = buffer.get(group.first.clone()).unwrap_or_default();
+            state.messages.take(first, group.bytes());
+            let Some(queue) = self.queue_of(first) else {
+                continue;
+            };
             let vnet = state.merger.finish(index, buffer);
-            self.group(index, &vnet, buffer, state, &mut written);
+            self.group(queue, index, &vnet, buffer, state, &mut written);
         }
         add(&self.counters.received.packets, written.packets);
         add(&self.counters.received.bytes, written.bytes);
@@ -321,6 +356,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
     fn group(
         &self,
+        queue: &D,
         index: usize,
         vnet: &VnetHeader,
         buffer: &mut [u8],
@@ -330,7 +366,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let Some(group) = state.merger.groups().get(index) else {
             return;
         };
-        let (count, kind, offload) = (group.count(), group.kind(), self.tun.offload());
+        let (count, kind, offload) = (group.count(), group.kind(), queue.offload());
         let taken = match kind {
             Gso::None => !vnet.needs_csum || offload.vnet,
             Gso::Tcp4 | Gso::Tcp6 => state.tcp.is_on() && offload.tcp,
@@ -338,7 +374,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         };
         let mut refused = false;
         if taken {
-            let Err(error) = self.put(
+            let Err(error) = put(
+                queue,
                 vnet,
                 group.ranges().filter_map(|range| buffer.get(range.clone())),
             ) else {
@@ -356,14 +393,14 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
         let RxState { scratch, log, .. } = state;
         let lost = match (group.rest.is_empty(), buffer.get_mut(group.first.clone())) {
-            (true, Some(packet)) => self.one_by_one(packet, vnet, count, log, written),
+            (true, Some(packet)) => self.one_by_one(queue, packet, vnet, count, log, written),
             _ => {
                 scratch.clear();
                 group
                     .ranges()
                     .filter_map(|range| buffer.get(range.clone()))
                     .for_each(|slice| scratch.extend_from_slice(slice));
-                self.one_by_one(scratch, vnet, count, log, written)
+                self.one_by_one(queue, scratch, vnet, count, log, written)
             }
         };
         if refused && count > 1 && lost == 0 {
@@ -395,6 +432,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     /// Writes a packet that the kernel does not accept as it is: with a complete checksum, and as single packets. Returns the number of lost ones.
     fn one_by_one(
         &self,
+        queue: &D,
         packet: &mut [u8],
         vnet: &VnetHeader,
         count: usize,
@@ -405,7 +443,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let done = Header::parse(packet).and_then(|header| split(vnet, &header, packet));
         let mut lost = 0;
         match done {
-            Ok(Split::Whole) => match self.put(&plain, std::iter::once(&*packet)) {
+            Ok(Split::Whole) => match put(queue, &plain, std::iter::once(&*packet)) {
                 Ok(()) => written.add(count, packet.len()),
                 Err(error) => {
                     self.count_lost(&error, count, log);
@@ -423,7 +461,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                         lost += 1;
                         continue;
                     };
-                    match self.put(&plain, [head, payload].into_iter()) {
+                    match put(queue, &plain, [head, payload].into_iter()) {
                         Ok(()) => written.add(1, head.len() + payload.len()),
                         Err(error) => {
                             self.count_lost(&error, 1, log);
@@ -438,27 +476,6 @@ impl<D: Device, P: Port> Rx<D, P> {
             }
         }
         lost
-    }
-
-    /// Writes one packet or super-packet from several parts.
-    fn put<'a>(&self, vnet: &VnetHeader, parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let head = vnet.bytes();
-        let mut slices = [IoSlice::new(&[]); SEGMENTS + 2];
-        let mut used = 0;
-        if let (true, Some(first)) = (self.tun.offload().vnet, slices.first_mut()) {
-            *first = IoSlice::new(&head);
-            used = 1;
-        }
-        for (slice, part) in slices.iter_mut().skip(used).zip(parts) {
-            *slice = IoSlice::new(part);
-            used += 1;
-        }
-        loop {
-            match self.tun.write(slices.get(..used).unwrap_or_default()) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result.map(drop),
-            }
-        }
     }
 
     /// Counts and logs packets that the TUN device did not accept.
@@ -515,5 +532,30 @@ impl<D: Device, P: Port> Rx<D, P> {
             count = times,
             "dropped a packet"
         );
+    }
+}
+
+/// Writes one packet or super-packet from several parts.
+fn put<'a>(
+    queue: &impl Device,
+    vnet: &VnetHeader,
+    parts: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<()> {
+    let head = vnet.bytes();
+    let mut slices = [IoSlice::new(&[]); SEGMENTS + 2];
+    let mut used = 0;
+    if let (true, Some(first)) = (queue.offload().vnet, slices.first_mut()) {
+        *first = IoSlice::new(&head);
+        used = 1;
+    }
+    for (slice, part) in slices.iter_mut().skip(used).zip(parts) {
+        *slice = IoSlice::new(part);
+        used += 1;
+    }
+    loop {
+        match queue.write(slices.get(..used).unwrap_or_default()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(drop),
+        }
     }
 }

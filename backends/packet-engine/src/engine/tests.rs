@@ -120,6 +120,8 @@ struct FakeSocket {
     refuses: Mutex<Vec<(IpAddr, i32)>>,
     /// The messages of several datagrams that were tried.
     segmented: Mutex<Vec<IpAddr>>,
+    /// The TOS octets of the messages that were taken.
+    tos: Mutex<Vec<u8>>,
 }
 
 impl FakeSocket {
@@ -131,6 +133,7 @@ impl FakeSocket {
             runs: Mutex::default(),
             refuses: Mutex::default(),
             segmented: Mutex::default(),
+            tos: Mutex::default(),
         })
     }
 }
@@ -179,6 +182,7 @@ impl Port for FakeSocket {
                     return (done, Some(io::Error::from_raw_os_error(*code)));
                 }
             }
+            self.tos.lock().unwrap().push(message.tos);
             let mut taken = self.taken.lock().unwrap();
             taken.0 += message.count;
             taken.1 += pieces[message.pieces.clone()]
@@ -267,7 +271,7 @@ fn rx<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Rx<FakeTun, P> {
     );
     Rx {
         config: config(),
-        tun: tun.clone(),
+        queues: Arc::new([tun.clone()]),
         socket,
         table,
         wireguard: None,
@@ -520,6 +524,67 @@ proptest! {
     }
 }
 
+/// Merged or not.
+#[test]
+fn packets_of_a_flow_are_written_into_one_queue() {
+    const FLOWS: u8 = 16;
+    let (socket, from) = loopback();
+    let tapes = [(); 2].map(|()| FakeTun::new(ALL, Vec::new(), Vec::new()));
+    let rx = Rx {
+        queues: Arc::new(tapes.clone()),
+        ..rx(&tapes[0], Arc::new(socket))
+    };
+    let (table, mut state, mut receiver) = (
+        rx.table.load_full(),
+        rx::RxState::new(ALL),
+        Receiver::new(64),
+    );
+    for round in 0..6_u16 {
+        for port in 0..FLOWS {
+            let recipe = Recipe {
+                ipv6: false,
+                tcp: false,
+                sequence: 0,
+                flags: 0,
+                options: 0,
+                id: round,
+                payload: vec![7; 1000],
+            };
+            // In one batch single packets, in the next those that merge.
+            for _ in 0..=round % 2 * 2 {
+                let mut packet = recipe.packet();
+                packet[21] ^= port;
+                // The checksum of a port that is flipped in zeros.
+                let sum = u16::from_be_bytes([packet[26], packet[27]]);
+                let changed = u32::from(!sum)
+                    + u32::from(packet[21])
+                    + u32::from(!u16::from(packet[21] ^ port));
+                let folded = (changed & 0xffff) + (changed >> 16);
+                let folded = (folded & 0xffff) + (folded >> 16);
+                packet[26..28].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+                from.send(&packet).unwrap();
+            }
+        }
+        while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
+            rx.batch(count, &mut receiver, &table, &mut state);
+        }
+    }
+    assert_eq!(rx.counters.received.all_drops(), 0);
+    let merged = count(&rx.counters.received.packets) > count(&rx.counters.received.units);
+    assert!(merged, "{:?}", rx.counters.received);
+    let [one, other] = tapes.map(|tape| {
+        let written = tape.written.lock().unwrap();
+        let ports = written.iter().flat_map(|write| packets(write, ALL));
+        ports.map(|packet| packet[21]).collect::<Vec<u8>>()
+    });
+    assert_eq!(one.len() + other.len(), usize::from(FLOWS) * 12);
+    assert!(!one.is_empty() && !other.is_empty(), "{one:?} {other:?}");
+    assert!(
+        one.iter().all(|port| !other.contains(port)),
+        "{one:?} {other:?}"
+    );
+}
+
 /// A kernel that refuses merged packets (some releases of Linux 6.1 and 6.6): they are written one by one, and soon nothing is merged.
 #[test]
 fn refused_merged_packets_are_written_one_by_one() {
@@ -736,11 +801,11 @@ fn receive_segments(
         )
         .unwrap();
     }
-    let before = rx.tun.written.lock().unwrap().len();
+    let before = rx.queues[0].written.lock().unwrap().len();
     while let Ok(count) = rx.socket.receive(&mut receiver, 64) {
         rx.batch(count, &mut receiver, &table, state);
     }
-    rx.tun.written.lock().unwrap().len() - before
+    rx.queues[0].written.lock().unwrap().len() - before
 }
 
 #[test]
@@ -901,12 +966,16 @@ fn port_holder_hint_depends_on_the_framing() {
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 
+fn unscheduled() -> Priority {
+    Priority::new(Scheduling::new(Means::Nothing, 2, Arc::default()))
+}
+
 #[test]
 fn an_unreadable_device_causes_no_busy_loop() {
     let tape = FakeTun::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
     let (tx, _) = tx(&tape, Vec::new());
     let (wake, counters, begin) = (tx.wake.clone(), tx.counters.clone(), Instant::now());
-    let thread = std::thread::spawn(move || tx.run());
+    let thread = std::thread::spawn(move || tx.run(unscheduled()));
     let deadline = Instant::now() + Duration::from_secs(60);
     while count(&counters.sent.errors) < TRIES && Instant::now() < deadline {
         std::thread::yield_now();
@@ -922,7 +991,7 @@ fn an_unreadable_socket_causes_no_busy_loop() {
     let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
     let rx = rx(&FakeTun::new(ALL, Vec::new(), Vec::new()), line);
     let (wake, counters, begin) = (rx.wake.clone(), rx.counters.clone(), Instant::now());
-    let thread = std::thread::spawn(move || rx.run());
+    let thread = std::thread::spawn(move || rx.run(unscheduled()));
     let deadline = Instant::now() + Duration::from_secs(60);
     while count(&counters.received.errors) < TRIES && Instant::now() < deadline {
         std::thread::yield_now();

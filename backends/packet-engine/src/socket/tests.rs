@@ -68,7 +68,7 @@ fn messages_arrive_as_they_were_sent() {
                 segment: 1010,
                 count: 3,
                 bytes: 2530,
-                ecn: 0,
+                tos: 0,
                 socket: 0,
             };
             let one = Message {
@@ -77,7 +77,7 @@ fn messages_arrive_as_they_were_sent() {
                 segment: 77,
                 count: 1,
                 bytes: 77,
-                ecn: 1,
+                tos: 1,
                 socket: 0,
             };
             let mut sender = Sender::default();
@@ -135,7 +135,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
         segment: 0,
         count: 1,
         bytes: 0,
-        ecn: 0,
+        tos: 0,
         socket: 0,
     };
     let messages = [message(0), message(1), message(2)];
@@ -177,7 +177,7 @@ fn message(to: Endpoint, pieces: Range<usize>) -> Message {
         count: pieces.len(),
         pieces,
         segment: 100,
-        ecn: 1,
+        tos: 1,
         socket: 0,
     }
 }

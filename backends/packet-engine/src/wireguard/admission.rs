@@ -120,7 +120,7 @@ impl Admission {
                 snapshot
                     .peers
                     .iter()
-                    .filter_map(|peer| Some(peer.lock().endpoint?.to)),
+                    .filter_map(|peer| Some(peer.endpoint()?.to)),
             );
         }
         self.known.contains(&from)

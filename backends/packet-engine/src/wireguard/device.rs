@@ -1,11 +1,13 @@
 //! The device: what is configured of it, changed while packets flow, and published for the threads.
 
 use super::identity::Identity;
+use super::keypair::{Indices, Keypair};
 use super::link::Link;
 use super::peer::{Peer, PeerState, PeerStatus};
 use super::pending::Pending;
 use super::routes::Routes;
 use super::snapshot::{Ends, Snapshot};
+use super::traffic::Clock;
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
 use crate::error::PeerError;
@@ -16,18 +18,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use types::wireguard::{PublicKey, Secret};
 
-/// A peer whose packets flow is visited this often.
-const BUSY: Duration = Duration::from_millis(500);
-/// A visit that is so late is entered again.
-const OVERDUE: Duration = Duration::from_secs(2);
 /// The bytes of all packets that wait for sessions, beside the first of each peer. A node whose peers are all dead does not fill its memory with
 /// packets for them.
 const PARKED: usize = 16 << 20;
-/// The bits of a peer's index.
-const INDEX: u32 = 0x00ff_ffff;
 
 /// A WireGuard device.
 pub struct Device {
@@ -35,8 +31,8 @@ pub struct Device {
     control: Mutex<Control>,
     pub(super) pending: Pending,
     pub(super) counters: Arc<Counters>,
-    /// Makes the indices of sessions hard to guess, and different after each start.
-    mask: u32,
+    pub(super) indices: Indices,
+    pub(super) clock: Clock,
     parked: AtomicUsize,
 }
 
@@ -64,7 +60,8 @@ impl Device {
             control: Mutex::default(),
             pending: Pending::default(),
             counters,
-            mask: rand::random::<u32>() & INDEX,
+            indices: Indices::default(),
+            clock: Clock::new(Instant::now()),
             parked: AtomicUsize::new(0),
         }
     }
@@ -93,7 +90,7 @@ impl Device {
             .load()
             .identity
             .as_ref()
-            .map(|identity| PublicKey(*identity.public.as_bytes()))
+            .map(|identity| PublicKey(*identity.keys.public()))
     }
 
     /// The peers and what they did, sorted by key.
@@ -108,7 +105,7 @@ impl Device {
         let status = |peer: &Arc<Peer>| {
             let link = peer.lock();
             let state = PeerState {
-                endpoint: link.endpoint.map(|endpoint| endpoint.to),
+                endpoint: peer.endpoint().map(|endpoint| endpoint.to),
                 preshared: link.preshared.clone(),
                 keepalive: link.keepalive,
                 allowed: allowed.remove(&peer.key).unwrap_or_default(),
@@ -117,8 +114,8 @@ impl Device {
                 key: peer.key,
                 state,
                 handshake: link.handshake,
-                sent: link.sent,
-                received: link.received,
+                sent: peer.traffic.sent.load(Ordering::Relaxed),
+                received: peer.traffic.received.load(Ordering::Relaxed),
             }
         };
         let mut peers: Vec<PeerStatus> = snapshot.peers.iter().map(status).collect();
@@ -132,40 +129,42 @@ impl Device {
         self.published.load()
     }
 
-    /// The index that a peer's tunnels get.
-    pub(super) fn index(&self, slot: u32) -> u32 {
-        (slot << 1 ^ self.mask) & INDEX
-    }
-
-    /// The slot of the peer whose session has this index, and which of the peer's tunnels it belongs to.
-    #[inline]
-    pub(super) fn place(&self, index: u32) -> (u32, u32) {
-        let place = index >> 8 ^ self.mask;
-        (place >> 1, place & 1)
-    }
-
-    /// Notes that packets of a peer flow.
-    #[inline]
-    pub(super) fn used(&self, peer: &Peer, link: &mut Link, now: Instant) {
-        link.used = now;
-        self.visit_by(peer, link, now + BUSY, now);
-    }
-
     /// Has a peer visited by a time.
     #[inline]
-    pub(super) fn visit_by(&self, peer: &Peer, link: &mut Link, at: Instant, now: Instant) {
-        // A visit that is long overdue was lost: its peer had not been published yet, or its slot was another's.
-        if link.due.is_none_or(|due| due > at || due + OVERDUE < now) {
-            link.due = Some(at);
-            self.pending.schedule(at, peer.slot);
+    pub(super) fn visit_by(&self, peer: &Peer, at: Instant, now: Instant) {
+        if let Some(due) = peer.traffic.enter(&self.clock, at, now) {
+            self.pending.schedule(due, peer.slot);
+        }
+    }
+
+    /// Asks for a new session with a peer, though there may be one.
+    pub(super) fn want_session(&self, peer: &Peer, now: Instant) {
+        if !peer.traffic.wants_session.swap(true, Ordering::Relaxed) {
+            self.visit_by(peer, now, now);
+        }
+    }
+
+    /// Ends sessions: nothing is sealed or opened in them from now on.
+    pub(super) fn end(&self, over: impl IntoIterator<Item = Arc<Keypair>>) {
+        for keypair in over {
+            keypair.end();
+            self.indices.set(keypair.session.index(), None);
+        }
+    }
+
+    /// Frees the index of an initiation that nothing answers any more.
+    pub(super) fn free(&self, index: Option<u32>) {
+        if let Some(index) = index {
+            self.indices.set(index, None);
         }
     }
 
     /// Keeps a packet until there is a session with its peer. Returns the number of packets dropped for that.
-    pub(super) fn park(&self, peer: &Peer, link: &mut Link, plain: &[u8], now: Instant) -> usize {
-        if !link.initiated {
-            let at = link.again.map_or(now, |again| again.max(now));
-            self.visit_by(peer, link, at, now);
+    pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
+        let mut link = peer.lock();
+        if !link.repeats() {
+            let at = link.again().map_or(now, |again| again.max(now));
+            self.visit_by(peer, at, now);
         }
         let full = self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED;
         // The first is kept in any case: without one nobody asks for a session, and the room may be full of packets for peers that are dead.
@@ -193,12 +192,21 @@ impl Device {
             .dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// The peer confirmed a session: what waits for one can go.
+    /// The peer used a session that we answered with: from now on packets are sealed in it, and what waits for one can go.
     #[cold]
-    pub(super) fn confirmed(&self, peer: &Peer, link: &mut Link, now: Instant) {
+    pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
+        let mut link = peer.lock();
+        // Another thread may have been faster.
+        let Some(over) = link.confirm(keypair) else {
+            return;
+        };
+        peer.send_in(link.sending(now));
+        peer.traffic.wants_session.store(false, Ordering::Relaxed);
+        self.end(over);
+        self.free(link.forget_initiation());
         crate::counters::add(&self.counters.handshakes.completed, 1);
         if !link.parked.is_empty() {
-            self.visit_by(peer, link, now, now);
+            self.visit_by(peer, now, now);
         }
     }
 
@@ -206,12 +214,11 @@ impl Device {
     #[cold]
     pub(crate) fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
-            let mut link = peer.lock();
-            if link
-                .endpoint
+            if peer
+                .endpoint()
                 .is_some_and(|endpoint| refused.contains(&endpoint))
             {
-                link.forget_source();
+                peer.forget_source();
             }
         }
     }
@@ -284,20 +291,20 @@ impl Change<'_> {
             return self.add_peer(key, endpoint, preshared, keepalive);
         };
         self.set_end(key, endpoint);
-        let mut link = peer.lock();
         if let Some(to) =
-            endpoint.filter(|to| link.endpoint.is_none_or(|present| present.to != *to))
+            endpoint.filter(|to| peer.endpoint().is_none_or(|present| present.to != *to))
         {
-            link.endpoint = Some(to.into());
+            peer.set_endpoint(to.into());
         }
+        let mut link = peer.lock();
         if link.preshared != preshared {
             link.preshared = preshared;
-            link.renew(true);
+            self.device.free(link.renew());
         }
         if link.keepalive != keepalive {
             link.keepalive = keepalive;
             link.kept = None;
-            self.device.visit_by(&peer, &mut link, self.now, self.now);
+            self.device.visit_by(&peer, self.now, self.now);
         }
         Ok(())
     }
@@ -316,18 +323,13 @@ impl Change<'_> {
             .next
             .identity
             .as_ref()
-            .is_some_and(|identity| *identity.public.as_bytes() == key.0)
+            .is_some_and(|identity| *identity.keys.public() == key.0)
         {
             return Err(PeerError::OwnKey);
         }
-        let link = Link::new(
-            self.next.identity.clone(),
-            endpoint.map(Endpoint::from),
-            preshared,
-            keepalive,
-            self.now,
-        );
-        let peer = Arc::new(Peer::new(key, self.next.peers.free(), link));
+        let link = Link::new(self.next.identity.clone(), preshared, keepalive);
+        let endpoint_of = endpoint.map(Endpoint::from);
+        let peer = Arc::new(Peer::new(key, self.next.peers.free(), endpoint_of, link));
         Arc::make_mut(&mut self.next.peers).insert(&peer);
         self.added.push(peer.slot);
         self.set_end(key, endpoint);
@@ -406,7 +408,10 @@ impl Drop for Change<'_> {
         // Greeted only now that the thread can see them.
         if self.rekeyed {
             for peer in self.next.peers.iter() {
-                peer.lock().rekey(self.next.identity.clone());
+                let (over, index) = peer.lock().rekey(self.next.identity.clone());
+                peer.send_in(None);
+                self.device.end(over);
+                self.device.free(index);
                 self.device.pending.greet(peer.slot);
             }
         } else {
@@ -417,8 +422,11 @@ impl Drop for Change<'_> {
         // Only now, so that no packet finds a peer that is gone while another has its allowed IPs. What a thread still does with the former
         // snapshot ends at the peer's lock.
         for peer in &self.removed {
+            peer.remove();
             let mut link = peer.lock();
-            link.remove();
+            let (over, index) = link.remove();
+            self.device.end(over);
+            self.device.free(index);
             self.device.give_up(&mut link);
         }
     }

@@ -1,18 +1,19 @@
-//! Handshake messages: a copy, or what is no message for us, is dropped before any curve operation.
+//! Handshake messages: a copy, or what is no message for us, is dropped before any curve operation. None of these is made under a peer's lock.
 
 use super::admission::{Admission, Refusal};
 use super::device::Device;
 use super::identity::Identity;
-use super::link::Link;
-use super::open::reason;
+use super::keypair::{Keypair, Named, random_key};
+use super::link::reason;
 use super::peer::Peer;
 use super::pending::Message;
 use super::snapshot::Snapshot;
 use super::work::Send;
 use crate::counters::add;
 use crate::reason::Reason;
-use boringtun::noise::handshake::parse_handshake_anon;
-use boringtun::noise::{Packet, Tunn, TunnResult};
+use noise::{CookieReply, Half, Initiation, Response};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 
@@ -21,10 +22,6 @@ const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {
     /// Decides about an initiation, before any curve operation. `cookies` are those that strangers can still get in this round.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one message, and the thread's tools"
-    )]
     pub(super) fn admit(
         &self,
         mut message: Message,
@@ -32,7 +29,6 @@ impl Device {
         cookies: &mut usize,
         snapshot: &Snapshot,
         now: Instant,
-        buffer: &mut [u8],
         send: Send<'_>,
     ) {
         let received = &self.counters.received;
@@ -43,7 +39,7 @@ impl Device {
             return received.dropped(Reason::Replayed);
         }
         let from = message.from.to;
-        let Some(proven) = identity.proof(from, message.bytes()) else {
+        let Some(proven) = identity.proof(from, message.bytes(), now) else {
             return received.dropped(Reason::BadHandshake);
         };
         message.proven = proven;
@@ -55,7 +51,7 @@ impl Device {
                     return received.dropped(Reason::HandshakeFlood);
                 }
                 *cookies = cookies.saturating_sub(1);
-                if let Err(reason) = self.demand_proof(&message, identity, buffer, send) {
+                if let Err(reason) = self.demand_proof(&message, identity, now, send) {
                     received.dropped(reason);
                 }
             }
@@ -99,7 +95,7 @@ impl Device {
         let Some(identity) = &snapshot.identity else {
             return received.dropped(Reason::NoSession);
         };
-        let Some(proven) = identity.proof(message.from.to, message.bytes()) else {
+        let Some(proven) = identity.proof(message.from.to, message.bytes(), now) else {
             return received.dropped(Reason::BadHandshake);
         };
         // A cookie has no MACs, and takes no curve operation.
@@ -115,16 +111,16 @@ impl Device {
         &self,
         message: &Message,
         identity: &Identity,
-        buffer: &mut [u8],
+        now: Instant,
         send: Send<'_>,
     ) -> Result<(), Reason> {
         // A sender that already has a cookie has used up its tokens.
         let cookie = identity
-            .cookie(message.from.to, message.bytes(), buffer)
+            .cookie(message.from.to, message.bytes(), now)
             .ok_or(Reason::HandshakeLimit)?;
         add(
             &self.counters.handshakes.cookies,
-            usize::from(send(message.from, cookie)),
+            usize::from(send(message.from, cookie.bytes())),
         );
         Ok(())
     }
@@ -139,105 +135,102 @@ impl Device {
         send: Send<'_>,
     ) -> Result<bool, Reason> {
         let identity = snapshot.identity.as_ref().ok_or(Reason::NoSession)?;
-        let packet =
-            Tunn::parse_incoming_packet(message.bytes()).map_err(|_| Reason::BadHandshake)?;
-        let peer = match &packet {
-            Packet::HandshakeInit(init) => {
-                let half = parse_handshake_anon(&identity.private, &identity.public, init)
-                    .map_err(|_| Reason::BadHandshake)?;
-                snapshot
-                    .peers
-                    .get(&PublicKey(half.peer_static_public))
-                    .map(|peer| &**peer)
-                    .ok_or(Reason::UnknownPeer)?
-            }
-            Packet::HandshakeResponse(response) => snapshot
-                .peer(self.place(response.receiver_idx).0)
-                .ok_or(Reason::NoSession)?,
-            Packet::PacketCookieReply(cookie) => snapshot
-                .peer(self.place(cookie.receiver_idx).0)
-                .ok_or(Reason::NoSession)?,
-            Packet::PacketData(_) => return Err(Reason::BadHandshake),
+        let named = |index| {
+            let slot = self.indices.get(index).ok_or(Reason::NoSession)?.slot();
+            snapshot.peer(slot).ok_or(Reason::NoSession)
         };
-        let mut link = peer.lock();
-        if link.removed {
+        if let Some(cookie) = CookieReply::read(message.bytes()) {
+            let peer = named(cookie.receiver())?;
+            return self.cookie(cookie, peer, now).map(|()| true);
+        }
+        let (peer, asked) = if let Some(response) = Response::read(message.bytes()) {
+            (named(response.receiver())?, Asked::Response(response))
+        } else {
+            let initiation = Initiation::read(message.bytes()).ok_or(Reason::BadHandshake)?;
+            let half = Half::read(&identity.keys, initiation).map_err(|_| Reason::BadHandshake)?;
+            let peer = snapshot
+                .peers
+                .get(&PublicKey(*half.public()))
+                .ok_or(Reason::UnknownPeer)?;
+            (&**peer, Asked::Initiation(Box::new(half)))
+        };
+        if peer.is_removed() {
             return Err(Reason::UnknownPeer);
         }
-        if let Packet::PacketCookieReply(_) = packet {
-            return self
-                .cookie(message, &mut link, now, buffer, send)
-                .map(|()| true);
-        }
         // Refused messages in a peer's name must not keep the peer out: only messages without a proven address are affected.
+        let refused = peer.lock().refused;
         if !message.proven
-            && link
-                .refused
-                .is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
+            && refused.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
         {
-            drop(link);
             return self
-                .demand_proof(message, identity, buffer, send)
+                .demand_proof(message, identity, now, send)
                 .map(|()| false);
         }
-        let done = match packet {
-            Packet::HandshakeInit(_) => self.answer(message, peer, &mut link, now, buffer, send),
-            _ => self.complete(message, peer, &mut link, snapshot, now, buffer, send),
+        let done = match asked {
+            Asked::Initiation(half) => self.answer(message, *half, peer, now, send),
+            Asked::Response(response) => {
+                self.complete(message, response, peer, snapshot, now, buffer, send)
+            }
         };
-        // These cost curve operations under the lock.
+        // These cost curve operations.
         if let Err(Reason::Replayed | Reason::BadTag) = done {
-            link.refused = Some(now);
+            peer.lock().refused = Some(now);
         }
         done.map(|()| true)
     }
 
     /// Answers a peer's initiation. The endpoint stays: an initiation may be a copy; the first packet in the new session is not.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one message, one peer, and the thread's tools"
-    )]
     fn answer(
         &self,
         message: &Message,
+        half: Half,
         peer: &Peer,
-        link: &mut Link,
         now: Instant,
-        buffer: &mut [u8],
         send: Send<'_>,
     ) -> Result<(), Reason> {
-        if link
-            .answered
-            .is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
+        let draft = {
+            let mut link = peer.lock();
+            if link
+                .answered
+                .is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
+            {
+                return Err(Reason::HandshakeFlood);
+            }
+            link.draft(&peer.key).ok_or(Reason::BadHandshake)?
+        };
+        let (asked, stamp) = half.prove(&draft.remote).map_err(reason)?;
+        peer.lock().see(stamp).map_err(reason)?;
+        let index = self.indices.reserve(peer.slot).ok_or(Reason::NoSession)?;
+        let made = random_key()
+            .ok_or(Reason::NoSession)
+            .and_then(|ephemeral| {
+                asked
+                    .answer(&draft.remote, draft.preshared(), index, &ephemeral)
+                    .map_err(reason)
+            })
+            .inspect_err(|_| self.indices.set(index, None));
+        let (session, mut reply) = made?;
+        let keypair = Arc::new(Keypair::new(session, peer.key, peer.slot, now, false));
         {
-            return Err(Reason::HandshakeFlood);
+            let mut link = peer.lock();
+            if peer.is_removed() || !link.is_current(&draft) {
+                self.indices.set(index, None);
+                return Err(Reason::BadHandshake);
+            }
+            link.jar.prove_answer(&mut reply, now);
+            self.indices
+                .set(index, Some(&Named::Session(Arc::clone(&keypair))));
+            let over = link.answer_with(keypair);
+            self.end(over);
+            link.answered = Some(now);
+            self.enter_next(peer, &link, now);
         }
-        self.tick(link, now, buffer, send);
-        let index = self.index(peer.slot);
-        let tunn = link.tunn(&peer.key, index).ok_or(Reason::BadHandshake)?;
-        let reply = match tunn.decapsulate(Some(message.from.ip()), message.bytes(), buffer) {
-            TunnResult::WriteToNetwork(reply) => reply,
-            TunnResult::Err(error) => return Err(reason(&error)),
-            _ => return Err(Reason::BadHandshake),
-        };
-        let sent = if send(message.from, reply) {
-            reply.len()
-        } else {
-            0
-        };
-        // The response begins with its type and our index of the session.
-        let session = reply
-            .get(4..)
-            .and_then(|rest| rest.first_chunk::<4>())
-            .map(|index| u32::from_le_bytes(*index));
-        add(&self.counters.handshakes.answered, usize::from(sent > 0));
-        link.answered = Some(now);
-        link.unconfirmed = session;
-        link.initiated = false;
-        link.sent += sent as u64;
-        link.received += message.bytes().len() as u64;
-        if link.endpoint.is_none() {
-            link.endpoint = Some(message.from);
+        let sent = send(message.from, reply.bytes());
+        add(&self.counters.handshakes.answered, usize::from(sent));
+        peer.traffic.count(reply.bytes(), sent, message.bytes());
+        if peer.endpoint().is_none() {
+            peer.set_endpoint(message.from);
         }
-        self.used(peer, link, now);
         Ok(())
     }
 
@@ -249,53 +242,58 @@ impl Device {
     fn complete(
         &self,
         message: &Message,
+        response: &Response,
         peer: &Peer,
-        link: &mut Link,
         snapshot: &Snapshot,
         now: Instant,
         buffer: &mut [u8],
         send: Send<'_>,
     ) -> Result<(), Reason> {
-        self.tick(link, now, buffer, send);
-        let tunn = link.present().ok_or(Reason::NoSession)?;
-        let keepalive = match tunn.decapsulate(Some(message.from.ip()), message.bytes(), buffer) {
-            TunnResult::WriteToNetwork(keepalive) => keepalive,
-            TunnResult::Err(error) => return Err(reason(&error)),
-            _ => return Err(Reason::BadHandshake),
+        let (draft, initiated) = {
+            let mut link = peer.lock();
+            let initiated = link
+                .initiated(response.receiver())
+                .ok_or(Reason::NoSession)?;
+            let draft = link.draft(&peer.key).ok_or(Reason::BadHandshake)?;
+            (draft, initiated)
         };
-        let sent = if send(message.from, keepalive) {
-            keepalive.len()
-        } else {
-            0
-        };
+        let session = initiated
+            .complete(&draft.identity.keys, draft.preshared(), response)
+            .map_err(reason)?;
+        let keypair = Arc::new(Keypair::new(session, peer.key, peer.slot, now, true));
+        let mut link = peer.lock();
+        if peer.is_removed() || !link.is_current(&draft) {
+            return Err(Reason::BadHandshake);
+        }
+        self.indices.set(
+            initiated.index(),
+            Some(&Named::Session(Arc::clone(&keypair))),
+        );
+        let over = link.complete_with(Arc::clone(&keypair));
+        self.end(over);
+        peer.send_in(Some(keypair));
+        peer.traffic.wants_session.store(false, Ordering::Relaxed);
         add(&self.counters.handshakes.completed, 1);
-        link.endpoint = Some(message.from);
-        link.initiated = false;
-        link.sent += sent as u64;
-        link.received += message.bytes().len() as u64;
-        link.shaken(now, now);
-        self.unpark(peer, link, snapshot, now, buffer, send);
-        self.used(peer, link, now);
+        peer.set_endpoint(message.from);
+        peer.traffic.count(&[], false, message.bytes());
+        peer.traffic.note_received(&self.clock, now, false);
+        // The first datagram tells the peer that we have it, whatever waits.
+        self.send_keepalive(peer, now, buffer, send);
+        self.unpark(peer, &mut link, snapshot, now, buffer, send);
+        self.enter_next(peer, &link, now);
         Ok(())
     }
 
     /// Keeps a cookie for the next initiation, which is due as before.
-    fn cookie(
-        &self,
-        message: &Message,
-        link: &mut Link,
-        now: Instant,
-        buffer: &mut [u8],
-        send: Send<'_>,
-    ) -> Result<(), Reason> {
-        self.tick(link, now, buffer, send);
-        match link.present().ok_or(Reason::NoSession)?.decapsulate(
-            Some(message.from.ip()),
-            message.bytes(),
-            buffer,
-        ) {
-            TunnResult::Err(error) => Err(reason(&error)),
-            _ => Ok(()),
-        }
+    fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
+        let mut link = peer.lock();
+        let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;
+        link.jar.keep(&remote, cookie, now).map_err(reason)
     }
+}
+
+/// A message that asks for a session, or answers that.
+enum Asked<'m> {
+    Initiation(Box<Half>),
+    Response(&'m Response),
 }

@@ -1,74 +1,55 @@
-//! The device's own key, and what follows from it.
+//! The device's own key, and the cookies that it makes.
 
-use boringtun::noise::TunnResult;
-use boringtun::noise::errors::WireGuardError;
-use boringtun::noise::rate_limiter::RateLimiter;
-use boringtun::x25519;
-use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use super::keypair::random;
+use noise::{Baker, CookieReply};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use types::wireguard::Secret;
 
-/// The device's own key, and what follows from it.
+/// The device's own key, and the cookies that it makes.
 pub(super) struct Identity {
-    pub(super) private: x25519::StaticSecret,
-    pub(super) public: x25519::PublicKey,
-    /// Checks both MACs of messages and makes cookies. It wants proof of each sender's address; who has to give it is decided elsewhere.
-    prover: RateLimiter,
-    /// Of addresses and ports, for the cookies: the library takes addresses only, and neighbours behind one NAT have the same.
-    places: [RandomState; 2],
-    /// For the tunnels of peers, which would otherwise count each message again.
-    pub(super) unlimited: Arc<RateLimiter>,
+    pub(super) keys: noise::Identity,
+    /// Who has to give proof of its address is decided elsewhere.
+    baker: Mutex<Option<Baker>>,
 }
 
 impl Identity {
     pub(super) fn new(private: &Secret) -> Self {
-        let private = x25519::StaticSecret::from(*private.bytes());
-        let public = x25519::PublicKey::from(&private);
         Self {
-            prover: RateLimiter::new(&public, 0),
-            places: [RandomState::new(), RandomState::new()],
-            unlimited: Arc::new(RateLimiter::new(&public, u64::MAX)),
-            private,
-            public,
+            keys: noise::Identity::new(private.bytes()),
+            baker: Mutex::new(None),
         }
     }
 
-    /// Whether the sender of a message proved its address: the second MAC is right. None if the first is wrong.
-    pub(super) fn proof(&self, from: SocketAddr, message: &[u8]) -> Option<bool> {
-        // There is no room for a cookie, so that none is made.
-        match self
-            .prover
-            .verify_packet(Some(self.place(from)), message, &mut [])
-        {
-            Ok(_) => Some(true),
-            Err(TunnResult::Err(WireGuardError::DestinationBufferTooSmall)) => Some(false),
-            Err(_) => None,
-        }
+    fn baker(&self) -> MutexGuard<'_, Option<Baker>> {
+        self.baker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the sender of a message proved its address: the second code is right. None if the first is wrong.
+    pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
+        self.keys.is_addressed(message).then(|| {
+            self.baker()
+                .as_ref()
+                .is_some_and(|baker| baker.is_proven(from, message, now))
+        })
     }
 
     /// A cookie, with which the sender of a message can prove its address. None if it did.
-    pub(super) fn cookie<'b>(
+    pub(super) fn cookie(
         &self,
         from: SocketAddr,
         message: &[u8],
-        buffer: &'b mut [u8],
-    ) -> Option<&'b [u8]> {
-        match self
-            .prover
-            .verify_packet(Some(self.place(from)), message, buffer)
-        {
-            Err(TunnResult::WriteToNetwork(cookie)) => Some(cookie),
-            _ => None,
+        now: Instant,
+    ) -> Option<CookieReply> {
+        let mut baker = self.baker();
+        if baker.as_ref().is_none_or(|baker| baker.is_stale(now)) {
+            *baker = Some(Baker::new(random()?, now));
         }
-    }
-
-    /// An address that stands for an address and a port.
-    fn place(&self, from: SocketAddr) -> IpAddr {
-        let [high, low] = self
-            .places
-            .each_ref()
-            .map(|keys| u128::from(keys.hash_one(from)));
-        IpAddr::V6((high << 64 | low).into())
+        let baker = baker.as_ref()?;
+        if baker.is_proven(from, message, now) {
+            return None;
+        }
+        baker.reply(&self.keys, from, message, random()?).ok()
     }
 }

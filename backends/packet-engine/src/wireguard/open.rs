@@ -2,28 +2,36 @@
 //! address proves nothing and does not matter; it is where answers go once a packet from it was authentic.
 
 use super::device::Device;
-use super::link::Link;
+use super::keypair::{Keypair, Named};
+use super::link::reason;
 use super::peer::Peer;
 use super::pending::Message;
 use super::snapshot::Snapshot;
 use crate::endpoint::Endpoint;
-use crate::packet::Header;
+use crate::packet::{Header, told_length};
 use crate::reason::Reason;
-use boringtun::noise::errors::WireGuardError;
-use std::sync::MutexGuard;
+use noise::Session;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The counter from which a session is over. Beyond it, sums in the library would overflow.
-const LAST_COUNTER: u64 = u64::MAX - (1 << 13);
-/// Type, receiver and counter.
-const HEAD: usize = 16;
-
-/// Opens the datagrams of one batch.
+/// Opens the datagrams of one batch. It waits for nobody but once for each session, when the peer confirms it.
 pub struct Opener<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
     now: Instant,
-    held: Option<(&'s Peer, MutexGuard<'s, Link>)>,
+    held: Option<Held<'s>>,
+}
+
+/// The session of the run.
+struct Held<'s> {
+    peer: &'s Peer,
+    keypair: Arc<Keypair>,
+    /// Where its last authentic datagram came from.
+    from: Option<Endpoint>,
+    /// The bytes that were opened, and whether there was a packet in them.
+    opened: usize,
+    carried: bool,
 }
 
 impl<'s> Opener<'s> {
@@ -37,21 +45,18 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Opens a datagram in place: the packet is at its beginning afterwards. `scratch` is for the sealed bytes. None if there is no packet in it: a
-    /// keepalive, or a handshake message, which is left for the thread that makes handshakes.
+    /// Opens a datagram in place: the packet is at its beginning afterwards. None if there is no packet in it: a keepalive, or a handshake message, which is
+    /// left for the thread that makes handshakes.
     ///
     /// # Errors
     /// The reason to drop it.
     #[inline]
-    pub fn open(
-        &mut self,
-        datagram: &mut [u8],
-        from: Endpoint,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Option<Header>, Reason> {
+    pub fn open(&mut self, datagram: &mut [u8], from: Endpoint) -> Result<Option<Header>, Reason> {
+        if let Some(index) = Session::index_in(datagram) {
+            return self.data(index, datagram, from);
+        }
         let kind = datagram.first_chunk::<4>().ok_or(Reason::Short)?;
         match (u32::from_le_bytes(*kind), datagram.len()) {
-            (4, 32..) => self.data(datagram, from, scratch),
             // The lengths of initiation, response and cookie reply.
             (1, 148) => self.leave(datagram, from),
             (2, 92) => self.response(datagram, 8, from),
@@ -84,54 +89,39 @@ impl<'s> Opener<'s> {
             .get(at..)
             .and_then(|rest| rest.first_chunk::<4>())
             .ok_or(Reason::Short)?;
-        let (slot, _) = self.device.place(u32::from_le_bytes(*index));
-        self.snapshot.peer(slot).ok_or(Reason::NoSession)?;
+        self.device
+            .indices
+            .get(u32::from_le_bytes(*index))
+            .ok_or(Reason::NoSession)?;
         self.leave(datagram, from)
     }
 
     #[inline]
     fn data(
         &mut self,
+        index: u32,
         datagram: &mut [u8],
         from: Endpoint,
-        scratch: &mut Vec<u8>,
     ) -> Result<Option<Header>, Reason> {
-        let head = datagram.first_chunk::<HEAD>().ok_or(Reason::Short)?;
-        let [_, _, _, _, i0, i1, i2, i3, counter @ ..] = *head;
-        let index = u32::from_le_bytes([i0, i1, i2, i3]);
-        if u64::from_le_bytes(counter) > LAST_COUNTER {
-            return Err(Reason::Replayed);
+        let held = self.hold(index)?;
+        let length = held.keypair.session.open(datagram).map_err(reason)?;
+        held.opened += datagram.len();
+        held.carried |= length > 0;
+        let (peer, slot) = (held.peer, held.peer.slot);
+        if held.from != Some(from) {
+            held.from = Some(from);
+            peer.set_endpoint(from);
         }
-        let (slot, parity) = self.device.place(index);
-        if self.held.as_ref().is_none_or(|(peer, _)| peer.slot != slot) {
-            self.release();
-            let peer = self.snapshot.peer(slot).ok_or(Reason::NoSession)?;
-            self.held = Some((peer, peer.lock()));
+        if !held.keypair.is_confirmed() {
+            let keypair = Arc::clone(&held.keypair);
+            self.device.confirmed(peer, &keypair, self.now);
         }
-        let Some((peer, link)) = &mut self.held else {
-            return Err(Reason::NoSession);
-        };
-        scratch.clear();
-        scratch.extend_from_slice(datagram);
-        let length = link
-            .open(parity, scratch, datagram)
-            .map_err(|error| reason(&error))?;
-        link.received += scratch.len() as u64;
-        if link.endpoint != Some(from) {
-            link.endpoint = Some(from);
-        }
-        if link.unconfirmed == Some(index) {
-            link.unconfirmed = None;
-            let since = link.answered.unwrap_or(self.now);
-            link.shaken(since, self.now);
-            self.device.confirmed(peer, link, self.now);
-        }
-        link.heard(parity, self.now);
-        self.device.used(peer, link, self.now);
         if length == 0 {
             return Ok(None);
         }
-        let header = Header::parse(datagram.get(..length).ok_or(Reason::Short)?)?;
+        let padded = datagram.get(..length).ok_or(Reason::Short)?;
+        let length = told_length(padded).ok_or(Reason::Malformed)?;
+        let header = Header::parse(padded.get(..length).ok_or(Reason::Short)?)?;
         // Whoever is not the owner of the source address may not speak for it.
         if self.snapshot.slot_of(header.source) != Some(slot) {
             return Err(Reason::Spoofed);
@@ -145,25 +135,52 @@ impl<'s> Opener<'s> {
         Ok(Some(header))
     }
 
-    /// Releases the peer that is held. To be called before anything that takes time.
+    /// Turns to the session of an index.
+    #[inline]
+    fn hold(&mut self, index: u32) -> Result<&mut Held<'s>, Reason> {
+        let same = |held: &Held<'_>| held.keypair.session.index() == index;
+        if !self.held.as_ref().is_some_and(same) {
+            self.release();
+            let Some(Named::Session(keypair)) = self.device.indices.get(index) else {
+                return Err(Reason::NoSession);
+            };
+            let peer = self.snapshot.peer(keypair.slot).ok_or(Reason::NoSession)?;
+            // The slot may be another's already, and packets may be older than the session may be.
+            if peer.key != keypair.peer || peer.is_removed() || !keypair.lasts(self.now) {
+                return Err(Reason::NoSession);
+            }
+            self.held = Some(Held {
+                peer,
+                keypair,
+                from: None,
+                opened: 0,
+                carried: false,
+            });
+        }
+        self.held.as_mut().ok_or(Reason::NoSession)
+    }
+
+    /// Ends the run of a session.
     #[inline]
     pub fn release(&mut self) {
-        self.held = None;
+        let Some(held) = self.held.take().filter(|held| held.opened > 0) else {
+            return;
+        };
+        let (peer, traffic) = (held.peer, &held.peer.traffic);
+        traffic
+            .received
+            .fetch_add(held.opened as u64, Ordering::Relaxed);
+        if let Some(at) = traffic.note_received(&self.device.clock, self.now, held.carried) {
+            self.device.visit_by(peer, at, self.now);
+        }
+        if held.keypair.is_worn_by_receiving(self.now) {
+            self.device.want_session(peer, self.now);
+        }
     }
 }
 
-/// Why the library refused a message.
-#[cold]
-pub(super) fn reason(error: &WireGuardError) -> Reason {
-    match error {
-        WireGuardError::WrongIndex
-        | WireGuardError::NoCurrentSession
-        | WireGuardError::UnexpectedPacket
-        | WireGuardError::ConnectionExpired => Reason::NoSession,
-        WireGuardError::InvalidCounter
-        | WireGuardError::DuplicateCounter
-        | WireGuardError::WrongTai64nTimestamp => Reason::Replayed,
-        WireGuardError::InvalidPacket => Reason::Malformed,
-        _ => Reason::BadTag,
+impl Drop for Opener<'_> {
+    fn drop(&mut self) {
+        self.release();
     }
 }

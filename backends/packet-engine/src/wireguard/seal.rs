@@ -1,7 +1,7 @@
 //! Packets of pods to peers: the peer is chosen once for each packet, by its destination, and the packet is sealed for that peer or not at all.
 
 use super::device::Device;
-use super::link::{Link, Which};
+use super::keypair::Keypair;
 use super::message::{LONGEST, OVERHEAD, padded};
 use super::peer::Peer;
 use super::snapshot::Snapshot;
@@ -10,8 +10,12 @@ use crate::martian::martian;
 use crate::packet::Header;
 use crate::reason::Reason;
 use crate::verdict::Icmp;
-use std::sync::MutexGuard;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// What comes before a packet in its datagram.
+const HEAD: usize = 16;
 
 /// How packets to a peer leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +26,7 @@ pub enum SendState {
     AwaitingSession,
 }
 
-/// Seals the packets of one batch.
+/// Seals the packets of one batch. It waits for nobody, unless packets have to wait for a session.
 pub struct Sealer<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -30,11 +34,13 @@ pub struct Sealer<'s> {
     held: Option<Held<'s>>,
 }
 
-/// The peer of the run, locked.
+/// The peer of the run.
 struct Held<'s> {
     peer: &'s Peer,
-    link: MutexGuard<'s, Link>,
-    which: Option<Which>,
+    state: SendState,
+    keypair: Option<Arc<Keypair>>,
+    /// The bytes that were sealed for it.
+    sealed: usize,
 }
 
 impl<'s> Sealer<'s> {
@@ -85,53 +91,82 @@ impl<'s> Sealer<'s> {
         (plain + OVERHEAD).max(LONGEST)
     }
 
-    /// Locks a peer, until another one is locked or all are released.
+    /// Turns to a peer, until another one is turned to or all are released.
     ///
     /// # Errors
     /// The reason to drop packets to it.
     #[inline]
     pub fn hold(&mut self, slot: u32) -> Result<SendState, Reason> {
-        if self.held.as_ref().is_none_or(|held| held.peer.slot != slot) {
-            // Two peers are never locked at a time.
-            self.release();
-            let peer = self.snapshot.peer(slot).ok_or(Reason::NoRoute)?;
-            let mut link = peer.lock();
-            let which = link.sending(self.now);
-            if !link.removed && which.is_some() {
-                self.device.used(peer, &mut link, self.now);
+        if let Some(held) = self.held.as_ref().filter(|held| held.peer.slot == slot) {
+            return Ok(held.state);
+        }
+        self.release();
+        let peer = self.snapshot.peer(slot).ok_or(Reason::NoRoute)?;
+        if peer.is_removed() {
+            return Err(Reason::NoRoute);
+        }
+        let endpoint = peer.endpoint().ok_or(Reason::NoEndpoint)?;
+        let keypair = peer.sending().clone().filter(|own| own.lasts(self.now));
+        let state = match &keypair {
+            Some(keypair) => {
+                if keypair.is_worn_by_sending(self.now) {
+                    self.device.want_session(peer, self.now);
+                }
+                SendState::Ready(endpoint)
             }
-            self.held = Some(Held { peer, link, which });
-        }
-        let Some(held) = &self.held else {
-            return Err(Reason::NoRoute);
+            None => SendState::AwaitingSession,
         };
-        if held.link.removed {
-            return Err(Reason::NoRoute);
-        }
-        let endpoint = held.link.endpoint.ok_or(Reason::NoEndpoint)?;
-        Ok(if held.which.is_some() {
-            SendState::Ready(endpoint)
-        } else {
-            SendState::AwaitingSession
-        })
+        self.held = Some(Held {
+            peer,
+            state,
+            keypair,
+            sealed: 0,
+        });
+        Ok(state)
     }
 
-    /// Seals a packet, which is padded, for the peer that is held. Returns the length of the datagram.
+    /// Seals a packet, which is padded, for the peer that was turned to. Returns the length of the datagram.
     #[inline]
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Option<usize> {
+        let length = plain.len() + OVERHEAD;
+        out.get_mut(HEAD..HEAD + plain.len())?
+            .copy_from_slice(plain);
+        self.seal_in_place(out.get_mut(..length)?)
+    }
+
+    /// Seals the packet, which is padded, at byte 16 of a datagram. Returns the length of the datagram.
+    #[inline]
+    pub fn seal_in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
         let held = self.held.as_mut()?;
-        held.link.seal(held.which?, plain, out)
+        held.keypair.as_ref()?.session.seal(datagram).ok()?;
+        held.sealed += datagram.len();
+        Some(datagram.len())
     }
 
-    /// Keeps a packet, which is padded, until there is a session with the peer that is held. Returns the number of packets dropped for that.
+    /// Keeps a packet, which is padded, until there is a session with the peer that was turned to. Returns the number of packets dropped for that.
     pub fn park(&mut self, plain: &[u8]) -> usize {
-        let Some(held) = &mut self.held else { return 1 };
-        self.device.park(held.peer, &mut held.link, plain, self.now)
+        let Some(held) = &self.held else { return 1 };
+        self.device.park(held.peer, plain, self.now)
     }
 
-    /// Releases the peer that is held. To be called before anything that takes time.
+    /// Ends the run of the peer that was turned to.
     #[inline]
     pub fn release(&mut self) {
-        self.held = None;
+        let Some(held) = self.held.take().filter(|held| held.sealed > 0) else {
+            return;
+        };
+        let traffic = &held.peer.traffic;
+        traffic
+            .sent
+            .fetch_add(held.sealed as u64, Ordering::Relaxed);
+        if let Some(at) = traffic.note_sent(&self.device.clock, self.now, true) {
+            self.device.visit_by(held.peer, at, self.now);
+        }
+    }
+}
+
+impl Drop for Sealer<'_> {
+    fn drop(&mut self) {
+        self.release();
     }
 }

@@ -1,6 +1,5 @@
 //! Devices that exchange datagrams in memory.
 
-use super::link::Link;
 use super::message::{OVERHEAD, padded};
 use super::*;
 use crate::counters::Counters;
@@ -14,10 +13,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 mod flood;
 mod laws;
+mod timers;
 
 const MTU: u16 = 1420;
 
@@ -63,7 +63,7 @@ struct Node {
     delivered: Vec<Vec<u8>>,
     /// Datagrams that it sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// How far its clock is ahead. The library has another clock.
+    /// How far its clock is ahead.
     ahead: Duration,
     /// When it stands still otherwise.
     stopped: Option<Instant>,
@@ -172,7 +172,7 @@ impl Node {
         let snapshot = self.device.snapshot();
         let mut opener = Opener::new(&self.device, &snapshot, self.now());
         let mut datagram = datagram.to_vec();
-        if let Some(header) = opener.open(&mut datagram, from.into(), &mut Vec::new())? {
+        if let Some(header) = opener.open(&mut datagram, from.into())? {
             self.delivered.push(datagram[..header.total_len].to_vec());
         }
         Ok(())
@@ -503,25 +503,30 @@ fn source_is_forgotten_and_learned_again() {
 /// A source that still is this host's may lead nowhere, when its uplink failed: no answer is known to come back to it.
 #[test]
 fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
-    let (known, now) = (
-        Endpoint {
-            to: elsewhere(),
-            source: Some(ip("192.168.56.201")),
-        },
-        Instant::now(),
-    );
-    let plain = Endpoint::from(elsewhere());
-    let mut link = Link::new(None, Some(known), None, 0, now);
-    assert_eq!(link.initiates_to(), Some(known));
-    link.begun(now);
-    assert_eq!(
-        (link.endpoint, link.initiates_to(), link.endpoint),
-        (Some(known), Some(plain), Some(plain))
-    );
+    let (mut a, mut b) = session_at_the_known_address();
+    let known = Endpoint {
+        to: b.address,
+        source: known_source(),
+    };
+    let initiation_to = |a: &mut Node, after: u64| {
+        a.ahead = Duration::from_secs(after);
+        let (to, message) = sends(a).remove(0);
+        assert_eq!(message.len(), 148);
+        (to, message)
+    };
+    a.ahead = Duration::from_secs(181);
+    let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there");
+    assert_eq!(a.pod_sends(&there), Ok(None));
+    assert_eq!(initiation_to(&mut a, 181).0, known);
+    let (to, message) = initiation_to(&mut a, 187);
+    assert_eq!(to, Endpoint::from(b.address));
     // A session, and what came in it, is the peer's word.
-    link.shaken(now, now);
-    link.endpoint = Some(known);
-    assert_eq!(link.initiates_to(), Some(known));
+    b.ahead = a.ahead;
+    b.receives(a.address, &message).unwrap();
+    let (_, response) = sends(&mut b).remove(0);
+    a.receives(known, &response).unwrap();
+    sends(&mut a);
+    assert_eq!(source(&a), known_source());
 }
 
 #[test]
@@ -634,7 +639,7 @@ fn removed_peer_is_gone_for_old_snapshots() {
     sealer.release();
     let mut opener = Opener::new(device, &before, Instant::now());
     assert_eq!(
-        opener.open(&mut datagram.clone(), b.address.into(), &mut Vec::new()),
+        opener.open(&mut datagram.clone(), b.address.into()),
         Err(Reason::NoSession)
     );
     drop(opener);
@@ -765,43 +770,26 @@ fn a_session_is_not_sent_in_beyond_its_time() {
 /// An answer makes a session that the peer may never use: with another preshared key it cannot.
 #[test]
 fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
-    let (mut a, b) = (Node::new(1), Node::new(2));
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
     b.add(&a, &["10.5.1.0/24"]);
-    a.device
-        .change()
-        .set_peer(b.key, Some(b.address), Some(Secret::new([5; 32])), 0)
-        .unwrap();
-    // More than the library has places for sessions.
-    for _ in 0..9 {
-        a.work();
+    a.shares(&b, "10.5.2.0/24", 5);
+    a.work();
+    for round in 1..=9 {
         a.sent.clear();
-        let snapshot = b.device.snapshot().clone();
-        let peer = snapshot.peers.get(&a.key).unwrap();
-        let mut link = peer.lock();
-        let mut initiation = [0; 148];
-        let tunn = link.tunn(&a.key, b.device.index(peer.slot)).unwrap();
-        assert!(matches!(
-            tunn.format_handshake_initiation(&mut initiation, true),
-            boringtun::noise::TunnResult::WriteToNetwork(_)
-        ));
-        drop(link);
-        pause();
+        (a.ahead, b.ahead) = (
+            Duration::from_secs(6 * round),
+            Duration::from_secs(6 * round),
+        );
+        b.work();
+        let (_, initiation) = b.sent.pop_front().unwrap();
         a.receives(b.address, &initiation).unwrap();
         a.work();
         assert!(
             a.sent.iter().any(|(_, answer)| answer.len() == 92),
             "it answers"
         );
-        assert_eq!(
-            a.device
-                .snapshot()
-                .peers
-                .get(&b.key)
-                .unwrap()
-                .lock()
-                .sending(a.now()),
-            None
-        );
+        let there = packet(ip("10.5.1.9"), ip("10.5.2.9"), b"x");
+        assert_eq!(a.pod_sends(&there), Ok(None));
     }
 }
 
@@ -913,46 +901,6 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
         (count(&sent.packets), sent.drops(Reason::SendFailed)),
         (0, 2)
     );
-}
-
-/// The clock is set when the network is there. Without a session a tunnel follows it, and goes on with what it had begun.
-#[test]
-fn a_clock_that_is_set_forward_is_followed_without_a_session() {
-    let (mut a, mut b) = (Node::new(1), Node::new(2));
-    let hour = Duration::from_secs(3600);
-    // Of a tunnel that initiated once, the next initiation has the second index, and of a new one the first.
-    let next = |a: &Node, b: &Node, clock: SystemTime| {
-        let (snapshot, now) = (a.device.snapshot().clone(), a.now());
-        let peer = snapshot.peers.get(&b.key).unwrap();
-        let mut link = peer.lock();
-        let restarts = link.follow_clock(clock, now);
-        let tunn = link.tunn(&b.key, a.device.index(peer.slot)).unwrap();
-        let mut initiation = [0; 148];
-        assert!(matches!(
-            tunn.format_handshake_initiation(&mut initiation, true),
-            boringtun::noise::TunnResult::WriteToNetwork(_)
-        ));
-        (restarts, initiation[4])
-    };
-    a.add(&b, &["10.5.2.0/24"]);
-    a.work();
-    for clock in [
-        SystemTime::now(),
-        SystemTime::now() + Duration::from_secs(3),
-        SystemTime::now() - hour,
-    ] {
-        assert!(!next(&a, &b, clock).0, "too little, or back");
-    }
-    assert_eq!(next(&a, &b, SystemTime::now() + hour), (true, 1));
-    b.add(&a, &["10.5.1.0/24"]);
-    settle(&mut [&mut a, &mut b]);
-    passes(
-        &mut a,
-        &mut b,
-        &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there"),
-    );
-    let (restarts, index) = next(&a, &b, SystemTime::now() + hour);
-    assert!(!restarts && index > 1, "a session is not given up for it");
 }
 
 /// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.

@@ -1,159 +1,179 @@
-//! What is due with a peer: the protocol's timers, keepalives, handshakes that are wanted, packets that waited for a session.
+//! What is due with a peer: sessions that end, keepalives, handshakes that are wanted, packets that waited for a session.
 
 use super::device::Device;
+use super::keypair::random_key;
 use super::link::Link;
+use super::message::OVERHEAD;
 use super::peer::Peer;
 use super::snapshot::Snapshot;
+use super::traffic::{ANSWER, KEEPALIVE};
 use super::work::Send;
 use crate::counters::add;
 use crate::packet::{Header, told_length};
 use crate::reason::Reason;
-use boringtun::noise::TunnResult;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a peer with a session is visited, by how long nothing was sent or received.
-const VISITS: [(Duration, Duration); 3] = [
-    (Duration::from_secs(1), Duration::from_millis(500)),
-    // Until then keepalives and handshakes may become due that answer what was received or sent.
-    (Duration::from_secs(16), Duration::from_secs(1)),
-    // What is left are the ends of sessions, after two and three minutes.
-    (Duration::MAX, SELDOM),
-];
-const SELDOM: Duration = Duration::from_secs(5);
-/// The types of messages.
-const INITIATION: u8 = 1;
-const DATA: u8 = 4;
+/// What comes before a packet in its datagram.
+const HEAD: usize = 16;
+/// The least time between two visits that something else is due for.
+const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {
     /// Does what is due with a peer and enters its next visit. `greet` asks for a session if there is none.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one peer, and the thread's tools"
-    )]
     pub(super) fn visit(
         &self,
         peer: &Peer,
-        link: &mut Link,
         snapshot: &Snapshot,
         now: Instant,
         greet: bool,
         buffer: &mut [u8],
         send: Send<'_>,
     ) {
-        if link.removed {
+        if peer.is_removed() {
             return;
         }
-        let restarts = link.follow_clock(SystemTime::now(), now);
-        self.tick(link, now, buffer, send);
-        let kept = self.keep_alive(link, now, buffer, send);
-        let wanted = greet || restarts || !kept || !link.parked.is_empty();
-        if link.sending(now).is_none() && wanted || link.rekeys {
-            self.initiate(peer, link, now, buffer, send);
+        let begins = {
+            let mut link = peer.lock();
+            self.end(link.end_sessions(now));
+            if link.tired_at().is_some_and(|at| at <= now) {
+                self.given_up(peer, &mut link);
+            }
+            let alive = self.keep_alive(peer, &mut link, now, buffer, send);
+            self.acknowledge(peer, now, buffer, send);
+            // Nothing came for what was sent: the peer may have restarted.
+            let unanswered = self
+                .clock
+                .read(&peer.traffic.unanswered)
+                .filter(|since| *since + ANSWER <= now);
+            if unanswered.is_some() {
+                peer.traffic.unanswered.clear();
+                peer.traffic.wants_session.store(true, Ordering::Relaxed);
+            }
+            let lacks = link.sending(now).is_none();
+            let wanted = lacks && (greet || !alive || !link.parked.is_empty())
+                || link.repeats()
+                || peer.traffic.wants_session.load(Ordering::Relaxed);
+            wanted && link.may_begin(now)
+        };
+        if begins {
+            self.initiate(peer, now, send);
         }
-        self.unpark(peer, link, snapshot, now, buffer, send);
-        if let Some(next) = next_visit(link, now) {
-            self.visit_by(peer, link, next, now);
-        }
+        let mut link = peer.lock();
+        self.unpark(peer, &mut link, snapshot, now, buffer, send);
+        self.enter_next(peer, &link, now);
     }
 
-    /// Runs the timers of both tunnels. To be called before a tunnel handles a handshake: it takes the time of its last tick for the present.
-    pub(super) fn tick(&self, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) {
-        let mut sent = 0;
-        let mut given_up = false;
-        match link.present().map(|tunn| tunn.update_timers(buffer)) {
-            Some(TunnResult::WriteToNetwork(message)) => {
-                let begins = message.first() == Some(&INITIATION);
-                let to = if begins {
-                    link.initiates_to()
-                } else {
-                    link.endpoint
-                };
-                let went = to.is_some_and(|to| send(to, message));
-                sent += if went { message.len() } else { 0 };
-                if begins {
-                    add(&self.counters.handshakes.initiated, usize::from(went));
-                    link.begun(now);
-                }
-            }
-            // It stays in that state until the next initiation.
-            Some(TunnResult::Err(_)) => given_up = link.initiated,
-            _ => {}
-        }
-        // The library counts anew after each answer to the peer.
-        if given_up || link.is_tired(now) {
-            link.given_up();
-            add(&self.counters.handshakes.failed, 1);
-            self.give_up(link);
-        }
-        // One that may not send is run, too, so that its session ends.
-        let endpoint = link.endpoint;
-        if let Some((old, sends)) = link.old()
-            && let TunnResult::WriteToNetwork(message) = old.update_timers(buffer)
-            && sends
-        {
-            if message.first() == Some(&DATA) {
-                sent += if endpoint.is_some_and(|to| send(to, message)) {
-                    message.len()
-                } else {
-                    0
-                };
-            } else {
-                // Its next handshake is the first under the new preshared key.
-                link.rekeys = true;
-            }
-        }
-        link.sent += sent as u64;
-        link.end_old(now);
+    fn given_up(&self, peer: &Peer, link: &mut Link) {
+        self.free(link.given_up());
+        peer.traffic.wants_session.store(false, Ordering::Relaxed);
+        add(&self.counters.handshakes.failed, 1);
+        self.give_up(link);
     }
 
     /// Sends a persistent keepalive if it is due. False if a session is needed for it.
-    fn keep_alive(&self, link: &mut Link, now: Instant, buffer: &mut [u8], send: Send<'_>) -> bool {
-        let every = Duration::from_secs(link.keepalive.into());
-        if every.is_zero() || link.kept.is_some_and(|kept| kept + every > now) {
-            return true;
-        }
-        link.kept = Some(now);
-        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else {
-            return false;
-        };
-        if let Some(message) = link
-            .seal(which, &[], buffer)
-            .and_then(|length| buffer.get(..length))
-        {
-            send(to, message);
-        }
-        true
-    }
-
-    /// Initiates a handshake, unless one waits for its answer or the last was initiated a moment ago.
-    fn initiate(
+    fn keep_alive(
         &self,
         peer: &Peer,
         link: &mut Link,
         now: Instant,
         buffer: &mut [u8],
         send: Send<'_>,
-    ) {
-        if !link.may_begin(now) {
+    ) -> bool {
+        let every = Duration::from_secs(link.keepalive.into());
+        if every.is_zero() || self.keepalive_due(peer, link).is_some_and(|at| at > now) {
+            return true;
+        }
+        link.kept = Some(now);
+        self.send_keepalive(peer, now, buffer, send)
+    }
+
+    /// When the next persistent keepalive is due. None: at once, or never.
+    fn keepalive_due(&self, peer: &Peer, link: &Link) -> Option<Instant> {
+        let every = Duration::from_secs(link.keepalive.into());
+        // What passed in either direction keeps a mapping of a NAT as well.
+        let passed = self.clock.read(&peer.traffic.passed);
+        link.kept
+            .map(|kept| kept.max(passed.unwrap_or(kept)) + every)
+    }
+
+    /// Tells the peer that its packets come, if nothing else did for a while.
+    fn acknowledge(&self, peer: &Peer, now: Instant, buffer: &mut [u8], send: Send<'_>) {
+        let since = self.clock.read(&peer.traffic.unacknowledged);
+        if since.is_some_and(|since| since + KEEPALIVE <= now) {
+            peer.traffic.unacknowledged.clear();
+            self.send_keepalive(peer, now, buffer, send);
+        }
+    }
+
+    /// Sends an empty packet. False without a session.
+    pub(super) fn send_keepalive(
+        &self,
+        peer: &Peer,
+        now: Instant,
+        buffer: &mut [u8],
+        send: Send<'_>,
+    ) -> bool {
+        let sending = peer.sending();
+        let (Some(to), Some(keypair)) = (
+            peer.endpoint(),
+            sending.as_ref().filter(|own| own.lasts(now)),
+        ) else {
+            return false;
+        };
+        if let Some(datagram) = buffer.get_mut(..OVERHEAD)
+            && keypair.session.seal(datagram).is_ok()
+        {
+            let sent = send(to, datagram);
+            peer.traffic.count(datagram, sent, &[]);
+            peer.traffic.note_sent(&self.clock, now, false);
+        }
+        true
+    }
+
+    /// Initiates a handshake.
+    fn initiate(&self, peer: &Peer, now: Instant, send: Send<'_>) {
+        if peer.endpoint().is_none() {
             return;
         }
-        let Some(to) = link.initiates_to() else {
+        let (draft, stamp, repeated) = {
+            let mut link = peer.lock();
+            let Some(draft) = link.draft(&peer.key) else {
+                return;
+            };
+            let repeated = link.tries();
+            let stamp = link.stamp(SystemTime::now());
+            // One that cannot be made now is not tried without a pause, either.
+            link.try_again(now);
+            (draft, stamp, repeated)
+        };
+        let (Some(ephemeral), Some(index)) = (random_key(), self.indices.reserve(peer.slot)) else {
             return;
         };
-        let Some(tunn) = link.tunn(&peer.key, self.index(peer.slot)) else {
-            return;
-        };
-        let TunnResult::WriteToNetwork(message) = tunn.format_handshake_initiation(buffer, true)
+        let made = noise::initiate(
+            &draft.identity.keys,
+            &draft.remote,
+            index,
+            stamp,
+            &ephemeral,
+        );
+        let mut link = peer.lock();
+        let (true, Ok((initiated, mut message))) =
+            (!peer.is_removed() && link.is_current(&draft), made)
         else {
-            return;
+            return self.indices.set(index, None);
         };
-        let length = message.len();
-        if send(to, message) {
-            add(&self.counters.handshakes.initiated, 1);
-            link.sent += length as u64;
+        // One that had no answer is repeated without the source, in case that is the cause, as the kernel does.
+        if repeated {
+            peer.forget_source();
         }
-        link.begun(now);
-        link.rekeys = false;
+        link.jar.prove(&mut message, now);
+        self.free(link.begun(initiated, now));
+        drop(link);
+        if peer.endpoint().is_some_and(|to| send(to, message.bytes())) {
+            add(&self.counters.handshakes.initiated, 1);
+            peer.traffic.count(message.bytes(), true, &[]);
+        }
     }
 
     /// Sends what waited for a session, if there is one.
@@ -166,7 +186,7 @@ impl Device {
         buffer: &mut [u8],
         send: Send<'_>,
     ) {
-        let (Some(to), Some(which)) = (link.endpoint, link.sending(now)) else {
+        let (Some(to), Some(keypair)) = (peer.endpoint(), link.sending(now)) else {
             return;
         };
         while let Some(plain) = link.parked.pop_front() {
@@ -179,18 +199,58 @@ impl Device {
                 self.counters.sent.dropped(Reason::NoRoute);
                 continue;
             };
-            let Some(message) = link
-                .seal(which, &plain, buffer)
-                .and_then(|length| buffer.get(..length))
-            else {
+            let sealed = buffer
+                .get_mut(..plain.len() + OVERHEAD)
+                .and_then(|datagram| {
+                    datagram
+                        .get_mut(HEAD..HEAD + plain.len())?
+                        .copy_from_slice(&plain);
+                    keypair.session.seal(datagram).ok()?;
+                    Some(&*datagram)
+                });
+            let Some(datagram) = sealed else {
                 self.counters.sent.dropped(Reason::NoSession);
                 continue;
             };
-            if send(to, message) {
+            if send(to, datagram) {
                 add(&self.counters.sent.packets, 1);
                 add(&self.counters.sent.bytes, length);
                 add(&self.counters.sent.units, 1);
+                peer.traffic.count(datagram, true, &[]);
             }
+            if let Some(at) = peer.traffic.note_sent(&self.clock, now, true) {
+                self.visit_by(peer, at, now);
+            }
+        }
+    }
+
+    /// Enters the next visit of a peer. There is none if nothing can become due before its packets flow again or it sends a message.
+    pub(super) fn enter_next(&self, peer: &Peer, link: &Link, now: Instant) {
+        let wants = peer.traffic.wants_session.load(Ordering::Relaxed);
+        // Packets that wait although it is time wait for something else, such as a key.
+        let retry = link
+            .again()
+            .filter(|again| link.repeats() || wants || !link.parked.is_empty() && *again > now);
+        let since = |mark, pause| self.clock.read(mark).map(|since| since + pause);
+        let keepalive = if link.keepalive > 0 {
+            self.keepalive_due(peer, link)
+        } else {
+            None
+        };
+        let next = [
+            retry,
+            link.tired_at(),
+            link.session_ends(),
+            keepalive,
+            since(&peer.traffic.unanswered, ANSWER),
+            since(&peer.traffic.unacknowledged, KEEPALIVE),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
+        // Never in the past, whatever the clock did: a peer must not be visited over and over.
+        if let Some(at) = next {
+            self.visit_by(peer, at.max(now + PAUSE), now);
         }
     }
 }
@@ -201,30 +261,4 @@ fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     Header::parse(plain.get(..length)?)
         .ok()
         .map(|header| (length, header.destination))
-}
-
-/// When a peer has to be visited again. None if nothing can become due before its packets flow again or it sends a message.
-fn next_visit(link: &Link, now: Instant) -> Option<Instant> {
-    // Packets that wait although it is time wait for something else, such as a key.
-    let retry = link
-        .again
-        .filter(|again| link.initiated || !link.parked.is_empty() && *again > now);
-    let session = link.has_session().then(|| {
-        let quiet = now.saturating_duration_since(link.used);
-        now + VISITS
-            .iter()
-            .find(|(limit, _)| quiet < *limit)
-            .map_or(SELDOM, |(_, pause)| *pause)
-    });
-    let keepalive = link
-        .kept
-        .filter(|_| link.keepalive > 0)
-        .map(|kept| kept + Duration::from_secs(link.keepalive.into()));
-    // Never in the past, whatever the clock did: a peer must not be visited over and over.
-    retry
-        .into_iter()
-        .chain(session)
-        .chain(keepalive)
-        .min()
-        .map(|at| at.max(now + Duration::from_millis(10)))
 }

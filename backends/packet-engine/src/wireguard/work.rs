@@ -63,15 +63,12 @@ impl Device {
         worker: &mut Worker,
         send: Transmit<'_>,
     ) -> Option<Instant> {
-        use tracing::dispatcher::{Dispatch, get_default, with_default};
-        let log = get_default(Dispatch::clone);
         let mut send = |to: Endpoint, datagram: &[u8]| {
-            let sent = with_default(&log, || send(to, datagram));
-            sent.inspect_err(|reason| self.counters.sent.dropped(*reason))
+            send(to, datagram)
+                .inspect_err(|reason| self.counters.sent.dropped(*reason))
                 .is_ok()
         };
-        // The library logs each retry as a warning; what matters of it is counted and told elsewhere.
-        with_default(&Dispatch::none(), || self.round(now, worker, &mut send))
+        self.round(now, worker, &mut send)
     }
 
     fn round(&self, now: Instant, worker: &mut Worker, send: Send<'_>) -> Option<Instant> {
@@ -86,19 +83,9 @@ impl Device {
             let Some(peer) = snapshot.peer(slot) else {
                 continue;
             };
-            let mut link = peer.lock();
             // Otherwise its time was changed meanwhile.
-            if link.due == Some(due) {
-                link.due = None;
-                self.visit(
-                    peer,
-                    &mut link,
-                    &snapshot,
-                    now,
-                    false,
-                    &mut worker.buffer,
-                    send,
-                );
+            if peer.traffic.take(&self.clock, due) {
+                self.visit(peer, &snapshot, now, false, &mut worker.buffer, send);
             }
         }
         let mut next = self.pending.next();
@@ -114,15 +101,7 @@ impl Device {
                 let Some(peer) = snapshot.peer(slot) else {
                     continue;
                 };
-                self.visit(
-                    peer,
-                    &mut peer.lock(),
-                    &snapshot,
-                    now,
-                    true,
-                    &mut worker.buffer,
-                    send,
-                );
+                self.visit(peer, &snapshot, now, true, &mut worker.buffer, send);
             }
             next = self.pending.next();
         }
@@ -155,15 +134,7 @@ impl Device {
         }
         let mut cookies = COOKIES;
         for message in initiations.drain(..) {
-            self.admit(
-                message,
-                admission,
-                &mut cookies,
-                snapshot,
-                now,
-                buffer,
-                send,
-            );
+            self.admit(message, admission, &mut cookies, snapshot, now, send);
         }
         for _ in 0..INITIATIONS {
             let Some(message) = admission.next() else {

@@ -33,7 +33,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             let end = meta.at.end.min(start + step);
             let datagram = buffer.get_mut(start..end).unwrap_or_default();
             match opener
-                .open(datagram, meta.from, &mut state.sealed)
+                .open(datagram, meta.from)
                 .and_then(|header| self.mark(header, meta, datagram))
             {
                 Ok(Some(header)) => {

@@ -102,7 +102,7 @@ impl End {
                 segment: datagram.len(),
                 count: 1,
                 bytes: datagram.len(),
-                ecn: 0,
+                tos: 0,
                 socket: 0,
             };
             sender.send(
@@ -120,7 +120,7 @@ impl End {
         });
         let rx = Rx {
             config: self.config.clone(),
-            tun: self.tun.clone(),
+            queues: Arc::new([self.tun.clone()]),
             socket: self.socket.clone(),
             table: table.clone(),
             wireguard: Some(self.device.clone()),
@@ -490,4 +490,32 @@ fn unsendable_handshake_is_logged_and_counted() {
         ),
         (2, 1, 0)
     );
+}
+
+/// As the kernel does (HANDSHAKE_DSCP).
+#[test]
+fn handshakes_ask_for_a_better_class_than_packets() {
+    let device = Arc::new(WireGuard::new(Arc::default()));
+    let mut change = device.change();
+    change.set_private_key(Secret::new([1; 32]));
+    change
+        .set_peer(
+            Secret::new([2; 32]).public(),
+            Some("192.0.2.2:51820".parse().unwrap()),
+            None,
+            0,
+        )
+        .unwrap();
+    drop(change);
+    let line = FakeSocket::new(false, Vec::new());
+    let handshakes = Handshakes {
+        device,
+        name: "flannel-wg".to_owned(),
+        sockets: vec![line.clone()],
+        wake: Arc::new(Wake::new().unwrap()),
+    };
+    handshakes.round(&mut handshakes::HandshakeState::default());
+    assert_eq!(*line.tos.lock().unwrap(), [0x88]);
+    // A keepalive is a packet like others.
+    assert_eq!(crate::wireguard::tos(&[4, 0, 0, 0]), 0);
 }

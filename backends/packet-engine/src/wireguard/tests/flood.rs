@@ -247,20 +247,15 @@ fn a_cookie_proves_an_address_with_its_port() {
     let mut stranger = Sender::new(99, &node, elsewhere());
     let message = stranger.proven(&mut node);
     let snapshot = node.device.snapshot().clone();
-    let proof = |from: SocketAddr| snapshot.identity.as_ref().unwrap().proof(from, &message);
+    let now = node.now();
+    let identity = snapshot.identity.as_ref().unwrap();
+    let proof = |from: SocketAddr| identity.proof(from, &message, now);
     let mut damaged = message.clone();
     damaged[100] ^= 1;
     assert_eq!(proof(elsewhere()), Some(true));
     assert_eq!(proof(SocketAddr::new(elsewhere().ip(), 2)), Some(false));
     assert_eq!(proof(SocketAddr::new(ip("192.0.2.67"), 1)), Some(false));
-    assert_eq!(
-        snapshot
-            .identity
-            .as_ref()
-            .unwrap()
-            .proof(elsewhere(), &damaged),
-        None
-    );
+    assert_eq!(identity.proof(elsewhere(), &damaged, now), None);
 }
 
 /// The thread has no processor for a while. What one address sends meanwhile leaves room for others.

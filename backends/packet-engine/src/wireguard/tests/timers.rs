@@ -1,0 +1,211 @@
+//! What becomes due, and when: rekeys, keepalives, the end of sessions.
+
+use super::*;
+use crate::wireguard::keypair::RENEWED_AFTER;
+
+const INITIATION: usize = 148;
+const KEEPALIVE: usize = OVERHEAD;
+
+fn there() -> Vec<u8> {
+    packet(ip("10.5.1.9"), ip("10.5.2.9"), b"there")
+}
+
+fn back() -> Vec<u8> {
+    packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back")
+}
+
+/// Sets both clocks, in seconds since the session.
+fn at(nodes: [&mut Node; 2], seconds: u64) {
+    for node in nodes {
+        node.ahead = Duration::from_secs(seconds);
+    }
+}
+
+/// A and B with one session, which A asked for.
+fn session_of_a() -> (Node, Node) {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    b.device.change().set_peer(a.key, None, None, 0).unwrap();
+    b.device
+        .change()
+        .set_allowed_ip(net("10.5.1.0/24"), a.key)
+        .unwrap();
+    b.work();
+    a.add(&b, &["10.5.2.0/24"]);
+    settle(&mut [&mut a, &mut b]);
+    let completed = |node: &Node| count(&node.device.counters.handshakes.completed);
+    assert_eq!([completed(&a), completed(&b)], [1, 1]);
+    pause();
+    (a, b)
+}
+
+/// The lengths of what a node sends now.
+fn lengths(node: &mut Node) -> Vec<usize> {
+    node.work();
+    node.sent
+        .drain(..)
+        .map(|(_, message)| message.len())
+        .collect()
+}
+
+#[test]
+fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
+    let (mut a, mut b) = session_of_a();
+    for (seconds, asks) in [(119, false), (121, true)] {
+        at([&mut a, &mut b], seconds);
+        passes(&mut b, &mut a, &back());
+        passes(&mut a, &mut b, &there());
+        assert!(
+            !lengths(&mut b).contains(&INITIATION),
+            "B did not ask for it"
+        );
+        assert_eq!(lengths(&mut a).contains(&INITIATION), asks, "{seconds} s");
+    }
+    // The answer is lost, and the session goes on until the next try.
+    passes(&mut a, &mut b, &there());
+    at([&mut a, &mut b], 127);
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(count(&a.device.counters.handshakes.completed), 2);
+    passes(&mut a, &mut b, &there());
+    passes(&mut b, &mut a, &back());
+}
+
+/// By count either asks, also the one that answered.
+#[test]
+fn either_asks_for_the_next_session_after_many_packets() {
+    let (mut a, mut b) = session_of_a();
+    for _ in 0..=RENEWED_AFTER {
+        assert_eq!(lengths(&mut b), [0; 0]);
+        passes(&mut b, &mut a, &back());
+    }
+    passes(&mut b, &mut a, &back());
+    settle(&mut [&mut a, &mut b]);
+    let initiated = |node: &Node| count(&node.device.counters.handshakes.initiated);
+    assert_eq!([initiated(&a), initiated(&b)], [1, 1]);
+    for _ in 0..3 {
+        passes(&mut b, &mut a, &back());
+        passes(&mut a, &mut b, &there());
+    }
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(
+        [initiated(&a), initiated(&b)],
+        [1, 1],
+        "the new one is fresh"
+    );
+}
+
+#[test]
+fn initiator_that_only_receives_asks_before_the_end() {
+    let (mut a, mut b) = session_of_a();
+    for (seconds, asks) in [(150, false), (166, true)] {
+        at([&mut a, &mut b], seconds);
+        passes(&mut b, &mut a, &back());
+        assert_eq!(lengths(&mut a).contains(&INITIATION), asks, "{seconds} s");
+    }
+}
+
+#[test]
+fn packet_is_acknowledged_after_ten_seconds_unless_something_was_sent() {
+    let (mut a, mut b) = session_of_a();
+    passes(&mut a, &mut b, &there());
+    at([&mut a, &mut b], 9);
+    assert_eq!(lengths(&mut b), [0; 0]);
+    at([&mut a, &mut b], 11);
+    assert_eq!(lengths(&mut b), [KEEPALIVE]);
+    at([&mut a, &mut b], 30);
+    assert_eq!(lengths(&mut b), [0; 0], "once");
+    passes(&mut a, &mut b, &there());
+    passes(&mut b, &mut a, &back());
+    at([&mut a, &mut b], 41);
+    assert_eq!(lengths(&mut b), [0; 0], "its own packet said so");
+}
+
+/// A metric every half minute, one way: what is acknowledged each time needs no handshake.
+#[test]
+fn seldom_packets_one_way_cause_no_handshake() {
+    let (mut a, mut b) = session_of_a();
+    for second in 0..110 {
+        at([&mut a, &mut b], second);
+        if second % 16 == 0 {
+            passes(&mut a, &mut b, &there());
+        }
+        settle(&mut [&mut a, &mut b]);
+    }
+    assert_eq!(count(&a.device.counters.handshakes.initiated), 1);
+    assert_eq!(count(&b.device.counters.handshakes.initiated), 0);
+}
+
+/// Fifteen seconds after the first packet without an answer, not after the last that came.
+#[test]
+fn unanswered_packet_causes_a_handshake_after_fifteen_seconds() {
+    let (mut a, mut b) = session_of_a();
+    at([&mut a, &mut b], 50);
+    a.pod_sends(&there()).unwrap();
+    for (seconds, asks) in [(64, false), (66, true), (68, false), (72, true)] {
+        at([&mut a, &mut b], seconds);
+        assert_eq!(lengths(&mut a).contains(&INITIATION), asks, "{seconds} s");
+    }
+}
+
+#[test]
+fn session_opens_and_seals_for_three_minutes() {
+    let (mut a, mut b) = session_of_a();
+    let (_, late) = a.pod_sends(&there()).unwrap().unwrap();
+    let (_, too_late) = a.pod_sends(&there()).unwrap().unwrap();
+    at([&mut a, &mut b], 179);
+    assert_eq!(b.receives(a.address, &late), Ok(()));
+    at([&mut a, &mut b], 200);
+    assert_eq!(b.receives(a.address, &too_late), Err(Reason::NoSession));
+    assert_eq!(a.pod_sends(&there()), Ok(None));
+    b.work();
+    let index = u32::from_le_bytes(too_late[4..8].try_into().unwrap());
+    assert!(
+        b.device.indices.get(index).is_none(),
+        "its keys are gone, too"
+    );
+}
+
+/// The peer's preshared key was changed before ours. It tries again and again, and what it is answered leads to nothing.
+#[test]
+fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
+    // Both asked for one, so that each end may send in another session.
+    let (mut a, mut b) = pair();
+    pause();
+    b.device
+        .change()
+        .set_peer(a.key, None, Some(Secret::new([5; 32])), 0)
+        .unwrap();
+    let answered = count(&a.device.counters.handshakes.answered);
+    for round in 1..=12 {
+        at([&mut a, &mut b], 6 * round);
+        let now = b.now();
+        let snapshot = b.device.snapshot().clone();
+        b.device
+            .want_session(snapshot.peers.get(&a.key).unwrap(), now);
+        settle(&mut [&mut a, &mut b]);
+        passes(&mut a, &mut b, &there());
+        passes(&mut b, &mut a, &back());
+    }
+    assert!(count(&a.device.counters.handshakes.answered) >= answered + 12);
+    assert!(b.device.counters.received.drops(Reason::BadTag) >= 12);
+}
+
+/// What nothing is due with is not visited: ten thousand idle peers cost nothing.
+#[test]
+fn idle_peer_is_visited_at_the_end_of_its_sessions_only() {
+    let (mut a, mut b) = session_of_a();
+    passes(&mut a, &mut b, &there());
+    passes(&mut b, &mut a, &back());
+    for seconds in [11, 40] {
+        at([&mut a, &mut b], seconds);
+        settle(&mut [&mut a, &mut b]);
+    }
+    let next = a.device.pending.next().unwrap();
+    assert!(
+        next > a.now() + Duration::from_secs(100),
+        "{:?}",
+        next - a.now()
+    );
+    at([&mut a, &mut b], 190);
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(a.device.pending.next(), None);
+}

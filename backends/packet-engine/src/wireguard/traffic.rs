@@ -1,0 +1,186 @@
+//! What packets leave behind for the timers of their peer, without a lock: counts, and since when something waits for an answer.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long after a packet came something has to be sent (KEEPALIVE_TIMEOUT).
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long after a packet was sent something has to come, else a new session is asked for (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
+pub(super) const ANSWER: Duration = Duration::from_secs(15);
+/// A visit that is so late is entered again.
+const OVERDUE: Duration = Duration::from_secs(2);
+
+/// A moment, in nanoseconds since the device was made; zero for none.
+#[derive(Default)]
+pub(super) struct Mark(AtomicU64);
+
+impl Mark {
+    pub(super) fn clear(&self) {
+        // Mostly there is nothing to clear, and threads share the line of memory.
+        if self.0.load(Relaxed) != 0 {
+            self.0.store(0, Relaxed);
+        }
+    }
+}
+
+/// Marks of moments.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
+    began: Instant,
+}
+
+impl Clock {
+    pub(super) fn new(began: Instant) -> Self {
+        Self { began }
+    }
+
+    /// Enough for 584 years.
+    fn tick(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began).as_nanos();
+        u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
+    }
+
+    pub(super) fn read(&self, mark: &Mark) -> Option<Instant> {
+        match mark.0.load(Relaxed) {
+            0 => None,
+            tick => Some(self.began + Duration::from_nanos(tick - 1)),
+        }
+    }
+
+    pub(super) fn set(&self, mark: &Mark, at: Instant) {
+        mark.0.store(self.tick(at), Relaxed);
+    }
+
+    /// Marks a moment unless an earlier one is marked. Returns whether it did.
+    pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
+        mark.0.load(Relaxed) == 0
+            && mark
+                .0
+                .compare_exchange(0, self.tick(at), Relaxed, Relaxed)
+                .is_ok()
+    }
+}
+
+/// What passed between this node and a peer.
+#[derive(Default)]
+pub(super) struct Traffic {
+    /// Bytes of all datagrams sent and received.
+    pub(super) sent: AtomicU64,
+    pub(super) received: AtomicU64,
+    /// The first packet sent since something came.
+    pub(super) unanswered: Mark,
+    /// The first packet that came since something was sent.
+    pub(super) unacknowledged: Mark,
+    /// The last datagram of either direction.
+    pub(super) passed: Mark,
+    /// When the peer is to be visited.
+    due: Mark,
+    /// Whether a new session is asked for, though there may be one.
+    pub(super) wants_session: AtomicBool,
+}
+
+impl Traffic {
+    /// Counts a message of the handshake that came, and the one that was made for it.
+    pub(super) fn count(&self, made: &[u8], sent: bool, came: &[u8]) {
+        let made = if sent { made.len() } else { 0 };
+        self.sent.fetch_add(made as u64, Relaxed);
+        self.received.fetch_add(came.len() as u64, Relaxed);
+    }
+
+    /// Notes that something was sent; `carries`: a packet, not only a keepalive. Returns when the peer has to be visited for it.
+    #[inline]
+    pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
+        self.unacknowledged.clear();
+        clock.set(&self.passed, now);
+        (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
+    }
+
+    /// Notes that something authentic came. Returns when the peer has to be visited for it.
+    #[inline]
+    pub(super) fn note_received(
+        &self,
+        clock: &Clock,
+        now: Instant,
+        carries: bool,
+    ) -> Option<Instant> {
+        self.unanswered.clear();
+        clock.set(&self.passed, now);
+        (carries && clock.set_first(&self.unacknowledged, now)).then(|| now + KEEPALIVE)
+    }
+
+    /// Enters a visit unless there is one before. Returns its time. A visit that is long overdue was lost: its peer had not been published yet, or
+    /// its slot was another's.
+    #[inline]
+    pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
+        let due = clock.read(&self.due);
+        if due.is_some_and(|due| due <= at && due + OVERDUE >= now) {
+            return None;
+        }
+        clock.set(&self.due, at);
+        clock.read(&self.due)
+    }
+
+    /// Takes the visit of this time. False if its time was changed meanwhile.
+    pub(super) fn take(&self, clock: &Clock, at: Instant) -> bool {
+        let due = clock.read(&self.due) == Some(at);
+        if due {
+            self.due.clear();
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_moments() {
+        let began = Instant::now();
+        let (clock, mark) = (Clock::new(began), Mark::default());
+        assert_eq!(clock.read(&mark), None);
+        for micros in [0, 1, 999, 1000, 1001, 86_400_000_000] {
+            let at = began + Duration::from_micros(micros);
+            clock.set(&mark, at);
+            assert_eq!(clock.read(&mark), Some(at));
+        }
+        assert!(!clock.set_first(&mark, began));
+        mark.clear();
+        assert!(clock.set_first(&mark, began));
+        assert_eq!(clock.read(&mark), Some(began));
+    }
+
+    #[test]
+    fn first_packet_without_answer_counts() {
+        let now = Instant::now();
+        let (clock, traffic) = (Clock::new(now), Traffic::default());
+        let later = now + Duration::from_secs(3);
+        assert_eq!(traffic.note_sent(&clock, now, false), None);
+        assert_eq!(traffic.note_sent(&clock, now, true), Some(now + ANSWER));
+        assert_eq!(traffic.note_sent(&clock, later, true), None);
+        assert_eq!(clock.read(&traffic.unanswered), Some(now));
+        assert_eq!(traffic.note_received(&clock, later, false), None);
+        assert_eq!(clock.read(&traffic.unanswered), None);
+        assert_eq!(
+            traffic.note_received(&clock, later, true),
+            Some(later + KEEPALIVE)
+        );
+        assert_eq!(traffic.note_received(&clock, later, true), None);
+        traffic.note_sent(&clock, later, false);
+        assert_eq!(clock.read(&traffic.unacknowledged), None);
+    }
+
+    #[test]
+    fn earliest_visit_counts_and_a_lost_one_is_entered_again() {
+        let now = Instant::now();
+        let (clock, traffic) = (Clock::new(now), Traffic::default());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(traffic.enter(&clock, at(10), now), Some(at(10)));
+        assert_eq!(traffic.enter(&clock, at(15), now), None);
+        assert_eq!(traffic.enter(&clock, at(5), now), Some(at(5)));
+        assert!(!traffic.take(&clock, at(10)));
+        assert!(traffic.take(&clock, at(5)));
+        assert_eq!(traffic.enter(&clock, at(10), now), Some(at(10)));
+        assert_eq!(traffic.enter(&clock, at(20), at(13)), Some(at(20)));
+    }
+}
