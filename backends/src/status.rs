@@ -33,6 +33,8 @@ pub struct EngineStatus {
     pub icmp_errors: u64,
     /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented_sends: u64,
+    /// How often a thread had gone ahead of other programs for as long as it may.
+    pub budgets_spent: u64,
     /// The handshakes of WireGuard by what became of them, if it encrypts.
     pub handshakes: Option<[(&'static str, u64); 5]>,
 }
@@ -99,6 +101,7 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
         received: traffic(&counters.received),
         icmp_errors: counters.icmp.load(Relaxed),
         unsegmented_sends: counters.unsegmented.load(Relaxed),
+        budgets_spent: counters.budgets_spent.load(Relaxed),
         handshakes: counters.handshakes.counts(),
     }
 }

@@ -252,7 +252,7 @@ mod tests {
             (&["flanneld", "--encap-peers", "d"], &["drop"]),
             (
                 &["flanneld", "--ip-masq", "--datapath-"],
-                &["--datapath-queues"],
+                &["--datapath-queues", "--datapath-real-time"],
             ),
             (&["flannelctl", "leases", "--etcd-ce"], &["--etcd-certfile"]),
             (&["flannelctl", "comp"], &["completion"]),

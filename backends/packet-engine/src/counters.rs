@@ -113,6 +113,8 @@ pub struct Counters {
     pub icmp: AtomicU64,
     /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented: AtomicU64,
+    /// How often a thread had gone ahead of others for as long as it may.
+    pub budgets_spent: AtomicU64,
     /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: std::sync::Mutex<String>,
 }

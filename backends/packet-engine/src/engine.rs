@@ -2,11 +2,13 @@
 //!
 //! The control side sets tables and reads counters. The threads never wait for it, and it waits for them only to stop them.
 
+mod budget;
 pub mod config;
 mod errors;
 mod handshakes;
 mod io;
 mod log_limit;
+mod messages;
 mod priority;
 mod read_backoff;
 mod refusals;
@@ -16,7 +18,7 @@ mod tx;
 mod wake;
 
 use super::counters::Counters;
-use super::features::Features;
+use super::features::{self, Features};
 use super::socket::Socket;
 use super::table::Table;
 use super::tun::Tun;
@@ -25,6 +27,7 @@ use crate::framing::Framing;
 use crate::wireguard::Device as WireGuard;
 use arc_swap::ArcSwap;
 use config::EngineConfig;
+use priority::{Means, Priority, Scheduling};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -217,6 +220,7 @@ impl Engine {
                     // Older kernels and containers may lack offloads. The engine works without them.
                     let features = Features {
                         queues: 1,
+                        real_time: self.config.features.real_time,
                         ..Features::mmsg()
                     };
                     let queues =
@@ -333,9 +337,14 @@ impl Engine {
             errno: Errno(error as i32),
         })?);
         self.wake = Some(wake.clone());
-        self.describe();
+        let means = if self.config.features.real_time {
+            Means::granted()
+        } else {
+            Means::Nothing
+        };
+        self.describe(means);
         let config = Arc::new(self.config.clone());
-        let queues = self.queues.clone();
+        let queues: Arc<[_]> = self.queues.clone().into();
         // The sockets of a queue, of each address one.
         let of = |number: usize| {
             sockets
@@ -346,6 +355,7 @@ impl Engine {
                 .cloned()
                 .collect::<Vec<_>>()
         };
+        let scheduling = Scheduling::new(means, features::cpus(), self.counters.clone());
         for (number, tun) in queues.iter().enumerate() {
             let receive = of(number);
             let out = tx::Tx {
@@ -361,7 +371,10 @@ impl Engine {
                 counters: self.counters.clone(),
                 wake: wake.clone(),
             };
-            self.thread(format!("flannel-tx-{number}"), true, move || out.run())?;
+            let own = scheduling.clone();
+            self.thread(format!("flannel-tx-{number}"), move || {
+                out.run(Priority::new(own));
+            })?;
             for socket in receive {
                 let name = format!(
                     "flannel-rx{}-{number}",
@@ -373,14 +386,15 @@ impl Engine {
                 );
                 let rx = rx::Rx {
                     config: config.clone(),
-                    tun: tun.clone(),
+                    queues: queues.clone(),
                     socket,
                     table: self.table.clone(),
                     wireguard: self.wireguard.clone(),
                     counters: self.counters.clone(),
                     wake: wake.clone(),
                 };
-                self.thread(name, true, move || rx.run())?;
+                let own = scheduling.clone();
+                self.thread(name, move || rx.run(Priority::new(own)))?;
             }
         }
         if let Some(device) = self.wireguard.clone() {
@@ -391,7 +405,7 @@ impl Engine {
                 wake,
             };
             // Without priority: a flood of handshakes must not keep packets waiting.
-            self.thread("flannel-wg".to_owned(), false, move || handshakes.run())?;
+            self.thread("flannel-wg".to_owned(), move || handshakes.run())?;
         }
         Ok(())
     }
@@ -399,19 +413,12 @@ impl Engine {
     fn thread(
         &mut self,
         name: String,
-        prioritized: bool,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), EngineError> {
-        let run = move || {
-            if prioritized {
-                priority::raise();
-            }
-            work();
-        };
         let thread = std::thread::Builder::new()
             .name(name)
             .stack_size(256 << 10)
-            .spawn(run);
+            .spawn(work);
         self.threads
             .push(thread.map_err(|error| EngineError::Thread {
                 errno: error.into(),
@@ -419,7 +426,7 @@ impl Engine {
         Ok(())
     }
 
-    fn describe(&self) {
+    fn describe(&self, means: Means) {
         let offload = self
             .queues
             .first()
@@ -440,10 +447,11 @@ impl Engine {
             .map(|(_, name)| *name)
             .collect();
         let text = format!(
-            "{} ({}; {} queues)",
+            "{} ({}; {} queues; {})",
             features.name,
             parts.join(", "),
-            features.queues
+            features.queues,
+            means.name()
         );
         let mut mode = self
             .counters
@@ -456,6 +464,14 @@ impl Engine {
                 mode = %text,
                 "the packet engine selected its packet mode"
             );
+            if features.real_time && means != Means::RealTime {
+                tracing::warn!(
+                    device = %self.config.device,
+                    instead = means.name(),
+                    remedy = "give flanneld CAP_SYS_NICE, or under systemd LimitRTPRIO=1; a kernel with RT_GROUP_SCHED refuses it to containers",
+                    "the kernel refuses real-time scheduling to the threads that forward packets: these wait longer beside busy programs"
+                );
+            }
             *mode = text;
         }
     }

@@ -21,6 +21,8 @@ pub struct Features {
     pub batch: usize,
     /// The queues of the TUN device, each with two threads.
     pub queues: usize,
+    /// Forward packets ahead of ordinary programs, for a part of the time.
+    pub real_time: bool,
 }
 
 impl Features {
@@ -35,6 +37,7 @@ impl Features {
             gro: true,
             batch: 64,
             queues: queues(cpus()),
+            real_time: true,
         }
     }
 
@@ -49,6 +52,7 @@ impl Features {
             gro: false,
             batch: 64,
             queues: 1,
+            real_time: true,
         }
     }
 
@@ -63,6 +67,7 @@ impl Features {
             gro: false,
             batch: 1,
             queues: 1,
+            real_time: true,
         }
     }
 
@@ -89,7 +94,8 @@ impl Default for Features {
     }
 }
 
-fn cpus() -> usize {
+/// The processors that this process may use.
+pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 

@@ -110,8 +110,12 @@ impl DatapathFlags {
         let Self {
             datapath,
             datapath_queues,
+            datapath_real_time,
         } = self;
-        let features = reader.choice(datapath);
+        let features = Features {
+            real_time: reader.on(datapath_real_time),
+            ..reader.choice(datapath)
+        };
         let queues = reader.ranged(
             datapath_queues,
             0,

@@ -926,6 +926,13 @@ fn datapath_flags_choose_the_features() {
             ..Features::mmsg()
         }
     );
+    assert_eq!(
+        features(&["--datapath-real-time=false"], &[]),
+        Features {
+            real_time: false,
+            ..Features::offload()
+        }
+    );
     assert!(mistakes(&["--datapath=fast"], &[])[0].contains("offload, mmsg or plain"));
     for bad in ["17", "-1", "x"] {
         assert!(

@@ -31,6 +31,28 @@ const COUNTED: [(&str, &str); 5] = [
     ),
 ];
 
+/// Name, help and value of a counter.
+type EngineCounter = (&'static str, &'static str, fn(&EngineStatus) -> u64);
+
+/// Counters without a direction.
+const WITHOUT_DIRECTION: [EngineCounter; 3] = [
+    (
+        "icmp_errors",
+        "ICMP errors sent to pods whose packets could not be forwarded",
+        |engine| engine.icmp_errors,
+    ),
+    (
+        "unsegmented_sends",
+        "Sends of several packets that had to be sent one by one",
+        |engine| engine.unsegmented_sends,
+    ),
+    (
+        "budgets_spent",
+        "How often a thread had gone ahead of other programs for as long as it may",
+        |engine| engine.budgets_spent,
+    ),
+];
+
 fn directions(engine: &EngineStatus) -> [(&'static str, &Traffic); 2] {
     [("sent", &engine.sent), ("received", &engine.received)]
 }
@@ -69,10 +91,6 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     }
     let dropped = Family::<Labels, Counter>::default();
     let info = Family::<Labels, Gauge>::default();
-    let (icmp, unsegmented) = (
-        Family::<Labels, Counter>::default(),
-        Family::<Labels, Counter>::default(),
-    );
     for engine in engines {
         for (direction, counts) in directions(engine) {
             for (reason, drops) in &counts.dropped {
@@ -84,11 +102,6 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
                 dropped.get_or_create(&labels).inc_by(*drops);
             }
         }
-        let labels = vec![("device", label(&engine.device))];
-        icmp.get_or_create(&labels).inc_by(engine.icmp_errors);
-        unsegmented
-            .get_or_create(&labels)
-            .inc_by(engine.unsegmented_sends);
         info.get_or_create(&vec![
             ("device", label(&engine.device)),
             ("mode", label(&engine.mode)),
@@ -116,16 +129,15 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
         "Packets dropped by the packet engine, by direction and reason",
         dropped,
     );
-    registry.register(
-        "datapath_icmp_errors",
-        "ICMP errors sent to pods whose packets could not be forwarded",
-        icmp,
-    );
-    registry.register(
-        "datapath_unsegmented_sends",
-        "Sends of several packets that had to be sent one by one",
-        unsegmented,
-    );
+    for (name, help, value) in WITHOUT_DIRECTION {
+        let family = Family::<Labels, Counter>::default();
+        for engine in engines {
+            family
+                .get_or_create(&vec![("device", label(&engine.device))])
+                .inc_by(value(engine));
+        }
+        registry.register(format!("datapath_{name}"), help, family);
+    }
     registry.register("datapath_info", "Mode of the packet engine", info);
 }
 
@@ -165,6 +177,7 @@ fn json(engines: &[EngineStatus]) -> serde_json::Value {
             "received": direction(&engine.received),
             "icmp_errors": engine.icmp_errors,
             "unsegmented_sends": engine.unsegmented_sends,
+            "budgets_spent": engine.budgets_spent,
         });
         if let (Some(counts), Some(fields)) = (engine.handshakes, value.as_object_mut()) {
             let counts: serde_json::Map<_, _> = counts

@@ -234,6 +234,7 @@ fn engine() -> EngineStatus {
         },
         icmp_errors: 4,
         unsegmented_sends: 0,
+        budgets_spent: 6,
         handshakes: Some([
             ("initiated", 3),
             ("answered", 2),
@@ -312,6 +313,7 @@ async fn metrics_show_the_running_network() {
         "flannel_datapath_dropped_packets_total{device=\"flannel0\",direction=\"received\",reason=\"unknown_peer\"} 5",
         "flannel_datapath_icmp_errors_total{device=\"flannel0\"} 4",
         "flannel_datapath_unsegmented_sends_total{device=\"flannel0\"} 0",
+        "flannel_datapath_budgets_spent_total{device=\"flannel0\"} 6",
         "flannel_datapath_handshakes_total{device=\"flannel0\",event=\"completed\"} 4",
         "flannel_datapath_info{device=\"flannel0\",mode=\"offload (TSO; 1 queues)\"} 1",
         "# EOF",

@@ -1,11 +1,76 @@
-//! Scheduling priority of the threads that forward packets: while one waits for a CPU, all packets wait.
+//! Scheduling of the threads that forward packets: while one waits for a processor, all packets wait.
+//!
+//! While messages come, short packets that somebody waits for, a thread goes ahead of all ordinary programs, for a part of the time that its [`Budget`]
+//! limits. Beyond it, and while bulk flows alone, the thread shares processors with the others, at three times the default weight: it then finds more at a time,
+//! which is faster.
 
 #![allow(unsafe_code)]
 
+use super::budget::{Budget, Part};
+use crate::counters::{Counters, add};
+use nix::time::{ClockId, clock_gettime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 /// Three times the default weight: enough to be scheduled soon, not enough to starve others.
 const NICE: i32 = -5;
+/// The highest weight, where there is no real time.
+const NICEST: i32 = -20;
+/// The lowest of the kernel's real-time priorities: whatever else is real-time on a host comes first.
+const LOWEST: u32 = 1;
 /// The time slice in nanoseconds, about the time for one batch of packets.
 const SLICE: u64 = 100_000;
+/// How often a thread looks at its clocks.
+const LOOK: Duration = Duration::from_micros(250);
+/// A thread goes ahead while so many messages came within [`LATELY`].
+const MESSAGES: usize = 4;
+/// See [`MESSAGES`].
+const LATELY: Duration = Duration::from_secs(1);
+
+/// What the kernel lets threads do to go ahead of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Means {
+    /// `SCHED_RR`: ahead of every ordinary program.
+    RealTime,
+    /// The highest weight (nice -20).
+    Weight,
+    /// Nothing, or nothing is wanted.
+    Nothing,
+}
+
+impl Means {
+    /// As the mode shows it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Means::RealTime => "real-time",
+            Means::Weight => "nice -20",
+            Means::Nothing => "no real-time",
+        }
+    }
+
+    /// What the kernel grants, tried in a thread that ends then.
+    pub(super) fn granted() -> Self {
+        let means = [Means::RealTime, Means::Weight];
+        std::thread::Builder::new()
+            .spawn(move || means.into_iter().find(|means| means.use_now()))
+            .ok()
+            .and_then(|trial| trial.join().ok().flatten())
+            .unwrap_or(Means::Nothing)
+    }
+
+    /// Lets the calling thread go ahead. False if the kernel refuses.
+    fn use_now(self) -> bool {
+        match self {
+            Means::RealTime => schedule(&Attributes {
+                policy: libc::SCHED_RR as u32,
+                priority: LOWEST,
+                ..Attributes::default()
+            }),
+            Means::Weight => schedule(&ordinary(NICEST)),
+            Means::Nothing => false,
+        }
+    }
+}
 
 /// `struct sched_attr` as of Linux 3.14 (linux/sched/types.h).
 #[repr(C)]
@@ -21,21 +86,220 @@ struct Attributes {
     period: u64,
 }
 
-/// Raises the priority of the calling thread: a higher weight (this needs CAP_SYS_NICE or RLIMIT_NICE) and a shorter slice, which since
-/// Linux 6.12 lets a thread run earlier. If neither is possible, the thread runs with the default priority.
-pub(super) fn raise() {
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
-        nice: NICE,
+/// An ordinary thread with this weight. The short slice lets it run earlier since Linux 6.12.
+fn ordinary(nice: i32) -> Attributes {
+    Attributes {
+        policy: libc::SCHED_OTHER as u32,
+        nice,
         runtime: SLICE,
         ..Attributes::default()
+    }
+}
+
+/// Schedules the calling thread. False if the kernel refuses.
+fn schedule(attributes: &Attributes) -> bool {
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        ..*attributes
     };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
-    let set = |attributes: &Attributes| unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attributes), 0) } == 0;
-    if !set(&attributes) {
-        set(&Attributes {
-            nice: 0,
-            ..attributes
+    let set = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setattr,
+            0,
+            std::ptr::from_ref(&attributes),
+            0,
+        )
+    };
+    set == 0
+}
+
+/// Schedules the calling thread with more than the default weight (this needs CAP_SYS_NICE or RLIMIT_NICE), else with the default.
+fn share() {
+    if !schedule(&ordinary(NICE)) {
+        schedule(&ordinary(0));
+    }
+}
+
+/// The time that the calling thread has run.
+fn ran() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// How the threads of an engine are scheduled, and the budget that they share.
+#[derive(Clone)]
+pub(super) struct Scheduling {
+    means: Means,
+    budget: Arc<Mutex<Budget>>,
+    counters: Arc<Counters>,
+}
+
+impl Scheduling {
+    /// For threads on so many processors.
+    pub(super) fn new(means: Means, processors: usize, counters: Arc<Counters>) -> Self {
+        let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+        let budget = Budget::new(Part::of_all(processors), Instant::now());
+        Self {
+            means,
+            budget: Arc::new(Mutex::new(budget)),
+            counters,
+        }
+    }
+}
+
+/// The scheduling of the calling thread.
+pub(super) struct Priority {
+    scheduling: Scheduling,
+    /// Its own budget, beside the one of all.
+    budget: Budget,
+    ahead: bool,
+    /// When the last messages came, in a ring.
+    messages: [Option<Instant>; MESSAGES],
+    /// The place of the oldest.
+    oldest: usize,
+    /// When the budgets were last looked at, and the time that the thread had run by then.
+    looked: Instant,
+    ran: Duration,
+}
+
+impl Priority {
+    /// Schedules the calling thread.
+    pub(super) fn new(scheduling: Scheduling) -> Self {
+        share();
+        let now = Instant::now();
+        Self {
+            ahead: false,
+            scheduling,
+            budget: Budget::new(Part::THREAD, now),
+            messages: [None; MESSAGES],
+            oldest: 0,
+            looked: now,
+            ran: ran(),
+        }
+    }
+
+    /// Lets others run after a batch with so many messages: threads that go ahead as well, and all others once the budget is spent.
+    #[inline]
+    pub(super) fn worked(&mut self, messages: usize) {
+        if self.scheduling.means == Means::Nothing {
+            return;
+        }
+        let now = Instant::now();
+        self.note(messages, now);
+        if now.duration_since(self.looked) >= LOOK {
+            self.look(now);
+        }
+        if self.ahead {
+            std::thread::yield_now();
+        }
+    }
+
+    fn note(&mut self, messages: usize, now: Instant) {
+        for _ in 0..messages.min(MESSAGES) {
+            if let Some(place) = self.messages.get_mut(self.oldest) {
+                *place = Some(now);
+            }
+            self.oldest = (self.oldest + 1) % MESSAGES;
+        }
+    }
+
+    /// Whether messages come.
+    fn is_waited_for(&self, now: Instant) -> bool {
+        self.messages
+            .get(self.oldest)
+            .copied()
+            .flatten()
+            .is_some_and(|oldest| now.saturating_duration_since(oldest) < LATELY)
+    }
+
+    fn look(&mut self, now: Instant) {
+        let ran = ran();
+        let spent = if self.ahead {
+            ran.saturating_sub(self.ran)
+        } else {
+            Duration::ZERO
+        };
+        let all = self
+            .scheduling
+            .budget
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .spend(now, spent);
+        let may = self.budget.spend(now, spent) && all;
+        (self.looked, self.ran) = (now, ran);
+        let goes = may && self.is_waited_for(now);
+        if goes && !self.ahead {
+            self.ahead = self.scheduling.means.use_now();
+        } else if self.ahead && !goes {
+            share();
+            self.ahead = false;
+            add(&self.scheduling.counters.budgets_spent, usize::from(!may));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    /// The policy, real-time priority and niceness of the calling thread (proc_pid_stat(5), fields 41, 40 and 19).
+    fn scheduling() -> [i64; 3] {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        [41, 40, 19].map(|field: usize| fields[field - 3].parse().unwrap())
+    }
+
+    /// Runs in a thread of its own, which keeps its scheduling.
+    fn apart<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(test).join().unwrap())
+    }
+
+    #[test]
+    fn thread_goes_ahead_while_messages_come_until_its_budget_is_spent() {
+        let means = Means::granted();
+        let counters = Arc::<Counters>::default();
+        let spent = || counters.budgets_spent.load(Ordering::Relaxed);
+        let [bulk, ahead, after, again, alone] = apart(|| {
+            let mut priority = Priority::new(Scheduling::new(means, 2, counters.clone()));
+            let mut seen = Vec::new();
+            std::thread::sleep(LOOK);
+            priority.worked(0);
+            seen.push(scheduling());
+            std::thread::sleep(LOOK);
+            priority.worked(MESSAGES);
+            seen.push(scheduling());
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while spent() == 0 && means != Means::Nothing && Instant::now() < deadline {
+                priority.worked(1);
+            }
+            seen.push(scheduling());
+            std::thread::sleep(Duration::from_millis(20));
+            priority.worked(1);
+            seen.push(scheduling());
+            std::thread::sleep(LATELY + LOOK);
+            priority.worked(MESSAGES - 1);
+            seen.push(scheduling());
+            seen.try_into().unwrap()
         });
+        assert_eq!(ahead, again);
+        assert_eq!([bulk, alone], [after; 2]);
+        assert_eq!(after[0], i64::from(libc::SCHED_OTHER));
+        match means {
+            Means::RealTime => assert_eq!(ahead[..2], [i64::from(libc::SCHED_RR), 1]),
+            Means::Weight => assert_eq!(ahead, [i64::from(libc::SCHED_OTHER), 0, -20]),
+            Means::Nothing => assert_eq!(ahead, after),
+        }
+        assert_eq!(spent(), u64::from(means != Means::Nothing));
+    }
+
+    #[test]
+    fn thread_that_may_not_go_ahead_stays_ordinary() {
+        let policy = apart(|| {
+            Priority::new(Scheduling::new(Means::Nothing, 2, Arc::default())).worked(MESSAGES);
+            scheduling()[0]
+        });
+        assert_eq!(policy, i64::from(libc::SCHED_OTHER));
     }
 }

@@ -4,6 +4,8 @@ use super::config::EngineConfig;
 use super::errors::Errors;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
+use super::messages::Messages;
+use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
 use super::refusals::{REMEMBERED, Segmenting};
 use super::send_error::{SendAction, action_for, hint, kind};
@@ -41,7 +43,7 @@ const MADE: usize = HEADERS + framing::VXLAN;
 /// A batch is sent before it has more pieces than this.
 const PIECES: usize = 4096;
 /// With WireGuard and several queues a batch is sent before it has more. A thread that loses its processor before it has sent what it sealed is
-/// overtaken by those of the other queues, and a peer's window reaches back over 1024 datagrams only: what comes later is lost.
+/// overtaken by those of the other queues, and a peer's window reaches back over 8192 datagrams (some milliseconds of a fast link): what comes later is lost.
 const SEALED: usize = 64;
 /// How long a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
@@ -91,6 +93,8 @@ pub(super) struct TxState {
     pub(super) segmenting: Segmenting,
     /// A packet before it is sealed.
     plain: Vec<u8>,
+    /// Those of the last batch.
+    messages: Messages,
 }
 
 /// A packet from the TUN device that passed the checks of its form.
@@ -123,13 +127,14 @@ impl TxState {
             log: LogLimit::default(),
             segmenting: Segmenting::new(config.features.gso),
             plain: Vec::new(),
+            messages: Messages::new(),
         }
     }
 }
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Moves packets from the device to the sockets until the wake.
-    pub(super) fn run(self) {
+    pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
         let mut lengths = Vec::with_capacity(features.batch);
@@ -156,6 +161,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             }
             backoff.worked();
             self.batch(&mut buffer, &lengths, table.load(), &mut state);
+            priority.worked(state.messages.count());
         }
     }
 
@@ -171,6 +177,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             state.segmenting.forgive(Instant::now());
         }
         self.arrange(buffer, lengths, &mut state.schedule);
+        state.messages.begin(Instant::now());
         let published = self
             .wireguard
             .as_deref()
@@ -189,6 +196,9 @@ impl<D: Device, P: Port> Tx<D, P> {
             let Some(unpacked) = self.unpack(index * SLOT, length, buffer) else {
                 continue;
             };
+            if let Some(packet) = buffer.get(unpacked.start..unpacked.start + unpacked.length) {
+                state.messages.take(packet, unpacked.length);
+            }
             match &mut sealer {
                 None => self.packet(&unpacked, buffer, table, state),
                 Some(sealer) => self.seal(&unpacked, buffer, sealer, state),
@@ -692,7 +702,7 @@ impl Gathered {
         let end = self.pieces.len();
         if let (true, false, Some(last)) = (gso, self.ended, self.messages.last_mut())
             && last.to == datagram.to
-            && (last.ecn, last.socket) == (datagram.ecn, datagram.socket)
+            && (last.tos, last.socket) == (datagram.ecn, datagram.socket)
             && datagram.bytes <= last.segment
             && last.count < SEGMENTS
             && last.bytes + datagram.bytes <= LARGEST
@@ -710,7 +720,7 @@ impl Gathered {
             segment: datagram.bytes,
             count: 1,
             bytes: datagram.bytes,
-            ecn: datagram.ecn,
+            tos: datagram.ecn,
             socket: datagram.socket,
         });
     }

@@ -1,0 +1,151 @@
+//! How long threads may go ahead of all others: at most a part of the time, so that they starve nobody.
+
+use std::time::{Duration, Instant};
+
+/// A part of the time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Numerator and denominator.
+    pub(super) of: (u32, u32),
+    /// What is saved up at most.
+    pub(super) most: Duration,
+}
+
+impl Part {
+    /// Of one thread, so that what belongs to its processor alone, such as ksoftirqd, has a fifth of it.
+    pub(super) const THREAD: Self = Self {
+        of: (4, 5),
+        most: Duration::from_millis(2),
+    };
+
+    /// Of all threads together: half of the processors.
+    pub(super) fn of_all(processors: u32) -> Self {
+        Self {
+            of: (processors.max(1), 2),
+            most: Duration::from_millis(1).saturating_mul(processors.max(1)),
+        }
+    }
+}
+
+/// A token bucket of time.
+#[derive(Debug)]
+pub(super) struct Budget {
+    part: Part,
+    left: Duration,
+    /// What was taken beyond it: a batch is not interrupted.
+    debt: Duration,
+    looked: Instant,
+    /// Whether it was spent, and has not been filled by half since.
+    spent: bool,
+}
+
+impl Budget {
+    /// A full budget.
+    pub(super) fn new(part: Part, now: Instant) -> Self {
+        Self {
+            part,
+            left: part.most,
+            debt: Duration::ZERO,
+            looked: now,
+            spent: false,
+        }
+    }
+
+    /// Counts time that a thread went ahead for. Returns whether threads may from now on.
+    pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
+        let Part {
+            of: (numerator, denominator),
+            most,
+        } = self.part;
+        // More than this fills any budget, and it does not overflow.
+        let time = now
+            .saturating_duration_since(self.looked)
+            .min(Duration::from_secs(1));
+        self.looked = self.looked.max(now);
+        let gained = time.saturating_mul(numerator) / denominator.max(1);
+        let (have, owe) = (self.left + gained, self.debt + ahead);
+        self.left = have.saturating_sub(owe).min(most);
+        self.debt = owe.saturating_sub(have);
+        if self.left.is_zero() {
+            self.spent = true;
+        } else if self.left >= most / 2 {
+            self.spent = false;
+        }
+        !self.spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STEP: Duration = Duration::from_micros(250);
+
+    /// The time ahead within a second in which so many threads always have work.
+    fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
+        let (mut ahead, mut may) = (Duration::ZERO, true);
+        for number in 1..=4000 {
+            let spent = if may { STEP * threads } else { Duration::ZERO };
+            ahead += spent;
+            may = budget.spend(start + STEP * number, spent);
+        }
+        ahead
+    }
+
+    #[test]
+    fn busy_threads_go_ahead_for_their_part_of_the_time() {
+        let now = Instant::now();
+        for (part, threads, wanted) in [
+            (Part::THREAD, 1, 0.8),
+            (Part::of_all(2), 2, 1.0),
+            (Part::of_all(2), 1, 1.0),
+            (Part::of_all(8), 8, 4.0),
+            (Part::of_all(1), 3, 0.5),
+        ] {
+            let ahead = ahead_in_a_second(&mut Budget::new(part, now), threads, now).as_secs_f64();
+            assert!(
+                (wanted - 0.01..wanted + 0.03).contains(&ahead),
+                "{threads} threads, {part:?}: {ahead}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_third_of_the_time_is_always_ahead() {
+        let now = Instant::now();
+        let mut budget = Budget::new(Part::THREAD, now);
+        assert!((1..10_000).all(|number| budget.spend(now + STEP * number, STEP * 2 / 3)));
+    }
+
+    #[test]
+    fn a_long_wait_saves_up_no_more_than_a_moment() {
+        let now = Instant::now();
+        let mut budget = Budget::new(Part::THREAD, now);
+        let later = now + Duration::from_secs(86_400);
+        assert!(budget.spend(later, Duration::ZERO));
+        assert!(!budget.spend(later + Part::THREAD.most, Part::THREAD.most * 2));
+        // Nor does a clock that seems to go back.
+        assert!(!budget.spend(now, Duration::ZERO));
+    }
+
+    proptest! {
+        /// No sequence of work and waits gives more than the part and what was saved up, whatever a batch takes.
+        #[test]
+        fn never_more_than_the_part(steps in prop::collection::vec((0_u64..3000, 0_u64..=100), 1..500)) {
+            let start = Instant::now();
+            let mut budget = Budget::new(Part::THREAD, start);
+            let (mut time, mut ahead, mut may) = (Duration::ZERO, Duration::ZERO, true);
+            let mut longest = Duration::ZERO;
+            for (micros, percent) in steps {
+                let step = Duration::from_micros(micros);
+                let spent = if may { step * u32::try_from(percent).unwrap_or(0) / 100 } else { Duration::ZERO };
+                time += step;
+                ahead += spent;
+                longest = longest.max(spent);
+                may = budget.spend(start + time, spent);
+            }
+            prop_assert!(ahead <= time * 4 / 5 + Part::THREAD.most + longest, "{ahead:?} of {time:?}");
+        }
+    }
+}
