@@ -17,6 +17,9 @@ use lab::{Flanneld, FlanneldOptions, Lab, Pod, Store, env_number};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
+#[path = "soak/starvation.rs"]
+mod starvation;
+
 const STOP: Duration = Duration::from_secs(20);
 /// Growth of resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;

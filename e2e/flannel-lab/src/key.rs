@@ -63,6 +63,7 @@ pub(crate) fn restore() {
 mod tests {
     use std::time::Duration;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::pty::openpty;
     use nix::unistd::write;
 
@@ -81,7 +82,8 @@ mod tests {
         for interrupted in [false, true] {
             write(&pty.master, b"typed too early\n").unwrap();
             // The kernel hands it over a little later.
-            std::thread::sleep(Duration::from_secs(1));
+            let mut line = [PollFd::new(pty.slave.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut line, PollTimeout::from(20_000_u16)), Ok(1));
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| wait(&pty.slave).unwrap());
                 lab::eventually(

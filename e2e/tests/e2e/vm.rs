@@ -6,4 +6,5 @@ mod clear;
 mod ipip;
 mod kernel;
 mod wireguard;
+mod wireguard_mixed;
 mod wireguard_silent;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Capture, Flanneld, FlanneldOptions, Host, Lab, Mesh, PingMatrix, PingOptions, Probe,
-    ProbeOptions, Store, eventually_ok, holds, throughout,
+    Capture, Flanneld, FlanneldOptions, Lab, Mesh, PingMatrix, PingOptions, Probe, ProbeOptions,
+    Store, eventually_ok, holds, throughout,
 };
 
 use crate::datapath_wireguard::ports_are_followed;
@@ -16,7 +16,7 @@ use crate::golden;
 use crate::wireguard_keys::key_file;
 
 /// Ten times the goal, and as much again for the emulation.
-const SOON: Duration = Duration::from_secs(60);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
@@ -32,10 +32,10 @@ fn kernel_state_equals_go_flannels() -> Result<()> {
 }
 
 /// Hosts with a pod each.
-struct Bed {
-    bed: lab::Bed,
+pub(super) struct Bed {
+    pub(super) bed: lab::Bed,
     /// The longest packet with an underlay of 1500 bytes.
-    mtu: u32,
+    pub(super) mtu: u32,
 }
 
 impl Deref for Bed {
@@ -93,7 +93,7 @@ impl Bed {
     }
 
     /// Packets of full size pass on every path, in each family, and longer ones do not.
-    fn all_reach_all(&self, when: &str) -> Result<()> {
+    pub(super) fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
             eventually_ok(SOON, when, || {
@@ -111,7 +111,7 @@ impl Bed {
         Ok(())
     }
 
-    fn passes(&self, from: usize, to: usize) -> Result<bool> {
+    pub(super) fn passes(&self, from: usize, to: usize) -> Result<bool> {
         Ok(lab::ping(
             self.pods[from].netns(),
             self.pods[to].v4()?.into(),
@@ -121,7 +121,7 @@ impl Bed {
     }
 
     /// What `wg show flannel-wg WHAT` prints, by peer.
-    fn wg(&self, host: usize, what: &str) -> Result<BTreeMap<String, String>> {
+    pub(super) fn wg(&self, host: usize, what: &str) -> Result<BTreeMap<String, String>> {
         let text = self.hosts[host]
             .netns()
             .exec("wg", &["show", "flannel-wg", what])?;
@@ -695,49 +695,5 @@ fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
             second.log_tail(20)
         );
         Ok(())
-    })
-}
-
-/// A node with the kernel's WireGuard and one with the packet engine's, whichever begins.
-#[test]
-#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
-    Lab::run("vm: wireguard both", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let leases = lab.folder("leases")?;
-        let store = Store::dir(&leases);
-        let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
-        let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-        let mut daemons = Vec::new();
-        // Each reads the configuration when it starts.
-        for (host, implementation) in hosts.iter().zip(["kernel", "userspace"]) {
-            let backend = format!(
-                r#"{{"Type":"wireguard","PSK":"{psk}","Implementation":"{implementation}"}}"#
-            );
-            store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#))?;
-            daemons.push(host.flanneld(&options)?);
-        }
-        let kind = |host: &Host| host.netns().sh("ip -d link show flannel-wg");
-        ensure!(
-            kind(&hosts[0])?.contains("wireguard") && kind(&hosts[1])?.contains("tun"),
-            "{} {}",
-            kind(&hosts[0])?,
-            kind(&hosts[1])?
-        );
-        let bed = Bed {
-            bed: lab::Bed {
-                pods: lab::Bed::pods(&hosts, &daemons)?,
-                daemons,
-                options: vec![options; 2],
-                hosts,
-                store,
-                leases,
-                lan,
-            },
-            mtu: 1420,
-        };
-        bed.all_reach_all("both understand each other")?;
-        bed.require_no_errors()
     })
 }

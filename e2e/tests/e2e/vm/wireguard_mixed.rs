@@ -1,0 +1,119 @@
+//! A node with the kernel's WireGuard, and one with the packet engine's.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lab::{FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store, eventually_ok};
+
+use super::wireguard::{Bed, SOON};
+
+/// The age at which a session is renewed, and as much again for the emulation.
+const RENEWED: Duration = Duration::from_secs(240);
+
+/// Host 0 has the kernel's, host 1 the packet engine's.
+fn mixed(lab: &Lab) -> Result<Bed> {
+    let lan = lab.switch("lan")?;
+    let hosts = lab.hosts(&lan, 2)?;
+    let leases = lab.folder("leases")?;
+    let store = Store::dir(&leases);
+    let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
+    let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    let mut daemons = Vec::new();
+    // Each reads the configuration when it starts.
+    for (host, implementation) in hosts.iter().zip(["kernel", "userspace"]) {
+        let backend =
+            format!(r#"{{"Type":"wireguard","PSK":"{psk}","Implementation":"{implementation}"}}"#);
+        store.configure(&format!(r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#))?;
+        daemons.push(host.flanneld(&options)?);
+    }
+    let kind = |host: &Host| host.netns().sh("ip -d link show flannel-wg");
+    ensure!(
+        kind(&hosts[0])?.contains("wireguard") && kind(&hosts[1])?.contains("tun"),
+        "{} {}",
+        kind(&hosts[0])?,
+        kind(&hosts[1])?
+    );
+    let bed = Bed {
+        bed: lab::Bed {
+            pods: lab::Bed::pods(&hosts, &daemons)?,
+            daemons,
+            options: vec![options; 2],
+            hosts,
+            store,
+            leases,
+            lan,
+        },
+        mtu: 1420,
+    };
+    bed.all_reach_all("both understand each other")?;
+    Ok(bed)
+}
+
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
+    Lab::run("vm: wireguard both", |lab| mixed(lab)?.require_no_errors())
+}
+
+/// Whoever asked for a session asks for the next one after two minutes. No packet is lost meanwhile and none comes twice, though the underlay delivers
+/// datagrams in another order, and some of them twice.
+#[test]
+#[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
+fn mixed_sessions_are_renewed_by_the_side_that_began() -> Result<()> {
+    Lab::run("vm: wireguard renewed", |lab| {
+        let mut bed = mixed(lab)?;
+        let initiated = |bed: &Bed| {
+            bed.daemons[1].metric(
+                r#"flannel_datapath_handshakes_total{device="flannel-wg",event="initiated"}"#,
+            )
+        };
+        for engine_begins in [true, false] {
+            // Who has no session any more begins.
+            if engine_begins {
+                bed.daemons[1].terminate(SOON)?;
+                bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
+            } else {
+                bed.hosts[0]
+                    .netns()
+                    .exec("ip", &["link", "del", "flannel-wg"])?;
+            }
+            eventually_ok(SOON, "packets pass again", || {
+                ensure!(bed.passes(0, 1)? && bed.passes(1, 0)?, "they do not");
+                Ok(())
+            })?;
+            for host in &bed.hosts {
+                host.netns().sh("tc qdisc replace dev enp0s8 root netem delay 4ms 2ms reorder 30% duplicate 20% limit 10000")?;
+            }
+            let mesh = Mesh::start(
+                &bed.pods,
+                &ProbeOptions::default().interval(Duration::from_millis(20)),
+            )?;
+            mesh.wait_flowing(SOON)?;
+            let (asked, handshakes) = (initiated(&bed)?, bed.wg(0, "latest-handshakes")?);
+            eventually_ok(RENEWED, "the session is renewed", || {
+                ensure!(bed.wg(0, "latest-handshakes")? > handshakes, "it is not");
+                Ok(())
+            })?;
+            // What is sent in the one before is still accepted.
+            std::thread::sleep(Duration::from_secs(3));
+            ensure!(
+                (initiated(&bed)? > asked) == engine_begins,
+                "the engine began: {engine_begins}, and asked {} times",
+                initiated(&bed)? - asked
+            );
+            for (path, report) in mesh.finish()? {
+                println!("{path}, the engine began: {engine_begins}: {report}");
+                report.require_clean()?;
+                ensure!(report.duplicates == 0, "{path}: {report}");
+            }
+            for host in &bed.hosts {
+                host.netns().sh("tc qdisc del dev enp0s8 root")?;
+            }
+        }
+        let copies = bed.daemons[1].metric(
+            r#"flannel_datapath_dropped_packets_total{device="flannel-wg",direction="received",reason="replayed"}"#,
+        )?;
+        ensure!(copies > 0.0, "the underlay repeated nothing");
+        bed.require_no_errors()
+    })
+}

@@ -1,0 +1,233 @@
+//! Threads that move packets go ahead of programs, and starve none: while both processors are full of small packets, programs compute, the daemon answers,
+//! and its lease is renewed.
+//!
+//! Short by default, when it shows that the daemon answers at all. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`); from a minute on the share of
+//! a program is compared with that beside threads without priority, by turns.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Pod, Uplink, env_number};
+use nix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+const STOP: Duration = Duration::from_secs(30);
+/// So many that none alone counts as a flood, for which threads would not go ahead.
+const FLOWS: usize = 64;
+/// A program computes at least so much of what it does beside threads without priority.
+const SHARE: f64 = 0.5;
+/// How often the daemons are asked whether they live.
+const ASKED: Duration = Duration::from_millis(100);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How often a lease in etcd is renewed.
+const RENEWAL: Duration = Duration::from_secs(60);
+/// How long it lasts.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What others had of the machine while packets filled it.
+#[derive(Debug, Default)]
+struct Left {
+    /// Processor time of a program that computes, a second.
+    computed: f64,
+    /// The longest answer of a daemon.
+    longest: Duration,
+    /// Packets that came, in thousands a second.
+    came: f64,
+}
+
+/// Sends small packets as fast as a program can, until `stop`.
+fn send(from: &Pod, to: &Pod, port: u16, stop: &AtomicBool) -> Result<()> {
+    let (here, there) = (from.address()?, to.address()?);
+    let sockets = from.netns().run(|| {
+        (0..FLOWS)
+            .map(|_| {
+                let socket = UdpSocket::bind((here, 0))?;
+                socket.connect((there, port))?;
+                Ok(socket)
+            })
+            .collect::<Result<Vec<_>>>()
+    })??;
+    while !stop.load(Relaxed) {
+        for socket in &sockets {
+            let _ = socket.send(&[7; 64]);
+        }
+    }
+    Ok(())
+}
+
+/// Counts packets until `stop`.
+fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
+    let mut buffer = [0; 128];
+    while !stop.load(Relaxed) {
+        if socket.recv(&mut buffer).is_ok() {
+            came.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Computes until `stop`. Returns its processor time.
+fn compute(stop: &AtomicBool) -> Duration {
+    let ran = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into);
+    let before = ran();
+    while !stop.load(Relaxed) {
+        std::hint::black_box((0..1000_u64).fold(0, u64::wrapping_add));
+    }
+    ran().saturating_sub(before)
+}
+
+/// Fills the machine with small packets, both ways.
+fn flood(pods: &[Pod], daemons: &[Flanneld], time: Duration) -> Result<Left> {
+    let sockets = pods
+        .iter()
+        .map(|pod| {
+            let address = pod.address()?;
+            let socket = pod.netns().run(|| UdpSocket::bind((address, 0)))??;
+            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+            Ok(socket)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let (stop, came) = (AtomicBool::new(false), AtomicU64::new(0));
+    let [a, b] = pods else {
+        anyhow::bail!("two pods are meant")
+    };
+    let [at_a, at_b] = sockets.as_slice() else {
+        anyhow::bail!("two sockets are meant")
+    };
+    let (to_a, to_b) = (at_a.local_addr()?.port(), at_b.local_addr()?.port());
+    std::thread::scope(|scope| {
+        let (stop, came) = (&stop, &came);
+        let senders = [
+            scope.spawn(move || send(a, b, to_b, stop)),
+            scope.spawn(move || send(b, a, to_a, stop)),
+        ];
+        scope.spawn(move || receive(at_a, stop, came));
+        scope.spawn(move || receive(at_b, stop, came));
+        let computing = scope.spawn(move || compute(stop));
+        let begun = Instant::now();
+        let mut longest = Duration::ZERO;
+        let mut outcome = Ok(());
+        while begun.elapsed() < time && outcome.is_ok() {
+            std::thread::sleep(ASKED);
+            for daemon in daemons {
+                let asked = Instant::now();
+                outcome = daemon.get("/livez").and_then(|(status, _)| {
+                    ensure!(status == 200, "/livez: {status}");
+                    Ok(())
+                });
+                longest = longest.max(asked.elapsed());
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        stop.store(true, Relaxed);
+        for sender in senders {
+            sender
+                .join()
+                .map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+        }
+        outcome?;
+        let computed = computing.join().unwrap_or_default();
+        Ok(Left {
+            computed: computed.as_secs_f64() / seconds,
+            longest,
+            came: came.load(Relaxed) as f64 / 1000.0 / seconds,
+        })
+    })
+}
+
+/// Starts both daemons, with or without priority.
+fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<Vec<Flanneld>> {
+    let options = options
+        .clone()
+        .arg(&format!("--datapath-real-time={real_time}"));
+    let mut daemons = hosts
+        .iter()
+        .map(|host| host.start_flanneld(&options))
+        .collect::<Result<Vec<_>>>()?;
+    daemons
+        .iter_mut()
+        .try_for_each(|daemon| daemon.wait_ready(STOP).map(drop))?;
+    Ok(daemons)
+}
+
+fn starves_nobody(backend: &Value) -> Result<()> {
+    Lab::run("starvation", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let registry = lab.host("registry", &[Uplink::enp0s8(&lan, 9)?])?;
+        let etcd = Etcd::start(&[&registry], &EtcdOptions::default())?;
+        let store = etcd.store()?;
+        store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string())?;
+        let options = FlanneldOptions::new(&store).iface("enp0s8");
+        let time = Duration::from_secs(env_number("FLANNEL_TEST_SOAK", 3));
+        let long = time >= RENEWAL;
+        let time = time.min(RENEWAL + Duration::from_secs(15));
+        let mut pods = Vec::new();
+        let mut shares = [Vec::new(), Vec::new()];
+        // A whole minute once with priority; then by turns.
+        let turns: &[(bool, Duration)] = if long {
+            let turn = Duration::from_secs(8);
+            &[
+                (true, time),
+                (false, turn),
+                (true, turn),
+                (false, turn),
+                (true, turn),
+                (false, turn),
+            ]
+        } else {
+            &[(true, time)]
+        };
+        for (real_time, time) in turns {
+            let daemons = start(&hosts, &options, *real_time)?;
+            if pods.is_empty() {
+                for (host, daemon) in hosts.iter().zip(&daemons) {
+                    pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+                }
+            }
+            let left = flood(&pods, &daemons, *time)?;
+            println!("{backend}, real time {real_time}: {left:?}");
+            ensure!(left.came > 0.0, "no packet came");
+            shares
+                .get_mut(usize::from(*real_time))
+                .context("two kinds")?
+                .push(left.computed);
+            if long {
+                ensure!(left.longest < ANSWER, "/livez took {:?}", left.longest);
+            }
+            if *time > RENEWAL {
+                for daemon in &daemons {
+                    let left = daemon.metric("flannel_lease_expiry_seconds")?;
+                    let since = TTL.as_secs_f64() - left;
+                    ensure!(
+                        since < RENEWAL.as_secs_f64(),
+                        "the lease was renewed {since:.0} s ago"
+                    );
+                }
+            }
+        }
+        let median = |shares: &mut Vec<f64>| {
+            shares.sort_by(f64::total_cmp);
+            shares.get(shares.len() / 2).copied().unwrap_or(0.0)
+        };
+        let [without, with] = &mut shares;
+        let (without, with) = (median(without), median(with));
+        ensure!(
+            with > 0.0 && with >= without * SHARE,
+            "a program has {with:.2} of a processor beside real-time threads, and {without:.2} beside others"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn flood_over_udp_starves_nobody() -> Result<()> {
+    starves_nobody(&json!({ "Type": "udp" }))
+}
+
+#[test]
+fn flood_over_wireguard_starves_nobody() -> Result<()> {
+    starves_nobody(&json!({ "Type": "wireguard", "Implementation": "userspace" }))
+}
