@@ -1,4 +1,4 @@
-//! The time in an initiation, by which a copy is told from a new one.
+//! The time in an initiation (TAI64N). It distinguishes a new initiation from a copy.
 
 use std::time::{Duration, SystemTime};
 

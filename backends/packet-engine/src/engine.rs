@@ -469,7 +469,7 @@ impl Engine {
                     device = %self.config.device,
                     instead = means.name(),
                     remedy = "give flanneld CAP_SYS_NICE, or under systemd LimitRTPRIO=1; a kernel with RT_GROUP_SCHED refuses it to containers",
-                    "the kernel refuses real-time scheduling to the threads that forward packets: these wait longer beside busy programs"
+                    "the kernel refuses real-time scheduling to the packet threads, so packets wait longer while other programs are busy"
                 );
             }
             *mode = text;

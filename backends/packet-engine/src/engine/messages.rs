@@ -1,4 +1,4 @@
-//! Tells messages, short packets that somebody waits for, from the packets of streams.
+//! Distinguishes messages (short packets that a program most likely waits for) from the packets of streams.
 
 use crate::flow;
 use crate::packet::Header;
@@ -10,10 +10,10 @@ const BULK: usize = 4096;
 const LATELY: Duration = Duration::from_secs(1);
 /// How long the short packets of a flow are counted.
 const COUNTED: Duration = Duration::from_millis(100);
-/// More short packets within that time are bulk, too: nobody can wait for the one before.
+/// A flow with more short packets within that time counts as bulk: no sender waits for an answer to each.
 const FLOOD: u16 = 3000;
 
-/// Flows that are told apart; two may share a place, and the messages of one that shares it with a stream are none.
+/// The places for flows. Two flows may share one; short packets of a flow that shares its place with a stream do not count as messages.
 const FLOWS: usize = 1024;
 
 /// What is known of a flow.

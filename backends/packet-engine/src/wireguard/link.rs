@@ -32,7 +32,7 @@ struct Attempts {
     since: Option<Instant>,
 }
 
-/// Three sessions at most, as in the kernel: what is on its way in the former one opens, and one that the peer may never use is sealed in by nobody.
+/// At most three sessions, as in the kernel. The previous one still opens packets in flight; nothing is sealed in `next` until the peer has used it.
 #[derive(Default)]
 struct Sessions {
     previous: Option<Arc<Keypair>>,
