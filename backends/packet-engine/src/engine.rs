@@ -2,6 +2,7 @@
 //!
 //! The control side sets tables and reads counters. The threads never wait for it, and it waits for them only to stop them.
 
+mod backlog;
 mod budget;
 pub mod config;
 mod errors;

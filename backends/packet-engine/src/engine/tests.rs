@@ -1,6 +1,7 @@
 //! The law of the engine: every packet that was read is delivered or counted as dropped, whichever read, write or send fails. Lasting
 //! errors do not cause a busy loop.
 
+use super::backlog::Backlog;
 use super::io::{Device, Port};
 use super::rx::{self, Rx};
 use super::tx::{self, Tx};
@@ -504,11 +505,13 @@ proptest! {
         let tape = FakeTun::new(ALL, reads, Vec::new());
         let (tx, line) = tx(&tape, faults);
         let (table, mut state) = (tx.table.load_full(), tx::TxState::new(&tx.config));
-        let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
+        let (mut buffer, mut backlog, mut batch) = (vec![0; 64 * tx::SLOT], Backlog::new(64), Vec::new());
         loop {
-            let error = tx.read(64, &mut buffer, &mut lengths);
-            if !lengths.is_empty() {
-                tx.batch(&mut buffer, &lengths, &table, &mut state);
+            let error = tx.read(&mut backlog, &mut buffer);
+            while !backlog.is_empty() {
+                backlog.next(tx::BATCH, &mut batch);
+                tx.batch(&mut buffer, &batch, &table, &mut state);
+                backlog.free(&mut batch);
             }
             match error {
                 Some(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -680,9 +683,10 @@ fn send_super_packets(
             .lock()
             .unwrap()
             .push_back(Ok([&recipe.vnet(1000).bytes()[..], &packet].concat()));
-        let (mut buffer, mut lengths) = (vec![0; tx::SLOT], Vec::new());
-        tx.read(1, &mut buffer, &mut lengths);
-        tx.batch(&mut buffer, &lengths, &table, state);
+        let (mut buffer, mut backlog, mut batch) = (vec![0; tx::SLOT], Backlog::new(1), Vec::new());
+        tx.read(&mut backlog, &mut buffer);
+        backlog.next(tx::BATCH, &mut batch);
+        tx.batch(&mut buffer, &batch, &table, state);
     }
     line.segmented.lock().unwrap().clone()
 }

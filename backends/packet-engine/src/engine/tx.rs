@@ -1,5 +1,6 @@
 //! From the TUN device to the peers: read what is waiting, split it, gather it by peer and size, send it.
 
+use super::backlog::{Backlog, Unit};
 use super::config::EngineConfig;
 use super::errors::Errors;
 use super::io::{Device, Port};
@@ -12,7 +13,6 @@ use super::send_error::{SendAction, action_for, hint, kind};
 use super::wake::Wake;
 use crate::counters::{Counters, add};
 use crate::endpoint::Endpoint;
-use crate::flow_schedule::{self, FlowSchedule};
 use crate::packet::{Fragment, Header, decrement_ttl};
 use crate::reason::Reason;
 use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
@@ -34,8 +34,8 @@ mod sealed;
 
 /// Room for one packet: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
-/// The bytes after which reading stops. A batch has to fit the CPU cache, and its last packet waits for all of it.
-const BUDGET: usize = 512 << 10;
+/// The bytes of a batch. What comes meanwhile waits for its end.
+pub(super) const BATCH: usize = 128 << 10;
 /// The most datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
 /// Room for the generated headers of one packet.
@@ -84,7 +84,6 @@ struct Datagram {
 
 /// The state that a thread keeps between batches.
 pub(super) struct TxState {
-    schedule: FlowSchedule,
     gathered: Gathered,
     sender: Sender,
     errors: Errors,
@@ -120,7 +119,6 @@ impl Unpacked {
 impl TxState {
     pub(super) fn new(config: &EngineConfig) -> Self {
         TxState {
-            schedule: FlowSchedule::default(),
             gathered: Gathered::default(),
             sender: Sender::default(),
             errors: Errors::new(config.sources),
@@ -137,38 +135,47 @@ impl<D: Device, P: Port> Tx<D, P> {
     pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
-        let mut lengths = Vec::with_capacity(features.batch);
+        let mut backlog = Backlog::new(features.batch);
+        let mut batch = Vec::with_capacity(features.batch);
         let mut state = TxState::new(&self.config);
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
-            let error = self.read(features.batch, &mut buffer, &mut lengths);
+            let error = self.read(&mut backlog, &mut buffer);
             if let Some(error) = error
                 .as_ref()
                 .filter(|error| error.kind() != io::ErrorKind::WouldBlock)
             {
                 self.read_failed(error, &mut state.log);
-                if lengths.is_empty() {
+                if backlog.is_empty() {
                     backoff.failed(&self.wake);
                     continue;
                 }
             }
-            if lengths.is_empty() {
+            if backlog.is_empty() {
                 if !backoff.idle(&*self.tun, &self.wake) {
                     return;
                 }
                 continue;
             }
             backoff.worked();
-            self.batch(&mut buffer, &lengths, table.load(), &mut state);
+            backlog.next(BATCH, &mut batch);
+            self.batch(&mut buffer, &batch, table.load(), &mut state);
+            backlog.free(&mut batch);
             priority.worked(state.messages.count());
+        }
+        // What was read is not in the device any more.
+        while !backlog.is_empty() {
+            backlog.next(BATCH, &mut batch);
+            self.batch(&mut buffer, &batch, table.load(), &mut state);
+            backlog.free(&mut batch);
         }
     }
 
     pub(super) fn batch(
         &self,
         buffer: &mut [u8],
-        lengths: &[usize],
+        batch: &[Unit],
         table: &Table,
         state: &mut TxState,
     ) {
@@ -176,7 +183,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         if !state.segmenting.is_unrestricted() {
             state.segmenting.forgive(Instant::now());
         }
-        self.arrange(buffer, lengths, &mut state.schedule);
         state.messages.begin(Instant::now());
         let published = self
             .wireguard
@@ -190,10 +196,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         } else {
             PIECES
         };
-        for position in 0..lengths.len() {
-            let index = state.schedule.unit_at(position);
-            let length = lengths.get(index).copied().unwrap_or(0);
-            let Some(unpacked) = self.unpack(index * SLOT, length, buffer) else {
+        for Unit { slot, length } in batch.iter().copied() {
+            let Some(unpacked) = self.unpack(slot * SLOT, length, buffer) else {
                 continue;
             };
             if let Some(packet) = buffer.get(unpacked.start..unpacked.start + unpacked.length) {
@@ -213,27 +217,39 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.flush(buffer, state);
     }
 
-    /// Reads at most `most` waiting packets, each into its own slot. Returns the error that stopped it.
-    pub(super) fn read(
-        &self,
-        most: usize,
-        buffer: &mut [u8],
-        lengths: &mut Vec<usize>,
-    ) -> Option<io::Error> {
-        lengths.clear();
-        let mut bytes = 0;
-        while lengths.len() < most && bytes < BUDGET {
-            let at = lengths.len() * SLOT;
-            match self.tun.read(buffer.get_mut(at..at + SLOT)?) {
+    /// Reads packets that wait in the device, while there is room for them. Returns the error that stopped it.
+    pub(super) fn read(&self, backlog: &mut Backlog, buffer: &mut [u8]) -> Option<io::Error> {
+        while let Some(slot) = backlog.free_slot() {
+            let packet = buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
+            match self.tun.read(packet) {
                 Ok(length) => {
-                    lengths.push(length);
-                    bytes += length;
+                    let (flow, fragment) = self.flow(packet.get(..length).unwrap_or_default());
+                    backlog.push(length, flow, fragment);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Some(error),
             }
         }
         None
+    }
+
+    /// The flow of what was read, and whether it is a fragment.
+    #[inline]
+    fn flow(&self, read: &[u8]) -> (usize, bool) {
+        let packet = read.get(self.vnet()..).unwrap_or_default();
+        // What is no packet will be dropped, so its position does not matter.
+        Header::parse(packet).map_or((0, false), |header| {
+            (flow::slot(packet, &header), header.fragment != Fragment::No)
+        })
+    }
+
+    /// The length of the header before a packet.
+    fn vnet(&self) -> usize {
+        if self.tun.offload().vnet {
+            virtio::LEN
+        } else {
+            0
+        }
     }
 
     /// Counts and logs a failed read.
@@ -254,35 +270,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Determines the order in which packets are sent.
-    fn arrange(&self, buffer: &[u8], lengths: &[usize], schedule: &mut FlowSchedule) {
-        schedule.clear();
-        if lengths.len() < 2 || lengths.iter().sum::<usize>() < flow_schedule::MIN_BYTES {
-            return;
-        }
-        let vnet = if self.tun.offload().vnet {
-            virtio::LEN
-        } else {
-            0
-        };
-        for (index, length) in lengths.iter().enumerate() {
-            let at = index * SLOT;
-            let packet = buffer.get(at + vnet..at + length).unwrap_or_default();
-            let slot = match Header::parse(packet) {
-                Ok(header) if header.fragment == Fragment::No => flow::slot(packet, &header),
-                Ok(_) => {
-                    schedule.keep_order();
-                    0
-                }
-                // It will be dropped, so its position does not matter.
-                Err(_) => 0,
-            };
-            schedule.count(slot, *length);
-            schedule.push(slot);
-        }
-        schedule.arrange();
-    }
-
     /// Checks the form of a packet and determines how to cut it.
     fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
         let sent = &self.counters.sent;
@@ -290,11 +277,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             sent.dropped(reason);
             None
         };
-        let vnet = if self.tun.offload().vnet {
-            virtio::LEN
-        } else {
-            0
-        };
+        let vnet = self.vnet();
         let Some((head, packet)) = buffer
             .get_mut(at..at + length)
             .and_then(|all| all.split_at_mut_checked(vnet))

@@ -78,12 +78,14 @@ impl End {
             counters: self.counters.clone(),
             wake: wake.clone(),
         };
-        let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
-        tx.read(64, &mut buffer, &mut lengths);
-        if !lengths.is_empty() {
+        let (mut buffer, mut backlog) = (vec![0; 64 * tx::SLOT], Backlog::new(64));
+        let mut batch = Vec::new();
+        tx.read(&mut backlog, &mut buffer);
+        backlog.next(usize::MAX, &mut batch);
+        if !batch.is_empty() {
             tx.batch(
                 &mut buffer,
-                &lengths,
+                &batch,
                 &table.load(),
                 &mut tx::TxState::new(&self.config),
             );
@@ -390,11 +392,13 @@ fn few_datagrams_wait_sealed_with_several_queues() {
             counters: Arc::default(),
             wake: Arc::new(Wake::new().unwrap()),
         };
-        let (mut buffer, mut lengths) = (vec![0; 64 * tx::SLOT], Vec::new());
-        tx.read(64, &mut buffer, &mut lengths);
+        let (mut buffer, mut backlog) = (vec![0; 64 * tx::SLOT], Backlog::new(64));
+        let mut batch = Vec::new();
+        tx.read(&mut backlog, &mut buffer);
+        backlog.next(usize::MAX, &mut batch);
         tx.batch(
             &mut buffer,
-            &lengths,
+            &batch,
             &tx.table.load(),
             &mut tx::TxState::new(&tx.config),
         );

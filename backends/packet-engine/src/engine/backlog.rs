@@ -1,0 +1,253 @@
+//! Packets that were read from the TUN device and wait to be sent: a queue for each flow, served by turns (deficit round robin), flows that have just
+//! begun to wait first, as in RFC 8290, section 4.2.
+//!
+//! The device's own queue is in order of arrival. Streams keep megabytes in it while their packets come faster than they are sent, and a packet that somebody
+//! waits for would have to wait for all of them.
+
+use crate::flow::SLOTS;
+use std::collections::VecDeque;
+
+/// What a flow sends before the next one has its turn: the longest packet, so that no turn passes without one.
+const TURN: isize = 64 << 10;
+
+/// A packet in its slot of the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// The number of its slot.
+    pub(super) slot: usize,
+    /// Its length, with its virtio header.
+    pub(super) length: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    unit: Unit,
+    /// Counts all packets, in order of arrival.
+    number: u64,
+    fragment: bool,
+}
+
+#[derive(Default, Debug)]
+struct Flow {
+    waiting: VecDeque<Waiting>,
+    /// Bytes that it may still send in this turn.
+    credit: isize,
+    /// Whether it is in one of the lists.
+    listed: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Backlog {
+    flows: [Flow; SLOTS],
+    /// Flows that have just begun to wait, and all others.
+    new: VecDeque<usize>,
+    old: VecDeque<usize>,
+    /// Slots without a packet.
+    free: Vec<usize>,
+    waiting: usize,
+    /// Fragments that wait. Only the first of a packet shows its flow, so all packets keep their order meanwhile.
+    fragments: usize,
+    number: u64,
+}
+
+impl Backlog {
+    /// With so many slots.
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            flows: std::array::from_fn(|_| Flow::default()),
+            new: VecDeque::new(),
+            old: VecDeque::new(),
+            free: (0..slots).rev().collect(),
+            waiting: 0,
+            fragments: 0,
+            number: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// A slot for the next packet.
+    #[inline]
+    pub(super) fn free_slot(&self) -> Option<usize> {
+        self.free.last().copied()
+    }
+
+    /// Adds the packet of this length that is in [`Self::free_slot`].
+    #[inline]
+    pub(super) fn push(&mut self, length: usize, flow: usize, fragment: bool) {
+        let number = flow % SLOTS;
+        let (Some(flow), Some(slot)) = (self.flows.get_mut(number), self.free.pop()) else {
+            return;
+        };
+        flow.waiting.push_back(Waiting {
+            unit: Unit { slot, length },
+            number: self.number,
+            fragment,
+        });
+        if !flow.listed {
+            flow.listed = true;
+            flow.credit = TURN;
+            self.new.push_back(number);
+        }
+        self.number += 1;
+        self.waiting += 1;
+        self.fragments += usize::from(fragment);
+    }
+
+    /// Moves packets into `batch` until it has so many bytes.
+    pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
+        let mut gathered = 0;
+        while gathered < bytes && self.waiting > 0 {
+            let next = if self.fragments > 0 {
+                self.oldest()
+            } else {
+                self.by_turns()
+            };
+            let Some(Waiting { unit, fragment, .. }) = next else {
+                continue;
+            };
+            gathered += unit.length;
+            self.waiting -= 1;
+            self.fragments -= usize::from(fragment);
+            batch.push(unit);
+        }
+    }
+
+    /// Takes the packet that came first. The flow keeps its place in the lists.
+    #[cold]
+    fn oldest(&mut self) -> Option<Waiting> {
+        let first = |flow: &&mut Flow| flow.waiting.front().map_or(u64::MAX, |first| first.number);
+        let flow = self.flows.iter_mut().min_by_key(first)?;
+        flow.waiting.pop_front()
+    }
+
+    /// Takes a packet of the flow whose turn it is. None if its turn has ended.
+    fn by_turns(&mut self) -> Option<Waiting> {
+        let is_new = !self.new.is_empty();
+        let list = if is_new { &mut self.new } else { &mut self.old };
+        let number = list.front().copied()?;
+        let flow = self.flows.get_mut(number)?;
+        if flow.credit > 0
+            && let Some(next) = flow.waiting.pop_front()
+        {
+            flow.credit -= isize::try_from(next.unit.length).unwrap_or(isize::MAX);
+            return Some(next);
+        }
+        list.pop_front();
+        if flow.waiting.is_empty() && !is_new {
+            flow.listed = false;
+            return None;
+        }
+        // A new flow that has sent everything waits for the others once: it would be new with its next packet, and always first.
+        if flow.credit <= 0 {
+            flow.credit += TURN;
+        }
+        self.old.push_back(number);
+        None
+    }
+
+    /// Frees the slots of a batch that was sent.
+    pub(super) fn free(&mut self, batch: &mut Vec<Unit>) {
+        self.free.extend(batch.drain(..).map(|unit| unit.slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// Adds packets (flow, length) and returns them by slot.
+    fn fill(backlog: &mut Backlog, packets: &[(usize, usize)]) -> HashMap<usize, usize> {
+        let mut flows = HashMap::new();
+        for (flow, length) in packets {
+            flows.insert(backlog.free_slot().unwrap(), *flow);
+            backlog.push(*length, *flow, false);
+        }
+        flows
+    }
+
+    /// The flows of the next batch, by packet.
+    fn sent(backlog: &mut Backlog, bytes: usize, flows: &HashMap<usize, usize>) -> Vec<usize> {
+        let mut batch = Vec::new();
+        backlog.next(bytes, &mut batch);
+        let sent = batch.iter().map(|unit| flows[&unit.slot]).collect();
+        backlog.free(&mut batch);
+        sent
+    }
+
+    #[test]
+    fn packet_of_another_flow_does_not_wait_for_streams() {
+        let mut backlog = Backlog::new(64);
+        let stream = [(1, 60_000), (2, 60_000)].repeat(20);
+        let mut flows = fill(&mut backlog, &stream);
+        assert_eq!(sent(&mut backlog, 60_000, &flows), [1]);
+        flows.extend(fill(&mut backlog, &[(3, 84)]));
+        let next = sent(&mut backlog, 240_000, &flows);
+        assert!(next[..4].contains(&3), "{next:?}");
+        // Once served it waits for each of the streams once, and not for all that they have.
+        flows.extend(fill(&mut backlog, &[(3, 84)]));
+        let next = sent(&mut backlog, 400_000, &flows);
+        assert!(next.contains(&3), "{next:?}");
+    }
+
+    #[test]
+    fn flow_of_many_short_packets_leaves_streams_their_turns() {
+        let mut backlog = Backlog::new(64);
+        let mut flows = fill(&mut backlog, &[(1, 60_000); 4]);
+        let mut turns = Vec::new();
+        for _ in 0..40 {
+            let short = (0..16).map(|_| (2, 1000)).collect::<Vec<_>>();
+            flows.extend(fill(&mut backlog, &short));
+            turns.extend(sent(&mut backlog, 16_000, &flows));
+            if turns.iter().filter(|flow| **flow == 1).count() == 4 {
+                return;
+            }
+        }
+        panic!("the stream is not served: {turns:?}");
+    }
+
+    proptest! {
+        /// Each packet is sent once, and those of a flow in their order, whatever is read in between. With a fragment all keep their order.
+        #[test]
+        fn packets_of_a_flow_are_sent_once_and_in_order(
+            steps in prop::collection::vec((prop::collection::vec((0..SLOTS, 0_usize..70_000, prop::bool::weighted(0.02)), 0..40), 1_usize..300_000), 1..30),
+        ) {
+            const ROOM: usize = 32;
+            let (mut backlog, mut batch) = (Backlog::new(ROOM), Vec::new());
+            // The packets in their slots, and the last that was sent: of each flow, and after a fragment that waits.
+            let mut inside: HashMap<usize, (usize, usize, bool)> = HashMap::new();
+            let mut last: HashMap<usize, usize> = HashMap::new();
+            let (mut pushed, mut taken) = (0, 0);
+            for (packets, bytes) in steps {
+                for (flow, length, fragment) in packets {
+                    let Some(slot) = backlog.free_slot() else { break };
+                    prop_assert!(inside.insert(slot, (pushed, flow, fragment)).is_none());
+                    backlog.push(length, flow, fragment);
+                    pushed += 1;
+                }
+                let before = inside.len();
+                backlog.next(bytes, &mut batch);
+                prop_assert!(before == 0 || !batch.is_empty());
+                for unit in &batch {
+                    let in_order = inside.values().any(|(.., fragment)| *fragment);
+                    let (number, flow, _) = inside[&unit.slot];
+                    if in_order {
+                        prop_assert_eq!(inside.values().map(|(number, ..)| *number).min(), Some(number));
+                    }
+                    inside.remove(&unit.slot);
+                    prop_assert!(last.insert(flow, number).is_none_or(|last| last < number));
+                    taken += 1;
+                }
+                backlog.free(&mut batch);
+                prop_assert_eq!(backlog.is_empty(), inside.is_empty());
+            }
+            backlog.next(usize::MAX, &mut batch);
+            prop_assert_eq!(taken + batch.len(), pushed);
+        }
+    }
+}
