@@ -1,5 +1,5 @@
-//! Threads that move packets go ahead of programs, and starve none: while both processors are full of small packets, programs compute, the daemon answers,
-//! and its lease is renewed.
+//! Threads that may go ahead of programs starve none: while both processors are full of small packets, programs compute, the daemon answers, and its lease
+//! is renewed. A flood is not what they go ahead for, and without that limit a program had half of its share here.
 //!
 //! Short by default, when it shows that the daemon answers at all. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`); from a minute on the share of
 //! a program is compared with that beside threads without priority, by turns.
@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 const STOP: Duration = Duration::from_secs(30);
-/// So many that none alone counts as a flood, for which threads would not go ahead.
+/// Few packets of each: what is limited is their number in all flows.
 const FLOWS: usize = 64;
 /// A program computes at least so much of what it does beside threads without priority.
 const SHARE: f64 = 0.5;
