@@ -27,8 +27,9 @@ const STEPS_SEEN: usize = STEPS / 3;
 const MAX_ROUNDS: usize = 8;
 /// With every second key of the first subnet's player a handshake lasts longer than a step: what waits for it is another's by then.
 const LATE: Duration = Duration::from_millis(85);
-/// Two threads of the daemon seal packets, and each may be interrupted once it knows for whom.
-const AT_ONCE: Duration = Duration::from_millis(15);
+/// Two threads of the daemon seal packets, and each may be interrupted once it knows for whom, on a busy machine for tens of milliseconds. What waits for a handshake
+/// waits longer.
+const AT_ONCE: Duration = Duration::from_millis(40);
 /// Ten packets, 1000 times a second.
 const BATCH: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
