@@ -7,7 +7,7 @@
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
 
-/// What a flow sends before the next one has its turn: the longest packet, so that no turn passes without one.
+/// The bytes that a flow sends before the next one has its turn, about the longest packet (quantum in RFC 8290).
 const TURN: isize = 64 << 10;
 
 /// A packet in its slot of the buffer.
@@ -219,7 +219,7 @@ mod tests {
         ) {
             const ROOM: usize = 32;
             let (mut backlog, mut batch) = (Backlog::new(ROOM), Vec::new());
-            // The packets in their slots, and the last that was sent: of each flow, and after a fragment that waits.
+            // The packets in their slots, and the last of each flow that was sent.
             let mut inside: HashMap<usize, (usize, usize, bool)> = HashMap::new();
             let mut last: HashMap<usize, usize> = HashMap::new();
             let (mut pushed, mut taken) = (0, 0);
