@@ -385,11 +385,14 @@ fn port_is_taken(engine: &Engine) -> Result<()> {
         })
         .with_context(|| format!("{wanted:?} is not in the log of {}", engine.device))?;
         drop(taken);
-        // Whether it has ended or waits, it comes with the port.
-        if !bed.daemons[0].is_running() {
-            bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
-        }
-        bed.daemons[0].wait_ready(READY)?;
+        // Whether it has ended, ends now or tries once more, it comes with the port.
+        eventually_ok(READY, "the node comes with the port", || {
+            if !bed.daemons[0].is_running() {
+                bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
+            }
+            ensure!(bed.daemons[0].is_ready(), "{}", bed.daemons[0].log_tail(20));
+            Ok(())
+        })?;
         bed.reach()
     })
 }
