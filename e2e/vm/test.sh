@@ -16,11 +16,19 @@ for package in linux-image-cloud-amd64 qemu-system-x86; do
 done
 seconds=$1
 shift
-# All of the workspace, as `make test` builds it: for one test alone cargo chooses other features, and compiles anew. The programs come in
-# any order: the kind marks that of the tests.
-program=$(cargo test --workspace ${FLANNEL_VM_TEST:+--test "$FLANNEL_VM_TEST"} --no-run --message-format=json 2>/dev/null | sed -n '/"kind":\["test"\]/s/.*"executable":"\([^"]*\/'"${FLANNEL_VM_TEST:-e2e}"'-[^"]*\)".*/\1/p' | tail -n 1) || program=
-[ -x "$program" ] || { echo "the end-to-end tests are not built" >&2; exit 1; }
+# All of the workspace, as `make test` builds it: for one test alone cargo chooses other features, and compiles anew. Of the programs that come, in
+# any order: the end-to-end tests, which the kind marks, and the unit tests of the packet engine, whose peer is the machine's kernel.
+built=$(cargo test --workspace ${FLANNEL_VM_TEST:+--test "$FLANNEL_VM_TEST"} --no-run --message-format=json 2>/dev/null) || built=
+program() { # KIND NAME
+    sed -n '/"kind":\["'"$1"'"\]/s/.*"executable":"\([^"]*\/'"$2"'-[^"]*\)".*/\1/p' <<<"$built" | tail -n 1
+}
+tests=$(program test "${FLANNEL_VM_TEST:-e2e}")
+[ -x "$tests" ] || { echo "the end-to-end tests are not built" >&2; exit 1; }
+units=
+[ -n "${FLANNEL_VM_TEST:-}" ] || units=$(program lib packet_engine)
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo -E)
 # Two processors that are emulated: more tests at once would take each other's time.
-"${sudo[@]}" "$here/run.sh" "$seconds" "$program" --include-ignored --test-threads=2 "$@"
+# shellcheck disable=SC2016
+both='tests=$1; units=$2; shift 2; code=0; "$tests" "$@" || code=1; [ -z "$units" ] || "$units" "$@" || code=1; exit $code'
+"${sudo[@]}" "$here/run.sh" "$seconds" sh -c "$both" sh "$tests" "$units" --include-ignored --test-threads=2 "$@"

@@ -95,12 +95,14 @@ impl Device {
         let Some(identity) = &snapshot.identity else {
             return received.dropped(Reason::NoSession);
         };
-        let Some(proven) = identity.proof(message.from.to, message.bytes(), now) else {
-            return received.dropped(Reason::BadHandshake);
-        };
-        // A cookie has no MACs, and takes no curve operation.
-        message.proven = proven && message.is_response();
-        message.proven = admission.rank(&message, snapshot, now).is_some();
+        // A cookie has no codes, and takes no curve operation.
+        if message.is_response() {
+            let Some(proven) = identity.proof(message.from.to, message.bytes(), now) else {
+                return received.dropped(Reason::BadHandshake);
+            };
+            message.proven = proven;
+            message.proven = admission.rank(&message, snapshot, now).is_some();
+        }
         if let Err(reason) = self.shake(&message, snapshot, now, buffer, send) {
             received.dropped(reason);
         }

@@ -17,7 +17,7 @@ const RENEWED: Duration = Duration::from_secs(120);
 /// The age at which the initiator asks for the next one because it receives (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
 /// The packets after which either asks for the next one (REKEY_AFTER_MESSAGES); fewer in the tests of this crate.
-pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 14 } else { 1 << 60 };
+pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
 /// Tries to find an index that nothing has. With a million sessions one in 4000 is taken.
 const TRIES: usize = 64;
 /// Lists of indices. Ten thousand peers have seven in each.

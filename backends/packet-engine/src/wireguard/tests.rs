@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 mod flood;
 mod laws;
 mod timers;
+mod vm;
 
 const MTU: u16 = 1420;
 
@@ -715,6 +716,42 @@ fn sender_proves_its_address_under_load() {
     let dropped = counters.received.drops(Reason::UnknownPeer)
         + counters.received.drops(Reason::HandshakeFlood);
     assert_eq!(dropped + count(&counters.handshakes.cookies), 6 * 330);
+}
+
+#[test]
+fn peer_gets_in_with_a_cookie_under_load() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let mut stranger = Node::new(3);
+    stranger.add(&b, &[]);
+    stranger.work();
+    let initiation = stranger.sent.pop_front().unwrap().1;
+    a.add(&b, &["10.5.2.0/24"]);
+    b.add(&a, &["10.5.1.0/24"]);
+    // Only A asks.
+    b.work();
+    b.sent.clear();
+    b.stopped = Some(b.now());
+    for seconds in [0, 6] {
+        a.ahead = Duration::from_secs(seconds);
+        a.work();
+        for port in 1..300 {
+            let from = SocketAddr::new(elsewhere().ip(), port);
+            assert_eq!(b.receives(from, &initiation), Ok(()));
+        }
+        b.work();
+        b.sent.clear();
+        let (_, asked) = a.sent.pop_front().unwrap();
+        assert_eq!(b.receives(a.address, &asked), Ok(()));
+        b.work();
+        let mut answers = b.sent.drain(..).filter(|(to, _)| *to == a.address);
+        let (_, answer) = answers.next().unwrap();
+        assert_eq!(a.receives(b.address, &answer), Ok(()));
+        a.work();
+        assert_eq!(
+            (answer[0], count(&a.device.counters.handshakes.completed)),
+            if seconds == 0 { (3, 0) } else { (2, 1) }
+        );
+    }
 }
 
 #[test]

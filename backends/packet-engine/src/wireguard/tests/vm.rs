@@ -1,0 +1,511 @@
+//! The peer is the kernel's WireGuard, which few machines' kernels have: `make test-vm`. Its clock is the machine's, ours goes ahead as a test wants.
+
+use super::*;
+use crate::wireguard::keypair::RENEWED_AFTER;
+use nix::sched::{CloneFlags, unshare};
+use std::io::Write;
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+
+const SOON: Duration = Duration::from_secs(60);
+/// From one initiation to the next, with all of its jitter.
+const NEXT_TRY: Duration = Duration::from_millis(5400);
+/// The age at which the initiator asks for the next session.
+const RENEWED: Duration = Duration::from_secs(120);
+/// The kernel's pod, and ours.
+const THEIRS: &str = "10.5.1.1";
+const OURS: &str = "10.5.2.9";
+/// The port of both pods.
+const PORT: u16 = 2000;
+/// So many packets go between two looks at what came: the buffers of sockets hold them.
+const BATCH: u64 = 64;
+
+fn run(command: &str, input: &str) -> String {
+    let words: Vec<&str> = command.split(' ').collect();
+    let mut child = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{command}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+fn socket(address: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// Handshake messages that passed.
+#[derive(Default)]
+struct Seen {
+    /// Cookies, and initiations that prove an address with one.
+    cookies: usize,
+    proofs: usize,
+}
+
+impl Seen {
+    fn look(&mut self, datagram: &[u8]) {
+        match (datagram.first(), datagram.len()) {
+            (Some(3), _) => self.cookies += 1,
+            (Some(1), 148) if datagram[132..] != [0; 16] => self.proofs += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Our node and the kernel's device, in a network namespace of their own.
+struct Pair {
+    node: Node,
+    kernel: PublicKey,
+    /// Where the kernel's device is.
+    there: SocketAddr,
+    line: UdpSocket,
+    /// The kernel's pod.
+    pod: UdpSocket,
+    /// The numbers that came to it.
+    arrived: Vec<u64>,
+    sent: Seen,
+    received: Seen,
+}
+
+impl Pair {
+    /// Only who knows where the other is can begin.
+    fn new(we_begin: bool) -> Self {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        run("ip link set lo up", "");
+        let private = Secret::generate().unwrap();
+        let line = socket(local(0));
+        let node = Node::new(7);
+        run("ip link add wg0 type wireguard", "");
+        run(
+            "wg set wg0 private-key /proc/self/fd/0",
+            private.text().as_str(),
+        );
+        let mut pair = Self {
+            kernel: private.public(),
+            there: local(0),
+            pod: {
+                run(&format!("ip address add {THEIRS}/16 dev wg0"), "");
+                run("ip link set wg0 up", "");
+                socket(SocketAddr::new(ip(THEIRS), PORT))
+            },
+            node,
+            line,
+            arrived: Vec::new(),
+            sent: Seen::default(),
+            received: Seen::default(),
+        };
+        pair.set_kernels_peer();
+        pair.there = local(run("wg show wg0 listen-port", "").parse().unwrap());
+        let endpoint = we_begin.then_some(pair.there);
+        pair.set_peer(endpoint, None);
+        pair.node
+            .device
+            .change()
+            .set_allowed_ip(net("10.5.1.0/24"), pair.kernel)
+            .unwrap();
+        pair
+    }
+
+    fn set_kernels_peer(&self) {
+        let (key, here) = (self.node.key, self.line.local_addr().unwrap());
+        run(
+            &format!("wg set wg0 peer {key} endpoint {here} allowed-ips 10.5.2.0/24"),
+            "",
+        );
+    }
+
+    fn set_peer(&self, endpoint: Option<SocketAddr>, preshared: Option<[u8; 32]>) {
+        let preshared = preshared.map(Secret::new);
+        self.node
+            .device
+            .change()
+            .set_peer(self.kernel, endpoint, preshared, 0)
+            .unwrap();
+    }
+
+    /// Gives the kernel a preshared key.
+    fn set_kernels_psk(&self, preshared: [u8; 32]) {
+        run(
+            &format!(
+                "wg set wg0 peer {} preshared-key /proc/self/fd/0",
+                self.node.key
+            ),
+            Secret::new(preshared).text().as_str(),
+        );
+    }
+
+    /// The kernel forgets the peer, and has another one of that key.
+    fn renew_kernels_peer(&self) {
+        run(&format!("wg set wg0 peer {} remove", self.node.key), "");
+        self.set_kernels_peer();
+    }
+
+    /// From now on each turn takes our node a millisecond, however long the machine needs.
+    fn stop_the_clock(&mut self) {
+        self.node.stopped = Some(self.node.now());
+        self.node.ahead = Duration::ZERO;
+    }
+
+    /// Hands over what both sides sent.
+    fn turn(&mut self) {
+        if self.node.stopped.is_some() {
+            self.node.ahead += Duration::from_millis(1);
+        }
+        self.node.work();
+        while let Some((to, datagram)) = self.node.sent.pop_front() {
+            self.sent.look(&datagram);
+            let _ = self.line.send_to(&datagram, to);
+        }
+        for (from, datagram) in self.incoming() {
+            let _ = self.node.receives(from, &datagram);
+        }
+        let mut number = [0; 8];
+        while let Ok(length) = self.pod.recv(&mut number) {
+            assert_eq!(length, number.len());
+            self.arrived.push(u64::from_be_bytes(number));
+        }
+    }
+
+    /// What the kernel's device sent.
+    fn incoming(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+        let mut buffer = [0; 2048];
+        let mut all = Vec::new();
+        while let Ok((length, from)) = self.line.recv_from(&mut buffer) {
+            self.received.look(&buffer[..length]);
+            all.push((from, buffer[..length].to_vec()));
+        }
+        all
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + SOON;
+        while !done(self) {
+            assert!(
+                Instant::now() < deadline,
+                "{what}: {:?}",
+                self.node.device.counters.handshakes
+            );
+            std::thread::sleep(Duration::from_millis(1));
+            self.turn();
+        }
+    }
+
+    /// A numbered packet to the kernel's pod, sealed. None if it waits for a session.
+    fn sealed(&self, number: u64) -> Option<Vec<u8>> {
+        let packet = packet(ip(OURS), ip(THEIRS), &number.to_be_bytes());
+        let (to, datagram) = self.node.pod_sends(&packet).unwrap()?;
+        assert_eq!(to, self.there);
+        Some(datagram)
+    }
+
+    fn send(&self, number: u64) {
+        if let Some(datagram) = self.sealed(number) {
+            self.line.send_to(&datagram, self.there).unwrap();
+        }
+    }
+
+    fn kernel_sends(&self, number: u64) {
+        let to = SocketAddr::new(ip(OURS), PORT);
+        self.pod.send_to(&number.to_be_bytes(), to).unwrap();
+    }
+
+    /// The numbers that came to our pod.
+    fn delivered(&self) -> Vec<u64> {
+        let number = |packet: &Vec<u8>| u64::from_be_bytes(packet[28..].try_into().unwrap());
+        self.node.delivered.iter().map(number).collect()
+    }
+
+    /// A packet of this number passes each way.
+    fn passes(&mut self, number: u64) {
+        self.send(number);
+        self.until("ours comes", |pair| pair.arrived.contains(&number));
+        self.kernel_sends(number);
+        self.until("the kernel's comes", |pair| {
+            pair.delivered().contains(&number)
+        });
+    }
+
+    fn handshakes(&self) -> (u64, u64) {
+        let handshakes = &self.node.device.counters.handshakes;
+        (count(&handshakes.initiated), count(&handshakes.completed))
+    }
+
+    /// We asked for one more session since then, once or, if a message was lost or refused, again; and there is one more.
+    fn asked_and_completed(&self, initiated: u64, completed: u64) -> bool {
+        let now = self.handshakes();
+        now.0 > initiated && now.1 == completed + 1
+    }
+
+    /// One side asks for the first session.
+    fn meets(we_begin: bool) -> Self {
+        let mut pair = Self::new(we_begin);
+        if we_begin {
+            pair.send(u64::MAX);
+            pair.until("our first packet comes", |pair| !pair.arrived.is_empty());
+        } else {
+            pair.kernel_sends(u64::MAX);
+            pair.until("its first packet comes", |pair| {
+                !pair.node.delivered.is_empty()
+            });
+        }
+        assert_eq!(pair.handshakes(), (u64::from(we_begin), 1));
+        pair.passes(u64::MAX - 1);
+        (pair.arrived, pair.node.delivered) = Default::default();
+        pair
+    }
+
+    /// Initiations of strangers who know the kernel's public key, or ours.
+    fn strangers(key: PublicKey) -> Vec<Vec<u8>> {
+        let initiation = |n: u8| {
+            let identity = noise::Identity::new(&[100 + n; 32]);
+            let remote = noise::Remote::new(&identity, &key.0).unwrap();
+            let stamp = noise::Stamp::after(None, std::time::SystemTime::now());
+            let (_, message) =
+                noise::initiate(&identity, &remote, 7, stamp, &[200 - n; 32]).unwrap();
+            message.bytes().to_vec()
+        };
+        (0..64).map(initiation).collect()
+    }
+}
+
+/// Whoever began, we ask for the next session after so many packets (a small limit in this build); as initiator after two minutes, too.
+#[test]
+#[ignore = "needs a kernel with WireGuard: make test-vm"]
+fn sessions_are_renewed_by_count_and_by_time_without_loss() {
+    for we_begin in [true, false] {
+        let mut pair = Pair::meets(we_begin);
+        let mut number = 0;
+        for renewals in 1..=2 {
+            let (initiated, completed) = pair.handshakes();
+            for _ in 0..(RENEWED_AFTER + 100).div_ceil(BATCH) {
+                (0..BATCH).for_each(|more| pair.send(number + more));
+                pair.kernel_sends(number);
+                number += BATCH;
+                pair.until("all of them come", |pair| {
+                    pair.arrived.len() as u64 == number
+                });
+            }
+            pair.until("there is a next session", |pair| {
+                pair.asked_and_completed(initiated, completed)
+            });
+            println!("we began: {we_begin}; renewed {renewals} times after {number} packets");
+            pair.node.ahead += NEXT_TRY;
+        }
+        pair.arrived.sort_unstable();
+        assert!(pair.arrived.iter().copied().eq(0..number));
+        pair.until("the kernel's come", |pair| {
+            pair.node.delivered.len() as u64 == number / BATCH
+        });
+        // Ours is the last initiation at any rate.
+        let (initiated, completed) = pair.handshakes();
+        pair.node.ahead += RENEWED;
+        pair.passes(number);
+        pair.until("it is renewed by time", |pair| {
+            pair.asked_and_completed(initiated, completed)
+        });
+        pair.passes(number + 1);
+    }
+}
+
+/// A session goes on while handshakes fail for a wrong preshared key, whichever side asks.
+#[test]
+#[ignore = "needs a kernel with WireGuard: make test-vm"]
+fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
+    let mut pair = Pair::meets(true);
+    // The session is to last for all tries.
+    pair.stop_the_clock();
+    pair.set_kernels_psk([5; 32]);
+    pair.node.ahead += RENEWED;
+    let bad = |pair: &Pair| pair.node.device.counters.received.drops(Reason::BadTag);
+    for number in 0..8 {
+        let (before, refused) = (pair.handshakes(), bad(&pair));
+        pair.passes(number);
+        pair.until("its answer is refused", |pair| bad(pair) > refused);
+        let (initiated, completed) = pair.handshakes();
+        assert!(initiated > before.0 && completed == before.1);
+        pair.passes(100 + number);
+        pair.node.ahead += NEXT_TRY;
+        // By the kernel's clock, which limits initiations as ours does.
+        pause();
+    }
+    assert_eq!((pair.arrived.len(), pair.node.delivered.len()), (16, 16));
+    // Changed here, too: the next handshake succeeds.
+    let completed = pair.handshakes().1;
+    pair.set_peer(None, Some([5; 32]));
+    pair.send(200);
+    pair.until("the next session", |pair| pair.handshakes().1 > completed);
+    pair.passes(201);
+    // The kernel asks, with another key than ours; we go on with the session that there is until it has ours.
+    pair.renew_kernels_peer();
+    pair.set_kernels_psk([6; 32]);
+    let answered = |pair: &Pair| count(&pair.node.device.counters.handshakes.answered);
+    let (before, completed) = (answered(&pair), pair.handshakes().1);
+    pair.kernel_sends(300);
+    pair.until("we answer", |pair| answered(pair) > before);
+    assert_eq!(pair.handshakes().1, completed);
+    assert!(pair.sealed(301).is_some());
+    pair.renew_kernels_peer();
+    pair.set_kernels_psk([5; 32]);
+    pair.node.ahead += NEXT_TRY;
+    pair.kernel_sends(302);
+    pair.until("its packet comes", |pair| pair.delivered().contains(&302));
+    pair.passes(303);
+    assert!(!pair.delivered().contains(&300));
+}
+
+/// Packets overtake 1500 others, and come twice.
+#[test]
+#[ignore = "needs a kernel with WireGuard: make test-vm"]
+fn reordered_packets_come_and_copies_do_not() {
+    const REACH: u64 = 1500;
+    let mut pair = Pair::meets(true);
+    let mut sealed: Vec<_> = (0..2 * REACH)
+        .map(|number| pair.sealed(number).unwrap())
+        .collect();
+    sealed.chunks_mut(REACH as usize).for_each(<[_]>::reverse);
+    for chunk in sealed.chunks(BATCH as usize) {
+        let wanted = pair.arrived.len() + chunk.len();
+        for datagram in chunk {
+            pair.line.send_to(datagram, pair.there).unwrap();
+        }
+        pair.until("all of them come", |pair| pair.arrived.len() == wanted);
+    }
+    for chunk in sealed.chunks(BATCH as usize) {
+        for datagram in chunk {
+            pair.line.send_to(datagram, pair.there).unwrap();
+        }
+        pair.turn();
+    }
+    pair.passes(2 * REACH);
+    pair.arrived.sort_unstable();
+    assert!(pair.arrived.iter().copied().eq(0..=2 * REACH));
+
+    // The other way.
+    pair.node.delivered.clear();
+    let mut incoming = Vec::new();
+    for first in (0..2 * REACH).step_by(BATCH as usize) {
+        (first..first + BATCH).for_each(|number| pair.kernel_sends(number));
+        let deadline = Instant::now() + SOON;
+        while (incoming.len() as u64) < first + BATCH && Instant::now() < deadline {
+            // A keepalive has no packet.
+            let packets = pair
+                .incoming()
+                .into_iter()
+                .filter(|(_, data)| data.len() > OVERHEAD);
+            incoming.extend(packets);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    incoming.chunks_mut(REACH as usize).for_each(<[_]>::reverse);
+    let count = incoming.len();
+    assert!(count as u64 >= 2 * REACH);
+    for (from, datagram) in &incoming {
+        assert_eq!(pair.node.receives(*from, datagram), Ok(()));
+    }
+    let mut delivered = pair.delivered();
+    for (from, datagram) in &incoming {
+        assert_eq!(pair.node.receives(*from, datagram), Err(Reason::Replayed));
+    }
+    delivered.sort_unstable();
+    assert!(delivered.into_iter().eq(0..count as u64));
+}
+
+/// Each side follows the other's authentic packets to its new port.
+#[test]
+#[ignore = "needs a kernel with WireGuard: make test-vm"]
+fn each_side_follows_the_other_to_its_new_port() {
+    let mut pair = Pair::meets(false);
+    pair.line = socket(local(0));
+    pair.passes(0);
+    let here = pair.line.local_addr().unwrap();
+    let endpoints = run("wg show wg0 endpoints", "");
+    assert!(endpoints.ends_with(&here.to_string()), "{endpoints}");
+    // A free port: bound once, and let go.
+    let port = UdpSocket::bind(local(0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    run(&format!("wg set wg0 listen-port {port}"), "");
+    pair.kernel_sends(1);
+    pair.until("it comes from there", |pair| pair.delivered().contains(&1));
+    pair.there = local(port);
+    pair.passes(2);
+}
+
+/// Under a flood of handshakes the kernel wants a proof of our address, gets it, and answers.
+#[test]
+#[ignore = "needs a kernel with WireGuard: make test-vm"]
+fn we_prove_our_address_to_a_kernel_under_load() {
+    let mut pair = Pair::new(true);
+    let strangers = Pair::strangers(pair.kernel);
+    let flood = UdpSocket::bind(local(0)).unwrap();
+    pair.send(0);
+    for _ in 0..20 {
+        // The message comes after those that are load.
+        for message in strangers.iter().cycle().take(1000) {
+            let _ = flood.send_to(message, pair.there);
+        }
+        let cookies = pair.received.cookies;
+        pair.node.ahead += NEXT_TRY;
+        pair.until("the kernel answers", |pair| {
+            pair.received.cookies > cookies || pair.handshakes().1 > 0
+        });
+        if pair.handshakes().1 > 0 {
+            break;
+        }
+    }
+    pair.until("the packet that waited comes", |pair| pair.arrived == [0]);
+    println!(
+        "{} cookies, {} proofs",
+        pair.received.cookies, pair.sent.proofs
+    );
+    assert!(pair.received.cookies > 0 && pair.sent.proofs > 0);
+    pair.passes(1);
+}
+
+/// Under a flood of handshakes we want a proof of its address from the kernel, and answer then.
+#[test]
+#[ignore = "needs a kernel with WireGuard: make test-vm"]
+fn the_kernel_proves_its_address_to_us_under_load() {
+    let mut pair = Pair::new(false);
+    let strangers = Pair::strangers(pair.node.key);
+    let mut port = 0;
+    // A slow machine works off no load in the second for which load is remembered.
+    pair.stop_the_clock();
+    pair.kernel_sends(0);
+    pair.until("there is a session in spite of it", |pair| {
+        for message in strangers.iter().cycle().take(300) {
+            port = (port + 1) % 10_000;
+            let _ = pair
+                .node
+                .receives(SocketAddr::new(elsewhere().ip(), 1000 + port), message);
+        }
+        pair.node.work();
+        // Cookies for strangers go nowhere.
+        let there = pair.there;
+        pair.node.sent.retain(|(to, _)| *to == there);
+        pair.delivered().contains(&0)
+    });
+    println!(
+        "{} cookies, {} proofs",
+        pair.sent.cookies, pair.received.proofs
+    );
+    assert!(pair.sent.cookies > 0 && pair.received.proofs > 0);
+    pair.passes(1);
+}
