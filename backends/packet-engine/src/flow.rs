@@ -24,14 +24,19 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
         _ => 0..0,
     };
     let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
-    words(addresses)
-        .chain(words(ports))
-        .fold(u32::from(header.protocol), |hash, word| {
-            let word = word
-                .first_chunk::<4>()
-                .map_or(0, |word| u32::from_be_bytes(*word));
-            (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
-        })
+    let hash =
+        words(addresses)
+            .chain(words(ports))
+            .fold(u32::from(header.protocol), |hash, word| {
+                let word = word
+                    .first_chunk::<4>()
+                    .map_or(0, |word| u32::from_be_bytes(*word));
+                (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
+            });
+    // A multiplication moves nothing down. Connections between the same two addresses differ in the source port alone, the upper half of the last word, and Linux
+    // counts it up by twos.
+    let hash = (hash ^ hash >> 15).wrapping_mul(0x85eb_ca6b);
+    hash ^ hash >> 13
 }
 
 /// Up to this length a packet may be a message.
@@ -115,6 +120,95 @@ mod tests {
             assert!(is(true, ipv6, 0, 1) && is(true, ipv6, 10, 400));
             assert!(!is(true, ipv6, 0, 0) && !is(true, ipv6, 10, 0));
             assert!(!is(true, ipv6, 0, 1400) && !is(false, ipv6, 0, 1400));
+        }
+    }
+
+    /// A simulation of eight queues: the flows of pods, whose addresses and ports count up, among them many to one Service. Every byte of the hash tells flows apart.
+    #[test]
+    fn flows_spread_over_eight_queues_and_over_the_slots_of_each() {
+        const QUEUES: usize = 8;
+        let flow = |protocol: u8, from: u32, source: u32, to: u32, destination: u32| {
+            let mut packet = vec![0; 28];
+            packet[0] = 0x45;
+            packet[3] = 28;
+            packet[9] = protocol;
+            packet[12..16].copy_from_slice(&(0x0a05_0102 + from).to_be_bytes());
+            packet[16..20].copy_from_slice(&(0x0a05_0202 + to).to_be_bytes());
+            packet[20..24].copy_from_slice(&(source << 16 | destination).to_be_bytes());
+            let header = Header::parse(&packet).unwrap();
+            let place = |payload: u8| {
+                let longer = [&packet[..], &[payload; 9]].concat();
+                let hash = hash(&longer, &header);
+                (
+                    queue(&longer, &header, QUEUES),
+                    slot(&longer, &header),
+                    hash,
+                )
+            };
+            assert_eq!(place(1), place(2), "two packets of one flow");
+            place(0)
+        };
+        let kinds: [(&str, Vec<(usize, usize, u32)>); 4] = [
+            (
+                "pods to pods, one connection each",
+                (0..40)
+                    .flat_map(|from| (0..40).map(move |to| (from, to)))
+                    .map(|(from, to)| flow(TCP, from, 40_000 + from, to, 8080))
+                    .collect(),
+            ),
+            (
+                "many connections of one pod to another",
+                (0..1600)
+                    .map(|n| flow(TCP, 0, 32_768 + n, 0, 443))
+                    .collect(),
+            ),
+            (
+                "as Linux counts up the ports of clients, by twos",
+                (0..1600)
+                    .map(|n| flow(TCP, 0, 32_768 + 2 * n, 0, 443))
+                    .collect(),
+            ),
+            (
+                "questions to DNS",
+                (0..40)
+                    .flat_map(|from| (0..40).map(move |n| (from, n)))
+                    .map(|(from, n)| flow(UDP, from, 50_000 + 7 * n, 9, 53))
+                    .collect(),
+            ),
+        ];
+        for (kind, flows) in kinds {
+            for byte in 0..4 {
+                let mut counts = [0; 256];
+                for (.., hash) in &flows {
+                    counts[(hash >> (8 * byte)) as usize % 256] += 1;
+                }
+                // At random, 1600 flows leave none of 256 places empty, and six have more than fifteen.
+                let empty = counts.iter().filter(|count| **count == 0).count();
+                assert!(
+                    empty < 8 && *counts.iter().max().unwrap() < 24,
+                    "{kind}: byte {byte} has {empty} values that none has: {counts:?}"
+                );
+            }
+            for one in 0..QUEUES {
+                let slots: Vec<usize> = flows
+                    .iter()
+                    .filter(|(queue, ..)| *queue == one)
+                    .map(|(_, slot, _)| *slot)
+                    .collect();
+                let fair = flows.len() / QUEUES;
+                assert!(
+                    (fair * 2 / 3..=fair * 4 / 3).contains(&slots.len()),
+                    "{kind}: queue {one} has {} of {} flows",
+                    slots.len(),
+                    flows.len()
+                );
+                // Of 64 slots, 200 flows at random leave three empty.
+                let used = slots.iter().collect::<std::collections::HashSet<_>>().len();
+                assert!(
+                    used >= SLOTS * 3 / 4,
+                    "{kind}: queue {one} uses {used} slots"
+                );
+            }
         }
     }
 }
