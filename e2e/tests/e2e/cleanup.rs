@@ -33,6 +33,16 @@ const OTHERS: &str = "
 
 /// Everything that a program can have in the kernel of a host, without the groups that the kernel joins for addresses when it comes to it.
 pub(crate) fn dump(host: &Host) -> String {
+    // A device has its link-local address some time after it is up, and its routes once the kernel knows that nobody else has the address.
+    let unsettled = "
+        ip -6 address show tentative
+        for device in cni0 vx0; do
+            [ ! -e /sys/class/net/$device ] || ip -6 address show dev $device scope link | grep -q inet6 || echo $device
+        done";
+    eventually(DEADLINE, "no address is tentative", || {
+        host.netns().sh(unsettled).unwrap().is_empty()
+    })
+    .unwrap();
     let script = "
         nft -s list ruleset
         for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
@@ -79,12 +89,6 @@ fn run_files(host: &Host) -> Vec<String> {
 
 /// A dry run prints what a real one does and changes nothing. The real one restores `before`. Another one has nothing to do.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
-    // The kernel adds routes once it knows that nobody else has an address.
-    let tentative = || host.netns().sh("ip -6 address show tentative").unwrap();
-    eventually(DEADLINE, "no address is tentative", || {
-        tentative().is_empty()
-    })
-    .unwrap();
     let there = dump(host);
     let files = run_files(host);
     assert!(
