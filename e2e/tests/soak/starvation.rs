@@ -1,10 +1,12 @@
-//! Threads that may go ahead of programs starve none: while both processors are full of small packets, programs compute, the daemon answers, and its lease
-//! is renewed. A flood is not what they go ahead for, and without that limit a program had half of its share here.
+//! Threads that may go ahead of programs starve none: while both processors are full, programs compute, the daemon answers, and its lease is renewed.
+//! They are full of small packets: a flood is not what threads go ahead for, and without that limit a program had half of its share here. Or they are full of
+//! streams with messages beside them, for which threads do go ahead, as far as their budgets reach.
 //!
 //! Short by default, when it shows that the daemon answers at all. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`); from a minute on the share of
 //! a program is compared with that beside threads without priority, by turns.
 
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,12 @@ use serde_json::{Value, json};
 const STOP: Duration = Duration::from_secs(30);
 /// Few packets of each: what is limited is their number in all flows.
 const FLOWS: usize = 64;
+/// Streams each way, and how much is written at once.
+const STREAMS: usize = 2;
+const CHUNK: usize = 64 << 10;
+/// Messages beside them each way: so many a time, below what counts as a flood.
+const MESSAGES: usize = 4;
+const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
 /// A program computes at least so much of what it does beside threads without priority.
 const SHARE: f64 = 0.5;
 /// How often the daemons are asked whether they live.
@@ -27,6 +35,13 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// How long it lasts.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What fills the processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    SmallPackets,
+    StreamsAndMessages,
+}
+
 /// What others had of the machine while packets filled it.
 #[derive(Debug, Default)]
 struct Left {
@@ -36,13 +51,19 @@ struct Left {
     longest: Duration,
     /// Packets that came, in thousands a second.
     came: f64,
+    /// Bytes of streams that came, in millions a second.
+    streamed: f64,
 }
 
-/// Sends small packets as fast as a program can, until `stop`.
-fn send(from: &Pod, to: &Pod, port: u16, stop: &AtomicBool) -> Result<()> {
+/// Sends small packets until `stop`: as fast as a program can, or messages.
+fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Result<()> {
     let (here, there) = (from.address()?, to.address()?);
+    let flows = match load {
+        Load::SmallPackets => FLOWS,
+        Load::StreamsAndMessages => MESSAGES,
+    };
     let sockets = from.netns().run(|| {
-        (0..FLOWS)
+        (0..flows)
             .map(|_| {
                 let socket = UdpSocket::bind((here, 0))?;
                 socket.connect((there, port))?;
@@ -54,8 +75,43 @@ fn send(from: &Pod, to: &Pod, port: u16, stop: &AtomicBool) -> Result<()> {
         for socket in &sockets {
             let _ = socket.send(&[7; 64]);
         }
+        if load == Load::StreamsAndMessages {
+            std::thread::sleep(MESSAGES_PAUSE);
+        }
     }
     Ok(())
+}
+
+/// Writes a stream until `stop`.
+fn stream(mut stream: TcpStream, stop: &AtomicBool) {
+    let chunk = vec![7; CHUNK];
+    while !stop.load(Relaxed) {
+        let _ = stream.write(&chunk);
+    }
+}
+
+/// Reads a stream to its end.
+fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        streamed.fetch_add(length as u64, Relaxed);
+    }
+}
+
+/// Both ends of streams from one pod to another.
+fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
+    let address = to.address()?;
+    let listener = to.netns().run(|| TcpListener::bind((address, 0)))??;
+    let there = listener.local_addr()?;
+    (0..STREAMS)
+        .map(|_| {
+            let near = from
+                .netns()
+                .run(|| TcpStream::connect_timeout(&there, STOP))??;
+            near.set_write_timeout(Some(Duration::from_millis(100)))?;
+            Ok((near, listener.accept()?.0))
+        })
+        .collect()
 }
 
 /// Counts packets until `stop`.
@@ -78,8 +134,8 @@ fn compute(stop: &AtomicBool) -> Duration {
     ran().saturating_sub(before)
 }
 
-/// Fills the machine with small packets, both ways.
-fn flood(pods: &[Pod], daemons: &[Flanneld], time: Duration) -> Result<Left> {
+/// Fills the machine, both ways.
+fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Result<Left> {
     let sockets = pods
         .iter()
         .map(|pod| {
@@ -89,7 +145,7 @@ fn flood(pods: &[Pod], daemons: &[Flanneld], time: Duration) -> Result<Left> {
             Ok(socket)
         })
         .collect::<Result<Vec<_>>>()?;
-    let (stop, came) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, came, streamed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let [a, b] = pods else {
         anyhow::bail!("two pods are meant")
     };
@@ -97,12 +153,24 @@ fn flood(pods: &[Pod], daemons: &[Flanneld], time: Duration) -> Result<Left> {
         anyhow::bail!("two sockets are meant")
     };
     let (to_a, to_b) = (at_a.local_addr()?.port(), at_b.local_addr()?.port());
+    let streams = match load {
+        Load::SmallPackets => Vec::new(),
+        Load::StreamsAndMessages => {
+            let mut streams = connect(a, b)?;
+            streams.extend(connect(b, a)?);
+            streams
+        }
+    };
     std::thread::scope(|scope| {
-        let (stop, came) = (&stop, &came);
+        let (stop, came, streamed) = (&stop, &came, &streamed);
         let senders = [
-            scope.spawn(move || send(a, b, to_b, stop)),
-            scope.spawn(move || send(b, a, to_a, stop)),
+            scope.spawn(move || send(a, b, to_b, load, stop)),
+            scope.spawn(move || send(b, a, to_a, load, stop)),
         ];
+        for (near, far) in streams {
+            scope.spawn(move || stream(near, stop));
+            scope.spawn(move || drain(far, streamed));
+        }
         scope.spawn(move || receive(at_a, stop, came));
         scope.spawn(move || receive(at_b, stop, came));
         let computing = scope.spawn(move || compute(stop));
@@ -133,6 +201,7 @@ fn flood(pods: &[Pod], daemons: &[Flanneld], time: Duration) -> Result<Left> {
             computed: computed.as_secs_f64() / seconds,
             longest,
             came: came.load(Relaxed) as f64 / 1000.0 / seconds,
+            streamed: streamed.load(Relaxed) as f64 / 1e6 / seconds,
         })
     })
 }
@@ -152,7 +221,7 @@ fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<V
     Ok(daemons)
 }
 
-fn starves_nobody(backend: &Value) -> Result<()> {
+fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
     Lab::run("starvation", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -187,9 +256,13 @@ fn starves_nobody(backend: &Value) -> Result<()> {
                     pods.push(host.pod("p1", &daemon.subnet_env()?)?);
                 }
             }
-            let left = flood(&pods, &daemons, *time)?;
-            println!("{backend}, real time {real_time}: {left:?}");
+            let left = fill(&pods, &daemons, load, *time)?;
+            println!("{backend}, {load:?}, real time {real_time}: {left:?}");
             ensure!(left.came > 0.0, "no packet came");
+            ensure!(
+                load == Load::SmallPackets || left.streamed > 0.0,
+                "no stream flowed"
+            );
             shares
                 .get_mut(usize::from(*real_time))
                 .context("two kinds")?
@@ -222,12 +295,30 @@ fn starves_nobody(backend: &Value) -> Result<()> {
     })
 }
 
+fn udp() -> Value {
+    json!({ "Type": "udp" })
+}
+
+fn wireguard() -> Value {
+    json!({ "Type": "wireguard", "Implementation": "userspace" })
+}
+
 #[test]
 fn flood_over_udp_starves_nobody() -> Result<()> {
-    starves_nobody(&json!({ "Type": "udp" }))
+    starves_nobody(&udp(), Load::SmallPackets)
 }
 
 #[test]
 fn flood_over_wireguard_starves_nobody() -> Result<()> {
-    starves_nobody(&json!({ "Type": "wireguard", "Implementation": "userspace" }))
+    starves_nobody(&wireguard(), Load::SmallPackets)
+}
+
+#[test]
+fn streams_with_messages_over_udp_starve_nobody() -> Result<()> {
+    starves_nobody(&udp(), Load::StreamsAndMessages)
+}
+
+#[test]
+fn streams_with_messages_over_wireguard_starve_nobody() -> Result<()> {
+    starves_nobody(&wireguard(), Load::StreamsAndMessages)
 }
