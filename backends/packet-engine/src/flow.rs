@@ -123,60 +123,60 @@ mod tests {
         }
     }
 
-    /// A simulation of eight queues: the flows of pods, whose addresses and ports count up, among them many to one Service. Every byte of the hash tells flows apart.
-    #[test]
-    fn flows_spread_over_eight_queues_and_over_the_slots_of_each() {
-        const QUEUES: usize = 8;
-        let flow = |protocol: u8, from: u32, source: u32, to: u32, destination: u32| {
-            let mut packet = vec![0; 28];
-            packet[0] = 0x45;
-            packet[3] = 28;
-            packet[9] = protocol;
-            packet[12..16].copy_from_slice(&(0x0a05_0102 + from).to_be_bytes());
-            packet[16..20].copy_from_slice(&(0x0a05_0202 + to).to_be_bytes());
-            packet[20..24].copy_from_slice(&(source << 16 | destination).to_be_bytes());
-            let header = Header::parse(&packet).unwrap();
-            let place = |payload: u8| {
-                let longer = [&packet[..], &[payload; 9]].concat();
-                let hash = hash(&longer, &header);
-                (
-                    queue(&longer, &header, QUEUES),
-                    slot(&longer, &header),
-                    hash,
-                )
-            };
-            assert_eq!(place(1), place(2), "two packets of one flow");
-            place(0)
+    const QUEUES: usize = 8;
+
+    /// Where a flow comes to: its queue, its slot, its hash.
+    type Place = (usize, usize, u32);
+
+    /// The place of all packets of a flow from one pod to another, by their numbers and ports.
+    fn place(protocol: u8, from: u32, source: u32, to: u32, destination: u32) -> Place {
+        let mut packet = vec![0; 28];
+        packet[0] = 0x45;
+        packet[3] = 28;
+        packet[9] = protocol;
+        packet[12..16].copy_from_slice(&(0x0a05_0102 + from).to_be_bytes());
+        packet[16..20].copy_from_slice(&(0x0a05_0202 + to).to_be_bytes());
+        packet[20..24].copy_from_slice(&(source << 16 | destination).to_be_bytes());
+        let header = Header::parse(&packet).unwrap();
+        let place = |payload: u8| {
+            let longer = [&packet[..], &[payload; 9]].concat();
+            let (queue, slot) = (queue(&longer, &header, QUEUES), slot(&longer, &header));
+            (queue, slot, hash(&longer, &header))
         };
-        let kinds: [(&str, Vec<(usize, usize, u32)>); 4] = [
+        assert_eq!(place(1), place(2), "two packets of one flow");
+        place(0)
+    }
+
+    /// The flows of pods, whose addresses and ports count up, among them many to one Service.
+    fn kinds() -> [(&'static str, Vec<Place>); 4] {
+        let pairs = || (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
+        let each = |from: u32, to| place(TCP, from, 40_000 + from, to, 8080);
+        let question = |from, n: u32| place(UDP, from, 50_000 + 7 * n, 9, 53);
+        let client = |source: u32| place(TCP, 0, 32_768 + source, 0, 443);
+        [
             (
                 "pods to pods, one connection each",
-                (0..40)
-                    .flat_map(|from| (0..40).map(move |to| (from, to)))
-                    .map(|(from, to)| flow(TCP, from, 40_000 + from, to, 8080))
-                    .collect(),
+                pairs().map(|(from, to)| each(from, to)).collect(),
             ),
             (
                 "many connections of one pod to another",
-                (0..1600)
-                    .map(|n| flow(TCP, 0, 32_768 + n, 0, 443))
-                    .collect(),
+                (0..1600).map(client).collect(),
             ),
             (
                 "as Linux counts up the ports of clients, by twos",
-                (0..1600)
-                    .map(|n| flow(TCP, 0, 32_768 + 2 * n, 0, 443))
-                    .collect(),
+                (0..1600).map(|n| client(2 * n)).collect(),
             ),
             (
                 "questions to DNS",
-                (0..40)
-                    .flat_map(|from| (0..40).map(move |n| (from, n)))
-                    .map(|(from, n)| flow(UDP, from, 50_000 + 7 * n, 9, 53))
-                    .collect(),
+                pairs().map(|(from, n)| question(from, n)).collect(),
             ),
-        ];
-        for (kind, flows) in kinds {
+        ]
+    }
+
+    /// Every byte of the hash tells flows apart.
+    #[test]
+    fn every_byte_of_the_hash_has_all_values() {
+        for (kind, flows) in kinds() {
             for byte in 0..4 {
                 let mut counts = [0; 256];
                 for (.., hash) in &flows {
@@ -189,12 +189,15 @@ mod tests {
                     "{kind}: byte {byte} has {empty} values that none has: {counts:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn flows_spread_over_eight_queues_and_over_the_slots_of_each() {
+        for (kind, flows) in kinds() {
             for one in 0..QUEUES {
-                let slots: Vec<usize> = flows
-                    .iter()
-                    .filter(|(queue, ..)| *queue == one)
-                    .map(|(_, slot, _)| *slot)
-                    .collect();
+                let of_queue = flows.iter().filter(|(queue, ..)| *queue == one);
+                let slots: Vec<usize> = of_queue.map(|(_, slot, _)| *slot).collect();
                 let fair = flows.len() / QUEUES;
                 assert!(
                     (fair * 2 / 3..=fair * 4 / 3).contains(&slots.len()),
@@ -203,10 +206,11 @@ mod tests {
                     flows.len()
                 );
                 // Of 64 slots, 200 flows at random leave three empty.
-                let used = slots.iter().collect::<std::collections::HashSet<_>>().len();
+                let used: std::collections::HashSet<_> = slots.iter().collect();
                 assert!(
-                    used >= SLOTS * 3 / 4,
-                    "{kind}: queue {one} uses {used} slots"
+                    used.len() >= SLOTS * 3 / 4,
+                    "{kind}: queue {one} uses {} slots",
+                    used.len()
                 );
             }
         }

@@ -35,7 +35,7 @@ mod sealed;
 /// Room for one packet: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
 /// The bytes of a batch. What comes meanwhile waits for its end.
-pub(super) const BATCH: usize = 128 << 10;
+pub(super) const BATCH: usize = 64 << 10;
 /// The most datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
 /// Room for the generated headers of one packet.
