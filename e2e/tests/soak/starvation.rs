@@ -1,6 +1,6 @@
 //! Threads that may go ahead of programs starve none: while both processors are full, programs compute, the daemon answers, and its lease is renewed.
 //! They are full of small packets: a flood is not what threads go ahead for, and without that limit a program had half of its share here. Or they are full of
-//! streams with messages beside them, for which threads do go ahead, as far as their budgets reach.
+//! streams with messages among them, for which threads do go ahead, as far as their budgets reach.
 //!
 //! Short by default, when it shows that the daemon answers at all. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`); from a minute on the share of
 //! a program is compared with that beside threads without priority, by turns.
@@ -21,7 +21,7 @@ const FLOWS: usize = 64;
 /// Streams each way, and how much is written at once.
 const STREAMS: usize = 2;
 const CHUNK: usize = 64 << 10;
-/// Messages beside them each way: so many a time, below what counts as a flood.
+/// Messages among them each way: so many a time, below what counts as a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
 /// A program computes at least so much of what it does beside threads without priority.

@@ -363,7 +363,7 @@ pub(crate) struct DatapathFlags {
         default_value = "0"
     )]
     pub(crate) datapath_queues: Vec<Value<i64>>,
-    /// Move packets that somebody waits for ahead of ordinary programs (SCHED_RR), for at most half of the processors' time.
+    /// Move packets that somebody waits for ahead of ordinary programs (SCHED_RR), for at most a quarter of the processors' time.
     #[arg(long, env = "FLANNELD_DATAPATH_REAL_TIME", default_value = "true")]
     pub(crate) datapath_real_time: Vec<Value<bool>>,
 }

@@ -18,10 +18,10 @@ impl Part {
         most: Duration::from_millis(2),
     };
 
-    /// Of all threads together: half of the processors.
+    /// Of all threads together: a quarter of the processors. Two daemons on one machine, of two networks or in a lab, leave half of it to all else.
     pub(super) fn of_all(processors: u32) -> Self {
         Self {
-            of: (processors.max(1), 2),
+            of: (processors.max(1), 4),
             most: Duration::from_millis(1).saturating_mul(processors.max(1)),
         }
     }
@@ -98,10 +98,10 @@ mod tests {
         let now = Instant::now();
         for (part, threads, wanted) in [
             (Part::THREAD, 1, 0.8),
-            (Part::of_all(2), 2, 1.0),
-            (Part::of_all(2), 1, 1.0),
-            (Part::of_all(8), 8, 4.0),
-            (Part::of_all(1), 3, 0.5),
+            (Part::of_all(2), 2, 0.5),
+            (Part::of_all(2), 1, 0.5),
+            (Part::of_all(8), 8, 2.0),
+            (Part::of_all(1), 3, 0.25),
         ] {
             let ahead = ahead_in_a_second(&mut Budget::new(part, now), threads, now).as_secs_f64();
             assert!(
