@@ -141,6 +141,22 @@ impl Node {
     }
 
     /// Whether flannel's masquerade rules are there, whoever applies them.
+    /// Whether nothing of flannel is there for this applier, in either family: neither rules nor empty chains.
+    pub(super) fn is_clean(&self, applier: Applier) -> bool {
+        let programs: &[(&str, &[&str])] = match applier {
+            IptablesNft => &[("iptables-nft-save", &[]), ("ip6tables-nft-save", &[])],
+            IptablesLegacy => &[
+                ("iptables-legacy-save", &[]),
+                ("ip6tables-legacy-save", &[]),
+            ],
+            Nftables => &[("nft", &["list", "tables"])],
+        };
+        programs.iter().all(|(program, args)| {
+            let text = self.run(program, args);
+            text.is_ok_and(|text| !text.to_lowercase().contains("flannel"))
+        })
+    }
+
     pub(super) fn has_rules(&self, applier: Applier) -> bool {
         let text = match applier {
             IptablesNft => self.run("iptables-nft-save", &[]),
