@@ -27,7 +27,8 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
         IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     );
     let id = rand::rng().random();
-    let socket = Registered::pings(from.unwrap_or(any), id)?;
+    // It asks nothing that could be refused.
+    let mut socket = Registered::pings(from.unwrap_or(any), id, 0)?;
     let mut buffer = vec![0; 2048];
     let mut open: HashMap<u64, Instant> = HashMap::new();
     let mut tally = Tally::default();

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 
 /// The receive buffer in bytes: it holds what arrives while this program does not run.
@@ -24,10 +24,16 @@ const LOAD_HALF: u16 = 0x28;
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF_AT: u16 = 0x48;
 const LOAD_BYTE_AT: u16 = 0x50;
+const LOAD_WORD_AT: u16 = 0x40;
 const HEADER_LENGTH: u16 = 0xb1;
+const SHIFT_LEFT: u16 = 0x64;
+const ADD_INDEX: u16 = 0x0c;
+const TO_INDEX: u16 = 0x07;
 const AND: u16 = 0x54;
 const IF_EQUAL: u16 = 0x15;
 const IF_GREATER: u16 = 0x25;
+/// The number of UDP in headers of IP.
+const UDP: u32 = 17;
 /// Offsets from here on count from the header of IP (SKF_NET_OFF).
 const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
@@ -39,6 +45,8 @@ pub(super) struct Registered {
     registered: Option<AsyncFd<Socket>>,
     /// The address it is bound to.
     pub address: SocketAddr,
+    /// When it was last found empty: what is read now has arrived since then.
+    emptied: Instant,
 }
 
 /// A packet that was read.
@@ -70,8 +78,8 @@ impl Registered {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
-    /// Opens a socket for pings with this identifier.
-    pub(super) fn pings(address: IpAddr, id: u16) -> io::Result<Self> {
+    /// Opens a socket for pings with this identifier. It also receives the errors by which hosts refuse questions to this port.
+    pub(super) fn pings(address: IpAddr, id: u16, port: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() {
             Protocol::ICMPV6
@@ -83,32 +91,12 @@ impl Registered {
             Type::RAW.nonblocking().cloexec(),
             Some(protocol),
         )?;
-        // Only answers to our own pings, and errors: every raw socket of a host receives all of ICMP.
-        if address.is_ipv6() {
-            let (refused, answer, id) = (1, 129, u32::from(id));
-            let filter = [
-                SockFilter::new(LOAD_BYTE, 0, 0, 0),
-                SockFilter::new(IF_EQUAL, 3, 0, refused),
-                SockFilter::new(IF_EQUAL, 0, 3, answer),
-                SockFilter::new(LOAD_HALF, 0, 0, 4),
-                SockFilter::new(IF_EQUAL, 0, 1, id),
-                take(),
-                drop_it(),
-            ];
-            socket.attach_filter(&filter)?;
+        // Every raw socket of a host receives all of ICMP.
+        socket.attach_filter(&if address.is_ipv6() {
+            pongs_v6(id, port)
         } else {
-            let filter = [
-                SockFilter::new(HEADER_LENGTH, 0, 0, 0),
-                SockFilter::new(LOAD_BYTE_AT, 0, 0, 0),
-                SockFilter::new(IF_EQUAL, 3, 0, 3),
-                SockFilter::new(IF_EQUAL, 0, 3, 0),
-                SockFilter::new(LOAD_HALF_AT, 0, 0, 4),
-                SockFilter::new(IF_EQUAL, 0, 1, u32::from(id)),
-                take(),
-                drop_it(),
-            ];
-            socket.attach_filter(&filter)?;
-        }
+            pongs_v4(id, port)
+        })?;
         Self::open(socket, address)
     }
 
@@ -133,6 +121,7 @@ impl Registered {
             socket,
             registered,
             address,
+            emptied: Instant::now(),
         })
     }
 
@@ -161,7 +150,7 @@ impl Registered {
     }
 
     /// Reads one packet, if there is one.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> Option<Read> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<Read> {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
             let mut pieces = [IoSliceMut::new(buffer)];
@@ -180,7 +169,10 @@ impl Registered {
                     | nix::Error::EHOSTUNREACH
                     | nix::Error::ENETUNREACH,
                 ) => continue,
-                Err(_) => return None,
+                Err(_) => {
+                    self.emptied = Instant::now();
+                    return None;
+                }
             };
             let stamp = message.cmsgs().ok().and_then(|mut all| {
                 all.find_map(|one| {
@@ -194,9 +186,11 @@ impl Registered {
             let now = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
+            // The stamps are of the wall clock, which is set now and then: the other clock knows the most that an age can be.
             let age = stamp
                 .map(|stamp| now.saturating_sub(stamp))
-                .unwrap_or_default();
+                .unwrap_or_default()
+                .min(self.emptied.elapsed());
             let from = message.address.and_then(|from| {
                 let v4 = from
                     .as_sockaddr_in()
@@ -252,6 +246,54 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         .collect()
 }
 
+/// Takes answers to our own pings, and errors about our own questions: no flood of other errors displaces an answer.
+fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
+    vec![
+        SockFilter::new(HEADER_LENGTH, 0, 0, 0),
+        SockFilter::new(LOAD_BYTE_AT, 0, 0, 0),
+        SockFilter::new(IF_EQUAL, 4, 0, 3),
+        SockFilter::new(IF_EQUAL, 0, 2, 0),
+        SockFilter::new(LOAD_HALF_AT, 0, 0, 4),
+        SockFilter::new(IF_EQUAL, 12, 0, u32::from(id)),
+        drop_it(),
+        // The packet that the error is about: UDP, to the port, with a message.
+        SockFilter::new(LOAD_BYTE_AT, 0, 0, 8 + 9),
+        SockFilter::new(IF_EQUAL, 0, 8, UDP),
+        SockFilter::new(LOAD_BYTE_AT, 0, 0, 8),
+        SockFilter::new(AND, 0, 0, 0xf),
+        SockFilter::new(SHIFT_LEFT, 0, 0, 2),
+        SockFilter::new(ADD_INDEX, 0, 0, 0),
+        SockFilter::new(TO_INDEX, 0, 0, 0),
+        SockFilter::new(LOAD_HALF_AT, 0, 0, 8 + 2),
+        SockFilter::new(IF_EQUAL, 0, 1, u32::from(port)),
+        SockFilter::new(LOAD_WORD_AT, 0, 0, 8 + 8),
+        SockFilter::new(IF_EQUAL, 0, 1, MAGIC),
+        take(),
+        drop_it(),
+    ]
+}
+
+/// As [`pongs_v4`]. The filter does not see the header of IPv6.
+fn pongs_v6(id: u16, port: u16) -> Vec<SockFilter> {
+    const INNER: u32 = 8 + 40;
+    vec![
+        SockFilter::new(LOAD_BYTE, 0, 0, 0),
+        SockFilter::new(IF_EQUAL, 4, 0, 1),
+        SockFilter::new(IF_EQUAL, 0, 2, 129),
+        SockFilter::new(LOAD_HALF, 0, 0, 4),
+        SockFilter::new(IF_EQUAL, 7, 0, u32::from(id)),
+        drop_it(),
+        SockFilter::new(LOAD_BYTE, 0, 0, 8 + 6),
+        SockFilter::new(IF_EQUAL, 0, 5, UDP),
+        SockFilter::new(LOAD_HALF, 0, 0, INNER + 2),
+        SockFilter::new(IF_EQUAL, 0, 3, u32::from(port)),
+        SockFilter::new(LOAD_WORD, 0, 0, INNER + 8),
+        SockFilter::new(IF_EQUAL, 0, 1, MAGIC),
+        take(),
+        drop_it(),
+    ]
+}
+
 fn take() -> SockFilter {
     SockFilter::new(RETURN, 0, 0, u32::MAX)
 }
@@ -278,7 +320,7 @@ mod tests {
             .local_addr()
             .unwrap()
             .port();
-        let receiver = Registered::datagrams((own, port).into(), hosts).unwrap();
+        let mut receiver = Registered::datagrams((own, port).into(), hosts).unwrap();
         if anew.is_some() {
             receiver.let_send(anew).unwrap();
         }
@@ -326,5 +368,93 @@ mod tests {
             ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
             "subnets of one address"
         );
+    }
+
+    /// What a filter makes of a packet, by a socket pair: the kernel runs it.
+    fn takes(filter: &[SockFilter], packet: &[u8]) -> bool {
+        let (here, there) = Socket::pair(Domain::UNIX, Type::DGRAM.nonblocking(), None).unwrap();
+        there.attach_filter(filter).unwrap();
+        let _ = here.send(packet);
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 200];
+        there.recv(&mut buffer).is_ok()
+    }
+
+    #[test]
+    fn socket_accepts_only_our_own_pongs_and_refusals() {
+        let udp = |port: u16, magic: &[u8; 4]| {
+            let ports = [[0x20, 0x00], port.to_be_bytes()].concat();
+            [&ports[..], &[0; 4], magic, &[0; 12]].concat()
+        };
+        let icmp = |kind: u8, id: u16, rest: &[u8]| {
+            let id = id.to_be_bytes();
+            [&[kind, 3, 0, 0, id[0], id[1], 0, 0], rest].concat()
+        };
+        // A header of IPv4 has 20 bytes and options, and one of IPv6 40.
+        let v4 = |words: u8, protocol: u8| {
+            let mut header = vec![0; usize::from(words) * 4];
+            (header[0], header[9]) = (0x40 | words, protocol);
+            header
+        };
+        let v6 = |protocol: u8| {
+            let mut header = vec![0; 40];
+            (header[0], header[6]) = (0x60, protocol);
+            header
+        };
+        for words in [5, 6, 15] {
+            for inner in [5, 7] {
+                let of_v4 = |kind, id, protocol, port, magic: &[u8; 4]| {
+                    let question = [v4(inner, protocol), udp(port, magic)].concat();
+                    let packet = [v4(words, 1), icmp(kind, id, &question)].concat();
+                    takes(&pongs_v4(7, 8473), &packet)
+                };
+                assert!(of_v4(0, 7, 0, 0, b"    "), "our pong");
+                assert!(!of_v4(0, 8, 17, 8473, b"flpr"), "another's pong");
+                assert!(!of_v4(8, 7, 17, 8473, b"flpr"), "a ping");
+                assert!(of_v4(3, 0, 17, 8473, b"flpr"), "a refusal");
+                assert!(!of_v4(3, 0, 6, 8473, b"flpr"), "of TCP");
+                assert!(!of_v4(3, 0, 17, 53, b"flpr"), "of another port");
+                assert!(!of_v4(3, 0, 17, 8473, b"junk"), "of another message");
+            }
+        }
+        let of_v6 = |kind, id, protocol, port, magic: &[u8; 4]| {
+            let question = [v6(protocol), udp(port, magic)].concat();
+            takes(&pongs_v6(7, 8473), &icmp(kind, id, &question))
+        };
+        assert!(of_v6(129, 7, 0, 0, b"    ") && of_v6(1, 0, 17, 8473, b"flpr"));
+        for (kind, id, protocol, port, magic) in [
+            (129, 8, 17, 8473, b"flpr"),
+            (128, 7, 17, 8473, b"flpr"),
+            (3, 7, 17, 8473, b"flpr"),
+            (1, 7, 6, 8473, b"flpr"),
+            (1, 7, 17, 53, b"flpr"),
+            (1, 7, 17, 8473, b"junk"),
+        ] {
+            assert!(!of_v6(kind, id, protocol, port, magic), "{kind} {id}");
+        }
+        assert!(!takes(&pongs_v6(7, 8473), &[1]) && !takes(&pongs_v4(7, 8473), &[0x45]));
+    }
+
+    #[tokio::test]
+    async fn age_is_at_most_the_time_since_the_socket_was_empty() {
+        let mut socket =
+            Registered::datagrams(SocketAddr::from(([127, 0, 0, 8], 0)), None).unwrap();
+        let own = socket.socket.local_addr().unwrap().as_socket().unwrap();
+        let mut filter = senders(own, None);
+        filter.clear();
+        filter.push(take());
+        socket.socket.attach_filter(&filter).unwrap();
+        let mut buffer = vec![0; MAX_DATAGRAM];
+        assert!(socket.read(&mut buffer).is_none());
+        let empty = Instant::now();
+        let sender = UdpSocket::bind("127.0.0.8:0").unwrap();
+        sender.send_to(b"flpr", own).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        // As if the wall clock had been set forward: the packet looks older than the time since the socket was empty.
+        socket.emptied = Instant::now();
+        let read = socket.read(&mut buffer).unwrap();
+        assert!(read.age < Duration::from_millis(20), "{:?}", read.age);
+        socket.emptied = empty;
+        sender.send_to(b"flpr", own).unwrap();
+        assert!(socket.read(&mut buffer).unwrap().age <= empty.elapsed());
     }
 }

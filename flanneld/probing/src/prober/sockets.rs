@@ -116,7 +116,7 @@ impl Sockets {
                 continue;
             }
             let opened = if is_ping {
-                Registered::pings(address.ip(), self.id)
+                Registered::pings(address.ip(), self.id, self.port)
             } else {
                 Registered::datagrams(address, hosts(&place))
             };
@@ -181,7 +181,7 @@ impl Sockets {
             count: 0,
             more: false,
         };
-        for ((path, family, is_ping), socket) in &self.open {
+        for ((path, family, is_ping), socket) in &mut self.open {
             let mut rest = MAX_READS_PER_SOCKET;
             while rest > 0 {
                 let Some(read) = socket.read(&mut self.buffer) else {
