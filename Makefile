@@ -117,7 +117,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets::
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
-	cargo test -p probing --test simulation -- --ignored
+	cargo test -p probing --test simulation --test many_faults -- --ignored
 	$(AS_ROOT) ./e2e/soak/services.sh $(CURDIR)/target/release/flanneld
 	@# A healthy network has no findings: ten minutes of each backend under load.
 	FLANNEL_TEST_QUIET=600 cargo test -p e2e --test e2e -- --ignored --nocapture quiet::

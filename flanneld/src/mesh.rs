@@ -3,7 +3,6 @@
 use crate::health::Health;
 use backends::{Overlay, Underlay};
 use doctor::finding::Severity;
-use ipnet::IpNet;
 use probing::prober::{Prober, ProberSettings, UnderlayState};
 use probing::view::Own;
 use run_dir::instance::lent::{self, tunnel_on};
@@ -182,7 +181,7 @@ fn surroundings(
         |family: Family| u16::try_from((overlay.mtu)(underlay.mtu, family)).unwrap_or(u16::MAX);
     UnderlayState {
         addresses: (address(Family::V4), address(Family::V6)),
-        local: underlay.local.iter().map(IpNet::addr).collect(),
+        local: underlay.local.clone(),
         mtu: (mtu(Family::V4), mtu(Family::V6)),
         yields_to,
     }
@@ -220,7 +219,7 @@ mod tests {
             around,
             UnderlayState {
                 addresses: (Some(v4.into()), Some(v6.into())),
-                local: vec![v4.into()],
+                local: vec!["192.0.2.1/24".parse().unwrap()],
                 mtu: (1450, 1430),
                 yields_to: None
             }

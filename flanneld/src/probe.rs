@@ -82,14 +82,8 @@ impl Tracer {
     }
 
     fn target(&self, asked: &str) -> Result<ProbeTarget, Refusal> {
-        let local: Vec<IpAddr> = self
-            .running
-            .underlay
-            .borrow()
-            .local
-            .iter()
-            .map(IpNet::addr)
-            .collect();
+        let nets = self.running.underlay.borrow().local.clone();
+        let local: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname()
             .ok()
             .and_then(|name| name.into_string().ok());
@@ -105,7 +99,7 @@ impl Tracer {
                 &self.running.leases.borrow(),
                 &carried,
                 self.overlay.kinds,
-                &local,
+                &nets,
                 self.overlay.outer,
             ),
             own: &self.running.network.own,

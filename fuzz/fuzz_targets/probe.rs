@@ -41,6 +41,7 @@ fn node() -> Node {
         subnet: "10.5.2.0/24".parse().unwrap(),
         address: [192, 0, 2, 2].into(),
         primary: true,
+        on_link: true,
     };
     node.set_targets(vec![peer], NOW.at);
     node.request_rows(NOW);

@@ -114,6 +114,9 @@ fn note(peer: &view::PeerView) -> String {
             span(Duration::from_millis(peer.state_age_ms))
         ));
     }
+    if peer.inferred {
+        parts.push("as others that were asked".to_owned());
+    }
     if let Some(other) = &peer.answered_by {
         parts.push(format!("{other} answers in its place"));
     }

@@ -16,7 +16,7 @@ use run_dir::exit_report::{Choice, ExitReport};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use types::reachability::State;
-use types::{Detail, Problem};
+use types::{Detail, Family, Problem};
 
 fn schema(name: &str) -> Value {
     let path = format!(
@@ -37,17 +37,18 @@ fn finding() -> Finding {
     finding
 }
 
-fn mesh() -> Mesh {
-    let (text, subnet) = (String::new, "10.244.2.0/24".parse().unwrap());
-    let peer = view::PeerView {
+fn peer() -> view::PeerView {
+    let text = String::new;
+    view::PeerView {
         id: Some("".into()),
         name: Some("".into()),
-        subnet,
+        subnet: "10.244.2.0/24".parse().unwrap(),
         address: "192.0.2.2".parse().unwrap(),
         overlay: Some("10.244.2.0".parse().unwrap()),
         state: State::Well,
         state_age_ms: 1,
         ping_only: false,
+        inferred: true,
         refuses: false,
         rtt_us: Some(1),
         lost: 0,
@@ -70,7 +71,11 @@ fn mesh() -> Mesh {
             state: State::Well,
             age_ms: 1,
         }],
-    };
+    }
+}
+
+fn mesh() -> Mesh {
+    let (text, subnet) = (String::new, "10.244.2.0/24".parse().unwrap());
     let own = view::Own {
         ready: true,
         broken: 0,
@@ -97,7 +102,20 @@ fn mesh() -> Mesh {
             taken: true,
             what: text(),
         }],
-        peers: vec![peer],
+        faults: vec![view::CommonFault {
+            family: Family::V4,
+            state: State::CutOff,
+            age_ms: 1,
+            asked: 13,
+            failed: 13,
+            peers: 99,
+        }],
+        losses: view::Losses {
+            asked: 1200,
+            lost: 1,
+            losers: 1,
+        },
+        peers: vec![peer()],
         rows: vec![view::Row {
             id: Some("".into()),
             name: Some("".into()),

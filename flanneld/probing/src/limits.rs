@@ -34,15 +34,20 @@ pub const ROWS: Rate = Rate {
     per_second: 50.0,
     burst: 50.0,
 };
-/// Questions that repeat what was not answered.
+/// Questions that find out why something was not answered.
 pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
-    burst: 12.0,
+    burst: 24.0,
 };
-/// Pings of peers that do not answer questions.
-pub const PINGS: Rate = Rate {
-    per_second: 8.0,
-    burst: 16.0,
+/// Questions to peers of which other nodes say that they do not reach them. Who sends false hints gets no more than this.
+pub(crate) const HINTS: Rate = Rate {
+    per_second: 1.5,
+    burst: 6.0,
+};
+/// Questions that find out whether something has changed at peers that are known to be broken.
+pub(crate) const BROKEN_PEERS: Rate = Rate {
+    per_second: 1.0,
+    burst: 6.0,
 };
 /// Row questions to other nodes while their rows are viewed.
 pub(crate) const ROW_QUESTIONS: Rate = Rate {
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn bucket_is_ready_once_it_has_enough_tokens() {
         let mut bucket = Bucket::new(RETRIES, Duration::ZERO);
-        assert!(bucket.take(Duration::ZERO, 12) && !bucket.take(Duration::ZERO, 1));
+        assert!(bucket.take(Duration::ZERO, 24) && !bucket.take(Duration::ZERO, 1));
         assert_eq!(
             bucket.ready_at(Duration::ZERO, 3),
             Duration::from_millis(750)
@@ -226,7 +231,7 @@ mod tests {
                 && bucket.take(Duration::from_millis(751), 3)
         );
         assert!(
-            bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(4),
+            bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(7),
             "never for ever"
         );
         // A clock that stands still, or goes back, gives nothing.

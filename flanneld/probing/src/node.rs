@@ -3,7 +3,11 @@
 
 mod answers;
 mod asks;
+mod common_fault;
+mod common_faults;
 mod deadlines;
+mod history;
+mod losses;
 mod machine;
 mod message;
 mod moment;
@@ -21,4 +25,4 @@ mod viewer;
 mod views;
 
 pub use machine::Node;
-pub use message::{Datagram, LocalNode, Notice, Now, Send};
+pub use message::{CommonNotice, Datagram, LocalNode, Notice, Now, Send};

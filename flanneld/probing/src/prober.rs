@@ -8,9 +8,9 @@ mod problem;
 mod socket;
 mod sockets;
 
-use crate::node::{Datagram, LocalNode, Node, Notice, Now};
+use crate::node::{CommonNotice, Datagram, LocalNode, Node, Notice, Now};
 use crate::target::{Path, host_bits, overlay_addresses, targets};
-use crate::view::{Mesh, Own, PeerView, Probe, Problem, Traffic};
+use crate::view::{CommonFault, Losses, Mesh, Own, PeerView, Probe, Problem, Traffic};
 use crate::who::who;
 use ipnet::IpNet;
 use log::Log;
@@ -74,8 +74,8 @@ pub struct ProberSettings {
 pub struct UnderlayState {
     /// The addresses from which it asks over the underlay: IPv4 and IPv6.
     pub addresses: (Option<IpAddr>, Option<IpAddr>),
-    /// All addresses of this host.
-    pub local: Vec<IpAddr>,
+    /// All addresses of this host, with the lengths of their prefixes.
+    pub local: Vec<IpNet>,
     /// The MTU of the overlay network for IPv4 and for IPv6, in bytes.
     pub mtu: (u16, u16),
     /// The tunnel on this host that uses the probe port, if one does. It keeps the port, because the packets of pods take precedence.
@@ -206,6 +206,13 @@ impl Prober {
         self.shared.settings.port
     }
 
+    /// Returns the faults that all peers of a family have in common, and what was lost of all questions lately.
+    pub fn common(&self) -> (Vec<CommonFault>, Losses) {
+        let now = self.now();
+        let inner = self.inner();
+        (inner.node.show_faults(now), inner.node.show_losses(now))
+    }
+
     /// Returns a counter that changes with each verdict that concerns packets.
     pub fn verdicts(&self) -> watch::Receiver<u64> {
         self.shared.verdicts.subscribe()
@@ -279,9 +286,14 @@ impl Prober {
             let now = self.now();
             self.follow(&mut state, &mut leases, &mut underlay, now);
             let read = self.drain(&mut state.sockets);
-            let (next, notices) = self.step(&state.sockets);
+            let Step {
+                next,
+                notices,
+                common,
+            } = self.step(&state.sockets);
+            log::report_common(&common);
             state.log.report(now.at, &notices);
-            self.publish(&notices);
+            self.publish(&notices, &common);
             if read.count > MAX_BATCH {
                 state.calm_at = now.at + FLOOD_MEMORY;
             }
@@ -354,11 +366,9 @@ impl Prober {
 
     /// Notifies subscribers where the changes concern packets. The first verdict on a peer that is well is no news: in a large cluster there are
     /// such for minutes.
-    fn publish(&self, notices: &[Notice]) {
-        if notices
-            .iter()
-            .any(|notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some)
-        {
+    fn publish(&self, notices: &[Notice], common: &[CommonNotice]) {
+        let is_news = |notice: &Notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some;
+        if !common.is_empty() || notices.iter().any(is_news) {
             self.shared
                 .verdicts
                 .send_modify(|count| *count = count.wrapping_add(1));
@@ -448,21 +458,31 @@ impl Prober {
     }
 
     /// Does what is due, and sends.
-    fn step(&self, sockets: &Sockets) -> (Duration, Vec<Notice>) {
-        let (next, sends, notices) = {
+    fn step(&self, sockets: &Sockets) -> Step {
+        let (sends, step) = {
             let now = self.now();
             let mut inner = self.inner();
-            (
-                inner.node.wake(now),
-                inner.node.take_sends(),
-                inner.node.take_notices(),
-            )
+            let next = inner.node.wake(now);
+            let step = Step {
+                next,
+                notices: inner.node.take_notices(),
+                common: inner.node.take_common_notices(),
+            };
+            (inner.node.take_sends(), step)
         };
         for send in &sends {
             sockets.send(send);
         }
-        (next, notices)
+        step
     }
+}
+
+/// What a step of the node came to.
+struct Step {
+    /// When the next one is due.
+    next: Duration,
+    notices: Vec<Notice>,
+    common: Vec<CommonNotice>,
 }
 
 /// Returns the pause after all peers were taken over, which took this long.
@@ -494,7 +514,8 @@ fn local(settings: &ProberSettings, underlay: &UnderlayState) -> LocalNode {
     // A device that is gone comes back; until then its peers are cut off. A bridge comes with the first pod.
     let overlay = |subnet: Option<IpNet>| {
         let address = overlay_address(settings, &subnet?);
-        (settings.device || underlay.local.contains(&address)).then_some(address)
+        let is_here = underlay.local.iter().any(|net| net.addr() == address);
+        (settings.device || is_here).then_some(address)
     };
     let (v4, v6) = (
         settings.own.v4().map(|net| IpNet::V4(*net)),

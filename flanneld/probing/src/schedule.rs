@@ -1,12 +1,28 @@
 //! When each peer is asked. The cost for a node does not depend on the size of the cluster.
+//!
+//! In small clusters a walk asks all peers in turn. In large ones half of the turns go to a fixed sample, so that a few peers are known well and
+//! each node is watched by a few others; the walk has the other half.
 
 use crate::who::mix;
 use std::time::Duration;
 
 /// How often each peer is asked in small clusters; larger ones take longer, by [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
-/// Questions a second in large clusters.
+/// Turns a second in large clusters.
 const PER_SECOND: u32 = 4;
+/// With more paths than this, half of the turns go to a sample.
+pub const MAX_UNSAMPLED: usize = 200;
+/// How many paths are in the sample.
+pub const SAMPLE_SIZE: usize = 16;
+/// The rings that make the sample, on each of which a node has two neighbours.
+const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
+/// How often each path of the sample is asked.
+pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
+/// The time between two turns of the walk where there is a sample, at least.
+const MIN_WALK_STEP: Duration = Duration::from_millis(500);
+/// How many turns a second the walks of all nodes on a link have together. With more neighbours than a host keeps, each turn costs a broadcast
+/// (ARP, neighbour discovery) that every host on the link receives.
+const WALKS_A_LINK: u32 = 500;
 /// The time between two questions that are as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
 /// Up to this many peers, a turn over the underlay also asks over the overlay.
@@ -14,10 +30,14 @@ const MAX_BOTH_PATHS: usize = 16;
 /// One in this many turns of a peer goes over the underlay.
 const UNDERLAY_INTERVAL: u32 = 4;
 
-/// Returns how long it takes to ask each of this many peers once.
-pub fn cycle(peers: usize) -> Duration {
-    let peers = u32::try_from(peers).unwrap_or(u32::MAX);
-    MIN_CYCLE.max(Duration::from_secs(1) * peers / PER_SECOND)
+/// Returns how long it takes to ask each of this many peers once, of which so many are on a link with this node.
+pub fn cycle(peers: usize, on_link: usize) -> Duration {
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    if peers <= MAX_UNSAMPLED {
+        return MIN_CYCLE.max(Duration::from_secs(1) * count(peers) / PER_SECOND);
+    }
+    let of_link = Duration::from_secs(1).saturating_mul(count(on_link)) / WALKS_A_LINK;
+    of_link.max(MIN_WALK_STEP).saturating_mul(count(peers))
 }
 
 /// The paths over which a turn asks.
@@ -48,6 +68,7 @@ pub struct Walk<K> {
     rest: Vec<K>,
     next: Duration,
     step: Duration,
+    on_link: usize,
 }
 
 impl<K: Copy> Walk<K> {
@@ -60,7 +81,13 @@ impl<K: Copy> Walk<K> {
             rest: Vec::new(),
             next,
             step: MIN_CYCLE,
+            on_link: 0,
         }
+    }
+
+    /// Sets how many of the peers are on a link with this node, from the next cycle on.
+    pub fn set_on_link(&mut self, on_link: usize) {
+        self.on_link = on_link;
     }
 
     /// Returns when the next turn is due.
@@ -115,7 +142,125 @@ impl<K: Copy> Walk<K> {
         let peers = u32::try_from(self.rest.len()).unwrap_or(u32::MAX).max(1);
         // Up to a tenth more or less: cycles of several nodes do not stay together.
         let tenths = u32::try_from(mix([self.own, self.number, 1]) % 201).unwrap_or(100);
-        self.step = cycle(self.rest.len()) * (900 + tenths) / 1000 / peers;
+        self.step = cycle(self.rest.len(), self.on_link) * (900 + tenths) / 1000 / peers;
+    }
+}
+
+/// The paths that are asked every [`SAMPLE_CYCLE`], whatever the size of the cluster; none where the walk asks all of them often enough.
+///
+/// All nodes are on several rings, in the orders of as many hashes. Each node asks its neighbours on each ring: so every node is asked by as many
+/// as it asks, and a node that comes or goes changes the samples of its neighbours alone.
+#[derive(Clone, Debug)]
+pub struct Sample<K> {
+    members: Vec<K>,
+    place: usize,
+    next: Duration,
+    round: u64,
+}
+
+/// A path to a peer, with the numbers of both ends as [`crate::who::short`] makes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<K> {
+    /// The path.
+    pub key: K,
+    /// This node's number in the family of the path.
+    pub own: u32,
+    /// The peer's number.
+    pub other: u32,
+}
+
+impl<K: Copy + Ord> Sample<K> {
+    /// Creates an empty sample.
+    pub fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            place: 0,
+            next: Duration::ZERO,
+            round: 0,
+        }
+    }
+
+    /// Chooses among these paths.
+    pub fn choose(&mut self, now: Duration, paths: &[Ends<K>]) {
+        if paths.len() <= MAX_UNSAMPLED {
+            self.members.clear();
+            return;
+        }
+        if self.members.is_empty() {
+            self.next = now + SAMPLE_CYCLE / Self::size();
+        }
+        let mut families: Vec<u32> = paths.iter().map(|path| path.own).collect();
+        families.sort_unstable();
+        families.dedup();
+        let rings = families.iter().cycle().zip(0..RINGS);
+        let mut members: Vec<K> = rings
+            .flat_map(|(own, ring)| neighbours(paths, *own, ring))
+            .collect();
+        members.sort_unstable();
+        members.dedup();
+        self.members = members;
+    }
+
+    /// Returns the paths of the sample.
+    pub fn members(&self) -> &[K] {
+        &self.members
+    }
+
+    fn size() -> u32 {
+        u32::try_from(SAMPLE_SIZE).unwrap_or(1)
+    }
+
+    /// Returns whether a path is in the sample, or there is none because all are asked often.
+    pub fn has(&self, key: &K) -> bool {
+        self.members.is_empty() || self.members.contains(key)
+    }
+
+    /// Returns when the next turn is due, if there is one.
+    pub fn next(&self) -> Option<Duration> {
+        (!self.members.is_empty()).then_some(self.next)
+    }
+
+    /// Postpones all turns by the time for which this program did not run.
+    pub fn delay(&mut self, by: Duration) {
+        self.next += by;
+    }
+
+    /// Returns the next path, if one is due.
+    pub fn turn(&mut self, now: Duration) -> Option<K> {
+        if now < self.next {
+            return None;
+        }
+        let key = self
+            .members
+            .get(self.place)
+            .or(self.members.first())
+            .copied()?;
+        self.place = (self.place + 1) % self.members.len();
+        self.round = self.round.wrapping_add(1);
+        // Up to a tenth more or less, as the walk has it.
+        let tenths = u32::try_from(mix([self.round, 4, 1]) % 201).unwrap_or(100);
+        let step = SAMPLE_CYCLE / Self::size() * (900 + tenths) / 1000;
+        self.next = (self.next + step).max(now);
+        Some(key)
+    }
+}
+
+/// Returns the neighbours before and after a node on one ring.
+fn neighbours<K: Copy>(paths: &[Ends<K>], own: u32, ring: u64) -> impl Iterator<Item = K> {
+    let place = |number: u32| mix([number.into(), ring, 3]);
+    let here = place(own);
+    let others = || {
+        let of_family = paths.iter().filter(move |path| path.own == own);
+        of_family.map(move |path| (place(path.other), path.key))
+    };
+    let after = others().min_by_key(|(there, _)| there.wrapping_sub(here));
+    let before = others().min_by_key(|(there, _)| here.wrapping_sub(*there));
+    after.into_iter().chain(before).map(|(_, key)| key)
+}
+
+impl<K: Copy + Ord> Default for Sample<K> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -169,15 +314,102 @@ mod tests {
 
     #[test]
     fn cycle_grows_with_the_cluster() {
-        for (peers, seconds) in [
-            (0, 5),
-            (2, 5),
-            (20, 5),
-            (100, 25),
-            (1000, 250),
-            (10_000, 2500),
+        for (peers, on_link, seconds) in [
+            (0, 0, 5),
+            (2, 2, 5),
+            (20, 20, 5),
+            (100, 100, 25),
+            (200, 200, 50),
+            (1000, 0, 500),
+            (1000, 250, 500),
+            (1000, 1000, 2000),
+            (5000, 0, 2500),
+            (5000, 5000, 50_000),
         ] {
-            assert_eq!(cycle(peers), Duration::from_secs(seconds), "{peers}");
+            assert_eq!(
+                cycle(peers, on_link),
+                Duration::from_secs(seconds),
+                "{peers}, {on_link} on the link"
+            );
+        }
+    }
+
+    fn ends(own: u32, others: impl Iterator<Item = u32>) -> Vec<Ends<u32>> {
+        let number = |node: u32| u32::try_from(mix([node.into(), 1, 2]) >> 32).unwrap();
+        others
+            .map(|other| Ends {
+                key: other,
+                own: number(own),
+                other: number(other),
+            })
+            .collect()
+    }
+
+    fn sample(own: u32, others: impl Iterator<Item = u32>) -> Vec<u32> {
+        let mut sample = Sample::new();
+        sample.choose(Duration::ZERO, &ends(own, others));
+        sample.members
+    }
+
+    #[test]
+    fn each_node_is_in_the_samples_of_those_in_its_own() {
+        const NODES: u32 = 500;
+        let others = |own: u32| (0..NODES).filter(move |other| *other != own);
+        let samples: Vec<Vec<u32>> = (0..NODES).map(|own| sample(own, others(own))).collect();
+        for (own, members) in (0..NODES).zip(&samples) {
+            // A node may be a neighbour on two rings.
+            assert!(
+                (SAMPLE_SIZE - 3..=SAMPLE_SIZE).contains(&members.len()),
+                "{members:?}"
+            );
+            for other in members {
+                assert!(samples[*other as usize].contains(&own), "{own} and {other}");
+            }
+        }
+        // A new node changes the samples of its neighbours, and no others.
+        let changed = (0..NODES).filter(|own| {
+            let after = sample(*own, others(*own).chain([NODES]));
+            after != samples[*own as usize]
+        });
+        assert!(changed.count() <= SAMPLE_SIZE);
+    }
+
+    #[test]
+    fn both_families_have_half_of_the_sample() {
+        let mut paths = ends(0, 1..400);
+        for path in ends(1000, 1001..1400) {
+            paths.push(path);
+        }
+        let mut sample = Sample::new();
+        sample.choose(Duration::ZERO, &paths);
+        let v6 = sample.members.iter().filter(|key| **key > 1000).count();
+        assert_eq!((v6, sample.members.len()), (8, 16));
+    }
+
+    #[test]
+    fn sample_is_asked_every_eight_seconds() {
+        let mut sample = Sample::new();
+        sample.choose(Duration::ZERO, &ends(0, 1..201));
+        assert!(sample.next().is_none() && sample.turn(Duration::from_secs(9)).is_none());
+        assert!(sample.has(&3), "all are asked often");
+        sample.choose(Duration::ZERO, &ends(0, 1..1000));
+        let mut asked: BTreeMap<u32, Vec<Duration>> = BTreeMap::new();
+        let mut now = Duration::ZERO;
+        while now < Duration::from_secs(80) {
+            now = sample.next().unwrap();
+            let key = sample.turn(now).unwrap();
+            asked.entry(key).or_default().push(now);
+            assert!(sample.turn(now).is_none(), "turns are apart");
+        }
+        assert_eq!(asked.len(), sample.members.len());
+        for times in asked.values() {
+            assert!((9..=11).contains(&times.len()), "{times:?}");
+            assert!(
+                times
+                    .windows(2)
+                    .all(|pair| pair[1] - pair[0] < Duration::from_millis(8900)),
+                "{times:?}"
+            );
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Target {
     pub address: IpAddr,
     /// Whether its row is requested in this family: one family is enough.
     pub primary: bool,
+    /// Whether its address is on a link with this host, so that a neighbour entry is needed to reach it.
+    pub on_link: bool,
 }
 
 impl Target {
@@ -79,13 +81,14 @@ pub fn targets(
     leases: &LeaseTable,
     own: &Subnets,
     kinds: Kinds,
-    local: &[IpAddr],
+    local: &[IpNet],
     outer: Option<Family>,
 ) -> Vec<Target> {
     let reached = |peer: &Peer<'_>| match outer {
         Some(family) => peer.lease.attrs.public_for(family),
         None => Some(peer.public_ip),
     };
+    let is_local = |ip: &IpAddr| local.iter().any(|net| net.addr() == *ip);
     let of = |lease: &Lease| -> Vec<Target> {
         let node = lease.attrs.node.as_ref();
         // A lease without an id is Go flannel's or an operator's: any node that answers there may be the peer.
@@ -96,12 +99,8 @@ pub fn targets(
         let mut primary = true;
         let peers = Peer::of(lease).filter(|peer| own.has(peer.subnet.into()));
         // An address of this host does not lead to another node.
-        let found = peers.filter_map(|peer| {
-            Some((
-                peer.subnet,
-                reached(&peer).filter(|ip| !local.contains(ip))?,
-            ))
-        });
+        let found = peers
+            .filter_map(|peer| Some((peer.subnet, reached(&peer).filter(|ip| !is_local(ip))?)));
         let target = |(subnet, address)| {
             let primary = std::mem::take(&mut primary);
             Target {
@@ -110,6 +109,7 @@ pub fn targets(
                 subnet,
                 address,
                 primary,
+                on_link: local.iter().any(|net| net.contains(&address)),
             }
         };
         found.map(target).collect()
@@ -192,7 +192,7 @@ mod tests {
             &table,
             &own.subnets,
             Kinds::Only("vxlan"),
-            &["192.0.2.4".parse().unwrap()],
+            &["192.0.2.4/24".parse().unwrap()],
             None,
         );
         found.sort_by_key(|target| target.subnet);
@@ -217,6 +217,8 @@ mod tests {
             ],
             "192.0.2.4 is ours"
         );
+        let on_link: Vec<bool> = found.iter().map(|target| target.on_link).collect();
+        assert_eq!(on_link, [true, true, false]);
         assert_eq!(found[0].who(), Some(who("b", &found[0].subnet)));
         assert_eq!((found[1].who(), found[1].name.clone()), (None, None));
         assert_eq!(

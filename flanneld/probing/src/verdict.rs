@@ -4,12 +4,16 @@ use types::reachability::{State, Verdict};
 
 /// How recently a peer has to have received a question over the overlay to prove that direction, in milliseconds. Rounds are a second apart.
 const JUST_NOW_MS: u32 = 2_500;
-/// The number of losses among the last sixteen questions from which on a peer is lossy.
+/// So many losses among the last sixteen questions may go on: a verdict then takes more rounds.
 pub(crate) const MIN_LOSSES: u32 = 2;
 /// A peer is slow above this round trip in microseconds,
 const SLOW_US: u32 = 5_000;
-/// if it is also this many times the median of the other peers.
+/// if it is also this many times what is usual for the pair.
 const SLOW_TIMES: u32 = 5;
+/// A node loses packets everywhere if at least one in this many questions is lost,
+const NODE_LOSS: u32 = 100;
+/// and if at least this many peers, or all, are among those that did not answer.
+const NODE_LOSERS: u32 = 5;
 
 /// What came of one kind of question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,7 +128,7 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     // The round trips of other peers are not known here.
     if verdict.state == State::Well {
         Verdict {
-            state: grade(lost, None, None),
+            state: grade(lost >= MIN_LOSSES, false),
             ..verdict
         }
     } else {
@@ -170,15 +174,24 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
 }
 
-/// Grades a peer that is well: by its losses, and by its fastest round trip against the median of all peers (both in microseconds).
-pub fn grade(lost: u32, rtt_us: Option<u32>, others_us: Option<u32>) -> State {
-    if lost >= MIN_LOSSES {
-        return State::LosesSome;
+/// Grades a peer that is well.
+pub fn grade(lossy: bool, slow: bool) -> State {
+    match (lossy, slow) {
+        (true, _) => State::LosesSome,
+        (false, true) => State::Slow,
+        (false, false) => State::Well,
     }
-    let slow = rtt_us
-        .zip(others_us)
-        .is_some_and(|(rtt, others)| rtt > SLOW_US && rtt > others.saturating_mul(SLOW_TIMES));
-    if slow { State::Slow } else { State::Well }
+}
+
+/// Returns whether a round trip is slow for a pair whose usual one is known (both in microseconds).
+pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
+    rtt_us > SLOW_US && rtt_us > usual_us.saturating_mul(SLOW_TIMES)
+}
+
+/// Returns whether a node loses packets to and from all peers, by the questions to all of them in the last minutes: how many were asked and lost, and
+/// how many of its peers lost some. One bad peer is no fault of the node.
+pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
+    losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
 
 /// A verdict that changes only after several rounds in a row agree on another one.
@@ -446,16 +459,37 @@ mod tests {
     }
 
     #[test]
-    fn well_is_graded_by_losses_and_round_trips() {
-        for (lost, rtt, others, want) in [
-            (0, Some(400), Some(400), State::Well),
-            (1, Some(4_900), Some(10), State::Well),
-            (1, Some(6_000), Some(1_000), State::Slow),
-            (1, Some(60_000), Some(30_000), State::Well),
-            (1, Some(60_000), None, State::Well),
-            (2, Some(60_000), Some(1_000), State::LosesSome),
+    fn slow_is_measured_by_what_is_usual() {
+        for (rtt, usual, want) in [
+            (400, 400, false),
+            (4_900, 10, false),
+            (6_000, 1_000, true),
+            (60_000, 30_000, false),
         ] {
-            assert_eq!(grade(lost, rtt, others), want);
+            assert_eq!(is_slow(rtt, usual), want, "{rtt} {usual}");
+        }
+        assert_eq!(grade(true, true), State::LosesSome);
+        assert_eq!(
+            [grade(false, true), grade(false, false)],
+            [State::Slow, State::Well]
+        );
+    }
+
+    #[test]
+    fn node_loses_everywhere_what_many_peers_lose() {
+        for (asked, lost, losers, want) in [
+            (1200, 12, 12, true),
+            (1200, 11, 11, false),
+            (1200, 60, 1, false),
+            (1200, 60, 4, false),
+            (60, 5, 5, true),
+            (0, 0, 0, false),
+        ] {
+            assert_eq!(
+                loses_everywhere(asked, lost, losers),
+                want,
+                "{asked} {lost} {losers}"
+            );
         }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use types::Family;
 use types::reachability::{State, Verdict};
 
 /// What this node knows of its peers, and what other nodes report of theirs.
@@ -25,6 +26,12 @@ pub struct Mesh {
     pub traffic: Traffic,
     /// Sockets that this node cannot use.
     pub problems: Vec<Problem>,
+    /// Faults that all peers of a family have in common.
+    #[serde(default)]
+    pub faults: Vec<CommonFault>,
+    /// What was lost of the questions to all peers in the last minutes.
+    #[serde(default)]
+    pub losses: Losses,
     /// This node's peers, one for each address family, in order of their subnets.
     pub peers: Vec<PeerView>,
     /// The rows of other nodes, in order of their subnets. Empty unless they were viewed in the last minutes.
@@ -48,6 +55,34 @@ pub struct Traffic {
     pub strangers: u64,
     /// Questions that were not answered because there were too many.
     pub limited: u64,
+}
+
+/// A fault that all peers of a family have in common, but for those that answer. It was found from the peers that were asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommonFault {
+    /// The family.
+    pub family: Family,
+    /// The state of the peers that fail.
+    pub state: State,
+    /// How long ago the first of them failed, in milliseconds.
+    pub age_ms: u64,
+    /// How many peers were asked since then,
+    pub asked: usize,
+    /// and how many of these fail.
+    pub failed: usize,
+    /// How many peers of the family there are.
+    pub peers: usize,
+}
+
+/// Questions through the overlay network to peers that are not broken, in the last five minutes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Losses {
+    /// How many were asked.
+    pub asked: u32,
+    /// How many got no answer.
+    pub lost: u32,
+    /// How many peers did not answer at least one.
+    pub losers: u32,
 }
 
 /// A socket that this node cannot use.
@@ -80,6 +115,9 @@ pub struct PeerView {
     pub state_age_ms: u64,
     /// Whether it answers ping and nothing else: Go flannel, or the probe port is filtered, or its daemon is silent.
     pub ping_only: bool,
+    /// Whether it is judged by other peers that fail alike, and was not asked since then.
+    #[serde(default)]
+    pub inferred: bool,
     /// Whether its host refuses questions: its daemon does not listen, or a firewall rejects them.
     #[serde(default)]
     pub refuses: bool,
@@ -287,6 +325,7 @@ mod tests {
             state,
             state_age_ms: 1,
             ping_only: false,
+            inferred: false,
             refuses: false,
             rtt_us: Some(490),
             lost: 0,

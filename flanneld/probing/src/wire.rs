@@ -124,10 +124,17 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
 }
 
 /// Writes a row question, padded to [`ROW`] bytes.
-pub fn row_question(header: &Header) -> Vec<u8> {
+/// `about` is the number of a subnet, as [`crate::who::short`] makes it, whose node the sender does not reach.
+pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
     let mut out = head(header);
+    out.extend(about.unwrap_or(0).to_be_bytes());
     out.resize(ROW, 0);
     out
+}
+
+/// Returns what a row question is about, from the bytes after its header.
+pub fn row_about(rest: &[u8]) -> Option<u32> {
+    Reader(rest).u32().filter(|about| *about != 0)
 }
 
 /// Writes a row answer; none if `body` is too long, which [`crate::rows::write`] never returns.
@@ -186,7 +193,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
             };
             Some(Message::Echo(header, echo))
         }
-        MessageKind::RowQuestion => (bytes.len() == ROW).then_some(Message::Row(header, &[])),
+        MessageKind::RowQuestion => (bytes.len() == ROW).then_some(Message::Row(header, read.0)),
         MessageKind::RowAnswer => (bytes.len() <= ROW).then_some(Message::Row(header, read.0)),
     }
 }
@@ -316,11 +323,15 @@ mod tests {
             other[place] = value;
             assert!(parse(&other).is_none(), "byte {place}");
         }
-        let rows = row_question(&header(
-            MessageKind::RowQuestion,
-            u16::try_from(ROW).unwrap(),
-        ));
-        assert!(matches!(parse(&rows), Some(Message::Row(_, []))));
+        for about in [None, Some(7), Some(u32::MAX)] {
+            let head = header(MessageKind::RowQuestion, u16::try_from(ROW).unwrap());
+            let rows = row_question(&head, about);
+            assert_eq!(rows.len(), ROW);
+            let Some(Message::Row(_, rest)) = parse(&rows) else {
+                panic!("{about:?}");
+            };
+            assert_eq!(row_about(rest), about);
+        }
         let short = header(MessageKind::RowQuestion, 100);
         assert!(
             parse(&echo(&short, &Echo::default(), 100)).is_none(),

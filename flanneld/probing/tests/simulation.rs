@@ -292,7 +292,7 @@ fn losing_one_in_three_is_lossy_and_no_worse() {
             world.state(0, 1) == State::LosesSome && world.state(1, 0) == State::LosesSome
         };
         assert!(
-            world.until(100 * S, seen).is_some(),
+            world.until(150 * S, seen).is_some(),
             "seed {seed}: {:?} {:?}",
             world.state(0, 1),
             world.state(1, 0)
@@ -562,7 +562,7 @@ fn forged(kind: MessageKind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
         MessageKind::EchoQuestion | MessageKind::EchoAnswer => {
             echo(&header, &Echo::default(), ECHO)
         }
-        MessageKind::RowQuestion => probing::wire::row_question(&header),
+        MessageKind::RowQuestion => probing::wire::row_question(&header, Some(7)),
         MessageKind::RowAnswer => row_answer(&header, &[0xff; 100]).unwrap(),
     }
 }
@@ -878,9 +878,9 @@ fn costs(nodes: usize, cycles: u32, link: Link) {
     for a in 0..nodes {
         (0..a).for_each(|b| world.set(b, a, link));
     }
-    let cycle = probing::schedule::cycle(nodes - 1);
+    let cycle = probing::schedule::cycle(nodes - 1, nodes - 1);
     // After one cycle all peers are known, and after five it is known what is filtered: every fourth question goes over the underlay.
-    world.run(cycle * if link.underlay == [true; 2] { 12 } else { 60 } / 10 + 2 * S);
+    world.run(cycle * if link.underlay == [true; 2] { 12 } else { 120 } / 10 + 2 * S);
     world.count();
     // A peer may be the first of one cycle, and the last of the next.
     let time = cycle * 22 / 10 * cycles;
@@ -948,7 +948,7 @@ fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     const NODES: usize = 10_000;
     // The walk of every tenth node, over all other nodes.
     const WALKERS: usize = NODES / 10;
-    let cycle = probing::schedule::cycle(NODES - 1);
+    let cycle = probing::schedule::cycle(NODES - 1, 0);
     let seconds = usize::try_from(cycle.as_secs()).unwrap() * 12 / 10;
     let numbers: Vec<u64> = (0..NODES)
         .map(|node| probing::who::mix([u64::try_from(node).unwrap(), 3, 4]))

@@ -1,10 +1,11 @@
 //! The mesh as the prober sees it, for the doctor.
 
 use doctor::facts::host::Port;
-use doctor::facts::mesh::{Mesh, Path};
+use doctor::facts::mesh::{CommonFault, Mesh, Path};
 use doctor::look::owner;
 use probing::prober::Prober;
-use probing::view::{PeerView, Problem};
+use probing::verdict::loses_everywhere;
+use probing::view::{self, PeerView, Problem};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::BTreeSet;
 use types::problem::PortPurpose;
@@ -12,9 +13,19 @@ use types::reachability::{Impact, State};
 
 /// Each peer and family is a path.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
+    let (faults, losses) = prober.common();
+    let fault = |fault: &view::CommonFault| CommonFault {
+        state: fault.state,
+        asked: fault.asked,
+        failed: fault.failed,
+        peers: fault.peers,
+    };
+    let loses = loses_everywhere(losses.asked, losses.lost, losses.losers);
     Mesh {
         paths: prober.peers(path),
         port: prober.port(),
+        faults: faults.iter().map(fault).collect(),
+        lost_everywhere: loses.then_some((losses.lost, losses.asked)),
     }
 }
 
@@ -77,6 +88,7 @@ fn path(peer: PeerView) -> Path {
         subnet: peer.subnet,
         address: peer.address,
         verdict,
+        inferred: peer.inferred,
         answered_by: peer.answered_by,
         // An earlier reply does not prove that the path works: the verdict decides.
         ever: [

@@ -185,6 +185,7 @@ mod tests {
             subnet: subnet.parse().unwrap(),
             address: address.parse().unwrap(),
             primary,
+            on_link: true,
         }
     }
 

@@ -104,6 +104,7 @@ fn well() -> Seen {
             subnet: "10.244.3.0/24".parse().unwrap(),
             address,
             primary: true,
+            on_link: true,
         },
         pod: Some(ip("10.244.3.7")),
         to: ip("10.244.3.7"),

@@ -22,6 +22,7 @@ fn verdict(number: u8, state: State) -> view::PeerView {
         state,
         state_age_ms: 190_000,
         ping_only: false,
+        inferred: false,
         refuses: false,
         rtt_us: Some(490),
         lost: 0,

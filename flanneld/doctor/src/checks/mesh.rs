@@ -17,6 +17,8 @@ use types::{Encapsulation, Family};
 const MAX_CLOCK_OFFSET: i64 = 5000;
 /// How long a daemon may be silent while it restarts, in seconds. Only after that its port is taken to be filtered.
 const RESTART_TIME: u64 = 30;
+/// For each peer that is cut off, so many others have to show that the tunnel is blocked.
+const MIN_CUT: usize = 4;
 /// How many peers have a finding each.
 const MAX_LISTED: usize = 16;
 
@@ -30,6 +32,13 @@ pub const CHECKS: &[Check] = &[
         encap_blocked,
     ),
     super::wireguard::SILENT,
+    check(
+        "isolated",
+        Severity::Broken,
+        "No other node answers this one",
+        &["peer-cut"],
+        isolated,
+    ),
     check(
         "peer-cut",
         Severity::Broken,
@@ -85,7 +94,10 @@ pub const CHECKS: &[Check] = &[
         Severity::Degraded,
         "The way to a peer loses packets",
         &[],
-        |facts| each(facts, |path| path.verdict.state == State::LosesSome, lossy),
+        |facts| match facts.mesh.known().and_then(|mesh| mesh.lost_everywhere) {
+            Some(counts) => vec![lossy_everywhere(counts)],
+            None => each(facts, |path| path.verdict.state == State::LosesSome, lossy),
+        },
     ),
     check(
         "slow",
@@ -139,7 +151,10 @@ fn each(
     is: impl Fn(&Path) -> bool,
     tell: impl Fn(&Facts, &Path) -> Finding,
 ) -> Vec<Finding> {
-    let hit: Vec<&Path> = paths(facts).iter().filter(|path| is(path)).collect();
+    let hit: Vec<&Path> = paths(facts)
+        .iter()
+        .filter(|path| !path.inferred && is(path))
+        .collect();
     let mut findings: Vec<Finding> = hit
         .iter()
         .take(MAX_LISTED)
@@ -202,11 +217,19 @@ fn there(path: &Path) -> String {
 
 /// Whether one cause at this end is enough for all of it.
 fn all_blocked(mesh: &Mesh) -> bool {
-    let judged: Vec<&Path> = mesh
+    let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
+    if mesh.faults.iter().any(|fault| is_cut(fault.state)) {
+        return true;
+    }
+    let (off, judged): (Vec<&Path>, Vec<&Path>) = mesh
         .paths
         .iter()
         .filter(|path| path.verdict.state != State::Unknown)
-        .collect();
+        .partition(|path| path.verdict.state == State::CutOff);
+    // Some machines may be off besides.
+    if off.len() * MIN_CUT > judged.len() {
+        return false;
+    }
     let cut = |path: &&Path| path.verdict.state == State::OverlayCut;
     let one_way = |path: &&Path| path.verdict.state == State::OneWay;
     // A single peer that receives our packets may have a wrong entry for us.
@@ -300,7 +323,14 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
 
 /// Adds what probes found of the first peers.
 fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
-    mesh.paths.iter().take(4).fold(finding, |finding, path| {
+    let finding = mesh.faults.iter().fold(finding, |finding, fault| {
+        finding.seen(fault.share(), "probes")
+    });
+    let cut = mesh
+        .paths
+        .iter()
+        .filter(|path| !path.inferred && path.underlay && path.is_lost());
+    cut.take(4).fold(finding, |finding, path| {
         let through = match path.verdict.state {
             State::OneWay => "its answers get lost",
             _ => "nothing arrives",
@@ -378,6 +408,57 @@ fn let_tunnel_in(
         &before,
         family.pick("flannel-tunnel", "flannel-tunnel6"),
     )
+}
+
+/// The finding where all peers are cut off, as the probes of some of them show.
+fn isolated(facts: &Facts) -> Vec<Finding> {
+    let mesh = facts.mesh.known();
+    let faults = mesh.into_iter().flat_map(|mesh| &mesh.faults);
+    let Some(fault) = faults
+        .into_iter()
+        .find(|fault| fault.state == State::CutOff)
+    else {
+        return Vec::new();
+    };
+    let choice = facts.daemon.choice.known();
+    let interface = choice.map(|choice| choice.interface.as_str());
+    let finding = Finding::new(
+        "isolated",
+        Severity::Broken,
+        "",
+        "no other node answers this one, neither through the overlay nor beside it",
+        "one cause at this end is likelier than so many nodes that are off: the link of this node, its address, its routes, or a firewall in front of it",
+    )
+    .seen(fault.share(), "probes");
+    let finding = match interface {
+        Some(interface) => finding
+            .run(format!("ip -s addr show dev {}", word(interface)))
+            .run(format!("ip route show dev {}", word(interface))),
+        None => finding,
+    };
+    let peer = paths(facts)
+        .iter()
+        .find(|path| path.verdict.state == State::CutOff);
+    vec![match peer {
+        Some(peer) => finding
+            .run(format!("ip route get {}", peer.address))
+            .run(format!("ping -c 3 {}", peer.address)),
+        None => finding,
+    }]
+}
+
+/// The finding where questions to all peers are lost.
+fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
+    Finding::new(
+        "lossy",
+        Severity::Degraded,
+        "all peers",
+        format!("{lost} of {asked} questions to all peers were lost in five minutes"),
+        "the network card of this node, its cable, its switch or its processors lose packets: those of pods are lost as often",
+    )
+    .seen(format!("{lost} of {asked} got no answer, from peers that answer else"), "probes")
+    .run("ip -s link")
+    .run("flannelctl peers")
 }
 
 fn peer_cut(_: &Facts, path: &Path) -> Finding {

@@ -13,6 +13,40 @@ pub struct Mesh {
     pub paths: Vec<Path>,
     /// The UDP port of the probes.
     pub port: u16,
+    /// Faults that all peers of a family have in common.
+    pub faults: Vec<CommonFault>,
+    /// How many questions to all peers were lost lately, of how many, where that is no chance and no fault of single peers.
+    pub lost_everywhere: Option<(u32, u32)>,
+}
+
+/// A fault that all peers of a family have in common, but for those that answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommonFault {
+    /// The state of those that fail.
+    pub state: State,
+    /// How many peers were asked since it began,
+    pub asked: usize,
+    /// and how many of these fail.
+    pub failed: usize,
+    /// How many peers of the family there are.
+    pub peers: usize,
+}
+
+impl CommonFault {
+    /// Returns which share of the peers it was found from.
+    pub fn share(&self) -> String {
+        let CommonFault {
+            asked,
+            failed,
+            peers,
+            ..
+        } = self;
+        if failed == asked {
+            format!("all {asked} that were asked of {peers} peers fail alike")
+        } else {
+            format!("{failed} of {asked} that were asked of {peers} peers fail alike")
+        }
+    }
 }
 
 /// The path to a peer in one family.
@@ -28,6 +62,8 @@ pub struct Path {
     pub address: IpAddr,
     /// The verdict of the probes.
     pub verdict: Verdict,
+    /// Whether it is judged by others that fail alike, and was not asked itself.
+    pub inferred: bool,
     /// The node that answers in the peer's place, where one does; foreign text.
     pub answered_by: Option<String>,
     /// Whether its host refuses the probes.

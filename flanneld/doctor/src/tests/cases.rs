@@ -10,7 +10,7 @@ use crate::facts::host::{
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
-use crate::facts::mesh::{Path, State};
+use crate::facts::mesh::{CommonFault, Path, State};
 use crate::facts::pods::{CniFile, Ipam, Kept};
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
@@ -135,6 +135,16 @@ fn all(facts: &mut Facts, state: &State, underlay: bool) {
 fn one(facts: &mut Facts, state: State, underlay: bool) {
     let path = &mut paths(facts)[0];
     (path.verdict.state, path.underlay) = (state, underlay);
+}
+
+/// A fault that so many peers have in common, all that were asked.
+fn common(state: State, asked: usize) -> CommonFault {
+    CommonFault {
+        state,
+        asked,
+        failed: asked,
+        peers: 99,
+    }
 }
 
 pub(super) fn table(command: &str) -> Table {
@@ -557,6 +567,19 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             }],
         );
     }),
+    ("encap-blocked", |facts| {
+        // One peer answers in spite of a fault that the others have in common.
+        one(facts, State::OneWay, true);
+        inside(&mut facts.mesh)
+            .faults
+            .push(common(State::OneWay, 13));
+    }),
+    ("isolated", |facts| {
+        all(facts, &State::CutOff, false);
+        inside(&mut facts.mesh)
+            .faults
+            .push(common(State::CutOff, 13));
+    }),
     ("peer-cut", |facts| one(facts, State::CutOff, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
     ("one-way", |facts| one(facts, State::OneWay, true)),
@@ -568,6 +591,9 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         one(facts, State::LosesSome, true);
         paths(facts)[0].lost = 5;
         paths(facts)[0].others = Some((3, 0));
+    }),
+    ("lossy", |facts| {
+        inside(&mut facts.mesh).lost_everywhere = Some((24, 1200));
     }),
     ("slow", |facts| one(facts, State::Slow, true)),
     ("probe-filtered", |facts| {

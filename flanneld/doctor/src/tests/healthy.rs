@@ -50,6 +50,7 @@ pub(super) fn path(node: &str, subnet: &str, address: &str) -> Path {
         subnet: subnet.parse().unwrap(),
         address: address.parse().unwrap(),
         verdict: Verdict::of(State::Well),
+        inferred: false,
         answered_by: None,
         refuses: false,
         ever: false,
@@ -261,6 +262,8 @@ fn mesh() -> Mesh {
             path("node-3", "10.244.3.0/24", "192.0.2.3"),
         ],
         port: 8473,
+        faults: Vec::new(),
+        lost_everywhere: None,
     }
 }
 

@@ -4,7 +4,7 @@ use super::machine::Node;
 use super::message::{Datagram, Now};
 use super::peer::PathTimes;
 use crate::rows;
-use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_answer};
+use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_about, row_answer};
 use std::time::Duration;
 use types::Family;
 
@@ -59,7 +59,7 @@ impl Node {
         }
         if is_peer {
             // It learns the token by what is asked.
-            self.reconsider(now, key);
+            self.reconsider(now, key, datagram.path);
         }
         let age = |at: Option<Duration>| {
             at.map(|at| {
@@ -90,6 +90,7 @@ impl Node {
         now: Now,
         datagram: &Datagram<'_>,
         header: &Header,
+        rest: &[u8],
     ) -> Option<Vec<u8>> {
         let Some(key) = self
             .asker(datagram, header.from)
@@ -104,6 +105,9 @@ impl Node {
         }
         let own = self.local.who(key.into())?;
         self.traffic.questions += 1;
+        if let Some(about) = row_about(rest) {
+            self.hinted(now, about);
+        }
         let header = Header {
             kind: MessageKind::RowAnswer,
             from: own,

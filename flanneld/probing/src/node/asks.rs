@@ -43,7 +43,7 @@ impl Node {
         if what != What::Row {
             peer.times.asked = Some(now.at.into());
         }
-        let (meant, tokens) = (peer.who, peer.tokens);
+        let (meant, short, tokens) = (peer.who, peer.short, peer.tokens);
         let nonce = (self.random)();
         let length = what.length(self.local.mtu(family));
         let header = |kind, length| Header {
@@ -62,7 +62,8 @@ impl Node {
             }
         } else if what == What::Row {
             let length = u16::try_from(ROW).unwrap_or(u16::MAX);
-            let bytes = row_question(&header(MessageKind::RowQuestion, length));
+            let head = header(MessageKind::RowQuestion, length);
+            let bytes = row_question(&head, self.viewer.about.filter(|about| *about != short));
             Send::Datagram { path, to, bytes }
         } else {
             let length = echo_length(length, family);

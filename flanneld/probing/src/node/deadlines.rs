@@ -1,7 +1,7 @@
 //! When something is due for a peer.
 
 use ipnet::IpNet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Peers in the order in which something is due for them.
@@ -22,20 +22,17 @@ impl Queue {
         self.0.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.first().is_some_and(|at| at <= now)
+    /// Returns the first peer that is due.
+    pub(super) fn due(&self, now: Duration) -> Option<IpNet> {
+        let (at, key) = self.0.first()?;
+        (*at <= now).then_some(*key)
     }
 
     /// Takes the first peer that is due.
     pub(super) fn pop_due(&mut self, now: Duration) -> Option<IpNet> {
-        self.is_due(now)
-            .then(|| self.0.pop_first())
-            .flatten()
-            .map(|(_, key)| key)
-    }
-
-    pub(super) fn contains(&self, key: &IpNet) -> bool {
-        self.0.iter().any(|(_, other)| other == key)
+        let key = self.due(now)?;
+        self.0.pop_first();
+        Some(key)
     }
 
     #[cfg(any(test, feature = "prober"))]
@@ -52,13 +49,91 @@ impl Queue {
     }
 }
 
+/// How soon a peer is asked again, among others that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// A round has shown a change already: another one makes a verdict of it.
+    Undecided,
+    /// The peer is asked often, so that its verdict is expected to be recent.
+    Sampled,
+    /// The walk has found it.
+    Walked,
+}
+
+/// Peers that wait to be asked all that a verdict needs, each once.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    order: BTreeSet<(Urgency, Duration, IpNet)>,
+    places: BTreeMap<IpNet, (Urgency, Duration)>,
+}
+
+impl Retries {
+    /// Adds a peer; one that waits already keeps the better of its places.
+    pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
+        let new = (urgency, at);
+        let old = self.places.get(&key).copied();
+        if old.is_some_and(|old| old <= new) {
+            return;
+        }
+        self.remove(&key);
+        self.places.insert(key, new);
+        self.order.insert((urgency, at, key));
+    }
+
+    pub(super) fn remove(&mut self, key: &IpNet) {
+        if let Some((urgency, at)) = self.places.remove(key) {
+            self.order.remove(&(urgency, at, *key));
+        }
+    }
+
+    pub(super) fn contains(&self, key: &IpNet) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// The first peer of each urgency.
+    fn heads(&self) -> impl Iterator<Item = (Urgency, Duration, IpNet)> {
+        let least = IpNet::V4(ipnet::Ipv4Net::default());
+        [Urgency::Undecided, Urgency::Sampled, Urgency::Walked]
+            .into_iter()
+            .filter_map(move |urgency| {
+                let from = (urgency, Duration::ZERO, least);
+                let head = self.order.range(from..).next().copied();
+                head.filter(|(of, ..)| *of == urgency)
+            })
+    }
+
+    /// Returns when the first is due.
+    pub(super) fn first(&self) -> Option<Duration> {
+        self.heads().map(|(_, at, _)| at).min()
+    }
+
+    /// Returns the most urgent peer that is due.
+    pub(super) fn due(&self, now: Duration) -> Option<(Urgency, IpNet)> {
+        let (urgency, _, key) = self.heads().find(|(_, at, _)| *at <= now)?;
+        Some((urgency, key))
+    }
+
+    #[cfg(any(test, feature = "prober"))]
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Keeps only the peers that stay.
+    pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
+        self.places.retain(|key, _| stays(key));
+        self.order.retain(|(.., key)| stays(key));
+    }
+}
+
 /// What is due for peers.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     /// Rounds whose time is over.
     pub closes: Queue,
-    /// Rounds that repeat what was lost.
-    pub again: Queue,
+    /// When peers that are known to be broken are looked at anew.
+    pub broken: Queue,
+    /// Peers that are asked again, because something was lost or has changed.
+    pub again: Retries,
     /// When the next size of an MTU search is asked.
     pub mtu_searches: Queue,
 }
@@ -66,8 +141,39 @@ pub(super) struct Deadlines {
 impl Deadlines {
     /// Keeps only the peers that stay.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
-        for queue in [&mut self.closes, &mut self.again, &mut self.mtu_searches] {
+        for queue in [&mut self.closes, &mut self.broken, &mut self.mtu_searches] {
             queue.0.retain(|(_, key)| stays(key));
         }
+        self.again.retain(stays);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_waits_once_and_the_most_urgent_goes_first() {
+        let key = |number: u8| IpNet::from(std::net::IpAddr::from([10, 5, number, 0]));
+        let (s, mut retries) = (Duration::from_secs, Retries::default());
+        retries.insert(Urgency::Walked, s(1), key(1));
+        retries.insert(Urgency::Walked, s(1), key(1));
+        retries.insert(Urgency::Sampled, s(2), key(2));
+        retries.insert(Urgency::Undecided, s(9), key(3));
+        retries.insert(Urgency::Walked, s(1), key(4));
+        retries.insert(Urgency::Sampled, s(3), key(4));
+        retries.insert(Urgency::Walked, s(0), key(4));
+        assert_eq!(retries.first(), Some(s(1)));
+        assert_eq!(retries.due(s(0)), None);
+        let pop = || {
+            let (_, key) = retries.due(s(5))?;
+            retries.remove(&key);
+            Some(key)
+        };
+        let popped: Vec<_> = std::iter::from_fn(pop).collect();
+        assert_eq!(popped, [key(2), key(4), key(1)], "the undecided is not due");
+        assert_eq!(retries.first(), Some(s(9)));
+        retries.retain(|_| false);
+        assert!(retries.first().is_none() && !retries.contains(&key(3)));
     }
 }

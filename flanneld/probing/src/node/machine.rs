@@ -1,13 +1,15 @@
 //! The node itself: what it keeps, and the order in which it does what is due.
 
+use super::common_fault::CommonFaults;
 use super::deadlines::Deadlines;
-use super::message::{LocalNode, Notice, Now, ROUND_COST, Send};
+use super::losses::Losses;
+use super::message::{CommonNotice, LocalNode, Notice, Now, ROUND_COST, Send};
 use super::outstanding::Outstanding;
 use super::peer::PeerState;
 use super::session::Session;
 use super::viewer::Viewer;
-use crate::limits::{AnswerLimits, Bucket, RETRIES, ROW_QUESTIONS};
-use crate::schedule::{FullSize, Walk};
+use crate::limits::{AnswerLimits, BROKEN_PEERS, Bucket, HINTS, RETRIES, ROW_QUESTIONS};
+use crate::schedule::{Ends, FullSize, Sample, Walk};
 use crate::target::{Path, Target};
 use crate::view::{Own, Traffic};
 use ipnet::IpNet;
@@ -33,23 +35,28 @@ pub struct Node {
     pub(super) outstanding: Outstanding,
     pub(super) deadlines: Deadlines,
     pub(super) pace: Pace,
+    pub(super) common: CommonFaults,
     pub(super) limits: AnswerLimits,
     pub(super) viewer: Viewer,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
     pub(super) out: Vec<Send>,
     pub(super) notices: Vec<Notice>,
+    pub(super) common_notices: Vec<CommonNotice>,
 }
 
 /// Whose turn it is, and how much may be asked beyond the turns.
 pub(super) struct Pace {
     pub(super) walk: Walk<IpNet>,
+    pub(super) sample: Sample<IpNet>,
     pub(super) full: FullSize,
     pub(super) retries: Bucket,
+    pub(super) broken: Bucket,
+    pub(super) hints: Bucket,
     /// How many rounds there were: the number of the last one.
     pub(super) rounds: u64,
-    /// The median of all round trips in microseconds, and when it was computed.
-    pub(super) typical_us: (Duration, Option<u32>),
+    /// What was lost of all questions.
+    pub(super) losses: Losses,
 }
 
 /// Sessions, in which a caller asks one peer at once.
@@ -80,17 +87,22 @@ impl Node {
             deadlines: Deadlines::default(),
             pace: Pace {
                 walk: Walk::new(own, now),
+                sample: Sample::new(),
                 full: FullSize::default(),
                 retries: Bucket::new(RETRIES, now),
+                broken: Bucket::new(BROKEN_PEERS, now),
+                hints: Bucket::new(HINTS, now),
                 rounds: 0,
-                typical_us: (now, None),
+                losses: Losses::default(),
             },
+            common: CommonFaults::default(),
             limits: AnswerLimits::new(now),
             viewer: Viewer::new(Bucket::new(ROW_QUESTIONS, now)),
             sessions: Sessions::default(),
             traffic: Traffic::default(),
             out: Vec::new(),
             notices: Vec::new(),
+            common_notices: Vec::new(),
         }
     }
 
@@ -150,10 +162,24 @@ impl Node {
         self.deadlines.retain(stays);
         self.outstanding.retain(stays);
         self.viewer.retain(stays);
+        self.common.retain(stays);
         self.pace.walk.retain(stays);
         for (key, who) in new {
             self.pace.walk.add(key, who);
         }
+        let on_link = self.peers.values().filter(|peer| peer.target.on_link);
+        self.pace.walk.set_on_link(on_link.count());
+        let ends = self.peers.iter().filter_map(|(key, peer)| {
+            // The lower half is the number of the subnet.
+            let own = self.local.who(key.into())? & u64::from(u32::MAX);
+            Some(Ends {
+                key: *key,
+                own: u32::try_from(own).ok()?,
+                other: peer.short,
+            })
+        });
+        let ends: Vec<Ends<IpNet>> = ends.collect();
+        self.pace.sample.choose(now, &ends);
         // Room for all of them, and no more.
         self.addresses = Vec::new();
         self.addresses.reserve_exact(self.peers.len());
@@ -171,6 +197,7 @@ impl Node {
         self.close_rounds(now);
         self.step_mtu_searches(now);
         self.repeat(now);
+        self.look_at_broken(now);
         self.turns(now);
         self.step_sessions(now);
         self.ask_rows(now);
@@ -184,6 +211,11 @@ impl Node {
             .again
             .first()
             .map(|at| retry(&mut self.pace.retries, at));
+        let broken = self
+            .deadlines
+            .broken
+            .first()
+            .map(|at| retry(&mut self.pace.broken, at));
         let sessions = self
             .sessions
             .open
@@ -194,11 +226,13 @@ impl Node {
         let due = [
             again,
             self.deadlines.mtu_searches.first(),
+            broken,
             self.deadlines.closes.first(),
             sessions,
             self.viewer.next(now.at),
         ];
         due.into_iter()
+            .chain([self.pace.sample.next()])
             .flatten()
             .fold(self.pace.walk.next(), Duration::min)
     }
@@ -225,6 +259,7 @@ impl Node {
             .values_mut()
             .for_each(|session| session.delay(by));
         self.pace.walk.delay(by);
+        self.pace.sample.delay(by);
     }
 
     /// Returns what is to be sent, once.
@@ -235,6 +270,11 @@ impl Node {
     /// Returns which verdicts changed, once.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// Returns which faults that all peers have in common were found, and which are over, once.
+    pub fn take_common_notices(&mut self) -> Vec<CommonNotice> {
+        std::mem::take(&mut self.common_notices)
     }
 
     /// Returns the counters since the start.

@@ -111,6 +111,19 @@ pub struct Notice {
     pub is: State,
 }
 
+/// All peers of a family fail alike, or do not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommonNotice {
+    /// The family.
+    pub family: Family,
+    /// The state of those that were asked; [`State::Well`] once peers answer again.
+    pub state: State,
+    /// How many were asked; the rest is judged by them.
+    pub asked: usize,
+    /// How many peers there are.
+    pub peers: usize,
+}
+
 /// A question to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {

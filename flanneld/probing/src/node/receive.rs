@@ -19,8 +19,8 @@ impl Node {
             Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
                 self.answer_echo(now, &datagram, &header, &body)
             }
-            Some(Message::Row(header, _)) if header.kind == MessageKind::RowQuestion => {
-                self.answer_row(now, &datagram, &header)
+            Some(Message::Row(header, rest)) if header.kind == MessageKind::RowQuestion => {
+                self.answer_row(now, &datagram, &header, rest)
             }
             Some(Message::Echo(header, body)) => {
                 match self.awaited(header.nonce, datagram.path, datagram.from, &header) {

@@ -1,10 +1,12 @@
 //! Turns, and the rounds that verify what a turn shows.
 
+use super::deadlines::Urgency;
 use super::machine::Node;
 use super::message::{ANSWER_TIMEOUT, Notice, Now, ROUND_COST, What};
 use super::mtu_search::MtuSearch;
-use super::peer::{History, PathTimes, PeerState, Round};
-use crate::schedule::{MIN_CYCLE, turn_paths};
+use super::peer::{PathTimes, PeerState, Round};
+use crate::schedule::{MIN_CYCLE, SAMPLE_CYCLE, turn_paths};
+use crate::target::Path;
 use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, grade, judge};
 use ipnet::IpNet;
 use std::time::Duration;
@@ -18,12 +20,15 @@ const QUESTION_INTERVAL: u32 = 10;
 const LONG_PING_INTERVAL: u32 = 4;
 /// While the MTU is too small, it is searched again every so many turns.
 const MTU_SEARCH_INTERVAL: u32 = 8;
-/// How often the median of all round trips is computed.
-const MEDIAN_INTERVAL: Duration = Duration::from_secs(5);
+/// What has been slow for this long is usual.
+const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
     /// Starts the turns that are due.
     pub(super) fn turns(&mut self, now: Now) {
+        while let Some(key) = self.pace.sample.turn(now.at) {
+            self.turn(now, key);
+        }
         loop {
             let peers = &self.peers;
             let Some(key) = self
@@ -45,10 +50,9 @@ impl Node {
         peer.turn.count = peer.turn.count.wrapping_add(1);
         peer.turn.rounds = 0;
         let (present, turn) = (peer.standing.present, peer.turn.count);
-        let is_harmed = present.state == State::SmallMtu || present.state.impact() == Impact::All;
-        if is_harmed && self.pace.retries.take(now.at, ROUND_COST) {
+        if present.state == State::SmallMtu && self.pace.broken.take(now.at, ROUND_COST) {
             self.begin(now, key);
-            if present.state == State::SmallMtu && turn.is_multiple_of(MTU_SEARCH_INTERVAL) {
+            if turn.is_multiple_of(MTU_SEARCH_INTERVAL) {
                 self.mtu_search(now, key, present.ping_only);
             }
             return;
@@ -126,13 +130,39 @@ impl Node {
 
     /// Asks again where something was lost, as far as the budget goes.
     pub(super) fn repeat(&mut self, now: Now) {
-        while self.deadlines.again.is_due(now.at) {
+        while let Some((urgency, key)) = self.deadlines.again.due(now.at) {
+            let round = self.peers.get(&key).and_then(|peer| peer.round.as_ref());
+            if let Some(round) = round {
+                // Its result is awaited first.
+                let closes = round.closes.max(now.at + Duration::from_micros(1));
+                self.deadlines.again.remove(&key);
+                self.deadlines.again.insert(urgency, closes, key);
+                continue;
+            }
             if !self.pace.retries.take(now.at, ROUND_COST) {
                 return;
             }
-            if let Some(key) = self.deadlines.again.pop_due(now.at) {
-                self.begin(now, key);
+            self.deadlines.again.remove(&key);
+            self.begin(now, key);
+        }
+    }
+
+    /// Asks all of the peers that are known to be broken, in turn: their state may be another one by now.
+    pub(super) fn look_at_broken(&mut self, now: Now) {
+        while let Some(key) = self.deadlines.broken.due(now.at) {
+            let peer = self.peers.get_mut(&key);
+            let broken = peer.filter(|peer| peer.standing.present.state.impact() == Impact::All);
+            let Some(peer) = broken else {
+                self.deadlines.broken.pop_due(now.at);
+                continue;
+            };
+            if !self.pace.broken.take(now.at, ROUND_COST) {
+                return;
             }
+            peer.turn.rounds = 0;
+            self.deadlines.broken.pop_due(now.at);
+            self.deadlines.broken.insert(now.at + SAMPLE_CYCLE, key);
+            self.begin(now, key);
         }
     }
 
@@ -197,28 +227,41 @@ impl Node {
     }
 
     fn close_round(&mut self, now: Now, key: IpNet) {
-        let typical = self.typical(now.at);
         let mtu = self.local.mtu(key.into());
+        let fault = self.fault_of(&key);
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
         let Some(round) = peer.round.take() else {
             return;
         };
+        let passed = peer.standing.present.state.impact() != Impact::All;
+        let assumed = fault
+            .filter(|_| peer.is_covered())
+            .map(|fault| fault.verdict);
         let Outcome {
             verdict,
             changed,
             again,
-        } = peer.close(&round, mtu, now.at);
-        if again && peer.turn.rounds < MAX_ROUNDS {
-            let next = if round.whole {
-                now.at.max(round.began + ANSWER_TIMEOUT)
+            counts,
+        } = peer.close(&round, mtu, now.at, assumed);
+        let rounds = peer.turn.rounds;
+        self.pace.losses.count(now.at, counts);
+        if again && rounds < MAX_ROUNDS {
+            let (urgency, at) = if round.whole {
+                let next = now.at.max(round.began + ANSWER_TIMEOUT);
+                (Urgency::Undecided, next)
+            } else if self.pace.sample.has(&key) {
+                (Urgency::Sampled, now.at)
             } else {
-                now.at
+                (Urgency::Walked, now.at)
             };
-            self.deadlines.again.insert(next, key);
+            self.deadlines.again.insert(urgency, at, key);
+        } else if round.evidence.through() && !self.common.of(key.into()).awaits(&key) {
+            // It was asked meanwhile, and is well.
+            self.deadlines.again.remove(&key);
         }
-        self.grade(now, key, typical);
+        self.grade(now, key);
         if changed && verdict.state == State::SmallMtu {
             if let Some(peer) = self.peers.get_mut(&key) {
                 peer.carries = None;
@@ -226,30 +269,20 @@ impl Node {
             self.mtu_search(now, key, verdict.ping_only);
         }
         if changed && verdict.state.impact() == Impact::All {
-            self.viewer.trouble(now.at);
+            if passed {
+                self.deadlines.broken.insert(now.at + SAMPLE_CYCLE, key);
+            }
+            let about = self.peers.get(&key).map(|peer| peer.short);
+            self.viewer.trouble(now.at, about);
         }
+        self.conclude(now, key, &round, verdict, passed);
     }
 
     /// Grades the verdict, and notes a change for the log.
-    fn grade(&mut self, now: Now, key: IpNet, typical: Option<u32>) {
-        let Some(peer) = self.peers.get_mut(&key) else {
-            return;
-        };
-        let is = match peer.standing.present {
-            Verdict {
-                state: State::Well, ..
-            } => grade(peer.history.lost(), peer.history.fastest_us(), typical),
-            Verdict { state, .. } => state,
-        };
-        if is != State::SmallMtu {
-            peer.mtu_search = None;
-        }
-        let was = std::mem::replace(&mut peer.shown, is);
-        if was != is {
-            peer.since = now.at.into();
-            if is.impact() == Impact::All {
-                peer.carries = None;
-            }
+    pub(super) fn grade(&mut self, now: Now, key: IpNet) {
+        if let Some((was, is)) = self.grade_quietly(now, key)
+            && let Some(peer) = self.peers.get(&key)
+        {
             self.notices.push(Notice {
                 target: peer.target.clone(),
                 was,
@@ -258,12 +291,71 @@ impl Node {
         }
     }
 
+    /// Grades the verdict. Returns the states before and after a change.
+    pub(super) fn grade_quietly(&mut self, now: Now, key: IpNet) -> Option<(State, State)> {
+        let fault = self.fault_of(&key);
+        // The walk asks too rarely to tell chance from loss.
+        let is_watched = self.pace.sample.has(&key);
+        let peer = self.peers.get_mut(&key)?;
+        if peer.shown == State::Slow && now.at.saturating_sub(peer.since.into()) >= SLOW_FOR_LONG {
+            peer.history.adopt();
+        }
+        let is = match peer.verdict(fault).state {
+            State::Well => grade(
+                is_watched && peer.history.is_lossy(peer.shown == State::LosesSome),
+                peer.history.is_slow(),
+            ),
+            state => state,
+        };
+        if is != State::SmallMtu {
+            peer.mtu_search = None;
+        }
+        let was = std::mem::replace(&mut peer.shown, is);
+        if was == is {
+            return None;
+        }
+        peer.since = now.at.into();
+        if is.impact() == Impact::All {
+            peer.carries = None;
+        }
+        Some((was, is))
+    }
+
+    /// Asks a peer soon that another node does not reach: it may be the first to know.
+    pub(super) fn hinted(&mut self, now: Now, short: u32) {
+        let mut all = self.peers.iter().map(|(key, peer)| (*key, &**peer));
+        let Some((key, peer)) = all.find(|(_, peer)| peer.short == short) else {
+            return;
+        };
+        let lately = peer
+            .times
+            .asked
+            .is_some_and(|at| now.at.saturating_sub(at.into()) < ANSWER_TIMEOUT);
+        let waits = peer.round.is_some() || self.deadlines.again.contains(&key);
+        if !lately && !waits && peer.shown.passes() && self.pace.hints.take(now.at, ROUND_COST) {
+            self.deadlines.again.insert(Urgency::Sampled, now.at, key);
+            if let Some(peer) = self.peers.get_mut(&key) {
+                peer.turn.rounds = 0;
+            }
+        }
+    }
+
     /// Asks a peer at once whose question arrived although its state does not let one expect that.
-    pub(super) fn reconsider(&mut self, now: Now, key: IpNet) {
+    pub(super) fn reconsider(&mut self, now: Now, key: IpNet, path: Path) {
+        let fault = self.fault_of(&key);
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
-        let present = peer.standing.present;
+        let present = peer.verdict(fault);
+        // What is heard of many peers says something new only where nothing was to be heard.
+        let is_old = match present.state {
+            State::CutOff => false,
+            State::OneWay => path == Path::Underlay,
+            _ => true,
+        };
+        if fault.is_some() && peer.is_covered() && is_old {
+            return;
+        }
         let lately = peer
             .times
             .reconsidered
@@ -272,21 +364,11 @@ impl Node {
         if !lately && !waits && (present.ping_only || present.state.impact() == Impact::All) {
             peer.times.reconsidered = Some(now.at.into());
             peer.turn.rounds = 0;
-            self.deadlines.again.insert(now.at, key);
+            self.deadlines.again.insert(Urgency::Sampled, now.at, key);
         }
     }
 
-    /// Returns the median of all peers' round trips in microseconds, at most some seconds old.
-    fn typical(&mut self, now: Duration) -> Option<u32> {
-        let (at, known) = self.pace.typical_us;
-        if known.is_some() && now.saturating_sub(at) < MEDIAN_INTERVAL {
-            return known;
-        }
-        let median = self.median_us();
-        self.pace.typical_us = (now, median);
-        median
-    }
-
+    /// Returns the median of all peers' round trips in microseconds.
     pub(super) fn median_us(&self) -> Option<u32> {
         let mut all: Vec<u32> = self
             .peers
@@ -318,11 +400,19 @@ struct Outcome {
     changed: bool,
     /// Whether another round is needed to be sure.
     again: bool,
+    /// How many questions it adds to what is known of losses, and how many of these were lost.
+    counts: (u32, u32),
 }
 
 impl PeerState {
-    /// Takes the results of a round over the overlay of this MTU.
-    fn close(&mut self, round: &Round, mtu: u16, now: Duration) -> Outcome {
+    /// Takes the results of a round over the overlay of this MTU. `assumed` is the verdict by a fault that all peers have in common.
+    fn close(
+        &mut self,
+        round: &Round,
+        mtu: u16,
+        now: Duration,
+        assumed: Option<Verdict>,
+    ) -> Outcome {
         let mut evidence = round.evidence;
         // Kernels limit how often they refuse (icmp_ratelimit): a long question that was not refused proves nothing.
         if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
@@ -330,49 +420,82 @@ impl PeerState {
         }
         let present = self.standing.present;
         let verdict = judge(&evidence);
-        self.sample(&evidence, verdict, now);
-        if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
-            self.carries = Some(mtu);
-        }
-        if evidence.underlay == ProbeResult::Answered
-            || round.whole && verdict != Verdict::of(State::Well)
-        {
-            self.tunnel_only = false;
-        } else if round.whole && evidence.underlay == ProbeResult::Lost {
-            self.tunnel_only = true;
-        }
-        let looked_into =
-            round.whole || present.state == State::Unknown && verdict.state == State::Well;
-        let (changed, again) = if looked_into {
+        // Questions of a whole round are lost together: they tell nothing about how often that happens.
+        let answered = if round.whole {
+            0
+        } else {
+            self.sample(&evidence, verdict, now)
+        };
+        self.note_paths(&evidence, round.whole, verdict, mtu);
+        // A turn that is answered is as good as a round where nothing passed before.
+        let mends = verdict.state == State::Well
+            && (present.state == State::Unknown
+                || present.state.impact() == Impact::All
+                    && !verdict.ping_only
+                    && evidence.through());
+        let is_assumed = assumed.is_some_and(|assumed| assumed.state == verdict.state);
+        let (changed, again) = if round.whole && is_assumed {
+            // The fault decides as long as it is there.
+            (false, false)
+        } else if round.whole || mends {
+            // Only the last questions: what was lost for long need not be lost now.
             let is_lossy = self.history.lost() >= MIN_LOSSES;
             let changed = self.standing.take(verdict, is_lossy);
             (changed, self.standing.is_undecided())
         } else {
+            let present = assumed.unwrap_or(present);
             (false, !expected(present, &self.excused(evidence)))
         };
-        if changed && verdict.ping_only != present.ping_only || round.refused {
-            // Packets pass; one kind of question is filtered, or its daemon is silent.
+        let mut lost = 0;
+        if changed && verdict.ping_only != present.ping_only || round.refused || assumed.is_some() {
+            // Packets pass, and one kind of question is filtered, or its daemon is silent; or none pass, which is no chance.
             self.history.forgive_losses();
         } else if !again {
-            self.history.count_losses();
+            lost = self.history.count_losses();
         }
         if changed {
-            if present.state.impact() == Impact::All || verdict.state.impact() == Impact::All {
-                self.history = History::default();
-            }
-            if verdict.state != State::WrongNode {
-                self.answered_by = None;
-            }
-            if present.state == State::Unknown && verdict.state == State::CutOff {
-                // A lease is known here before the kernel has its route: what came meanwhile came by the peer's former address.
-                self.times.answered = PathTimes::default();
-                self.times.received = PathTimes::default();
-            }
+            self.changed(present, verdict);
         }
+        let counts =
+            if verdict.state.impact() == Impact::All || present.state.impact() == Impact::All {
+                (0, 0)
+            } else {
+                (u32::from(answered) + u32::from(lost), u32::from(lost))
+            };
         Outcome {
             verdict,
             changed,
             again,
+            counts,
+        }
+    }
+
+    /// Notes what a round shows of sizes and of the underlay.
+    fn note_paths(&mut self, evidence: &Evidence, whole: bool, verdict: Verdict, mtu: u16) {
+        if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
+            self.carries = Some(mtu);
+        }
+        if evidence.underlay == ProbeResult::Answered
+            || whole && verdict != Verdict::of(State::Well)
+        {
+            self.tunnel_only = false;
+        } else if whole && evidence.underlay == ProbeResult::Lost {
+            self.tunnel_only = true;
+        }
+    }
+
+    /// Forgets what a change of the verdict makes void.
+    fn changed(&mut self, from: Verdict, to: Verdict) {
+        if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
+            self.history = self.history.after_a_break();
+        }
+        if to.state != State::WrongNode {
+            self.answered_by = None;
+        }
+        if from.state == State::Unknown && to.state == State::CutOff {
+            // A lease is known here before the kernel has its route: what came meanwhile came by the peer's former address.
+            self.times.answered = PathTimes::default();
+            self.times.received = PathTimes::default();
         }
     }
 
@@ -394,8 +517,8 @@ impl PeerState {
         !present.ping_only && present.state.impact() <= Impact::None
     }
 
-    /// Notes what was lost over the overlay. Long questions are not lost by chance where the MTU is too small.
-    fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) {
+    /// Notes what was lost over the overlay. Long questions are not lost by chance where the MTU is too small. Returns how many were answered.
+    fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
         let small =
             verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
         let by_ping = self.standing.present.ping_only;
@@ -411,13 +534,18 @@ impl PeerState {
                 },
             ]
         };
+        let mut answered = 0;
         for result in parts {
             match result {
                 ProbeResult::NotAsked => {}
-                ProbeResult::Answered => self.history.answered(),
+                ProbeResult::Answered => {
+                    self.history.answered();
+                    answered += 1;
+                }
                 ProbeResult::Lost => self.history.unanswered(now),
             }
         }
+        answered
     }
 }
 
@@ -438,7 +566,7 @@ pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResu
 mod tests {
     use super::ProbeResult::{Answered, Lost, NotAsked};
     use super::*;
-    use crate::target::{Path, Target};
+    use crate::target::Target;
 
     /// A round in which every question has the same fate.
     fn round(fate: ProbeResult) -> Round {
@@ -473,16 +601,17 @@ mod tests {
             subnet: "10.5.1.0/24".parse().unwrap(),
             address: "10.0.2.16".parse().unwrap(),
             primary: true,
+            on_link: true,
         };
         for (first, remembered) in [(None, false), (Some(Answered), true)] {
             let mut peer = PeerState::new(target.clone(), now, 1);
             if let Some(fate) = first {
-                peer.close(&round(fate), 1450, now);
+                peer.close(&round(fate), 1450, now, None);
             }
             peer.times.answered.note(Path::Overlay, now);
             peer.times.received.note(Path::Underlay, now);
             for _ in 0..4 {
-                peer.close(&round(Lost), 1450, now);
+                peer.close(&round(Lost), 1450, now, None);
             }
             assert_eq!(peer.standing.present.state, State::CutOff);
             assert_eq!(peer.times.answered.overlay.is_some(), remembered);

@@ -1,5 +1,6 @@
 //! What is known, for views and reports.
 
+use super::losses::LOSS_WINDOW;
 use super::machine::Node;
 use super::message::Now;
 use super::moment::Moment;
@@ -11,10 +12,13 @@ use crate::view::{self, Cell, Mesh, PeerOpinion};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
+use types::Family;
 use types::reachability::{Impact, State};
 
 /// How many other nodes' opinions of a peer are shown.
 const MAX_OPINIONS: usize = 16;
+/// How long the difference of two clocks is taken to be known, in milliseconds.
+const MAX_CLOCK_AGE_MS: u64 = 300_000;
 
 fn age(now: Now, at: impl Into<Duration>) -> u64 {
     u64::try_from(now.at.saturating_sub(at.into()).as_millis()).unwrap_or(u64::MAX)
@@ -28,11 +32,70 @@ impl Node {
             at_ms: now.wall_ms,
             running_ms: age(now, self.began),
             port,
-            cycle_ms: u64::try_from(cycle(self.peers.len()).as_millis()).unwrap_or(u64::MAX),
+            cycle_ms: u64::try_from(self.cycle().as_millis()).unwrap_or(u64::MAX),
             traffic: self.traffic,
             problems,
+            faults: self.show_faults(now),
+            losses: self.show_losses(now),
             peers: self.show_peers(now, &rows, |peer| peer),
             rows,
+        }
+    }
+
+    /// Returns how long it takes until all peers were asked once.
+    fn cycle(&self) -> Duration {
+        let on_link = self.peers.values().filter(|peer| peer.target.on_link);
+        cycle(self.peers.len(), on_link.count())
+    }
+
+    /// Returns the faults that all peers of a family have in common.
+    pub fn show_faults(&self, now: Now) -> Vec<view::CommonFault> {
+        let show = |family| {
+            let fault = self.common.of(family).found()?;
+            let of_family = self
+                .peers
+                .iter()
+                .filter(|(key, _)| Family::from(**key) == family);
+            let (covered, others): (Vec<_>, Vec<_>) =
+                of_family.partition(|(_, peer)| peer.is_covered());
+            let asked = covered
+                .iter()
+                .filter(|(_, peer)| peer.is_asked_since(fault.began));
+            let alike = others
+                .iter()
+                .filter(|(_, peer)| peer.standing.present.state == fault.verdict.state);
+            let failed = asked.count() + alike.count();
+            Some(view::CommonFault {
+                family,
+                state: fault.verdict.state,
+                age_ms: age(now, fault.began),
+                asked: failed + others.iter().filter(|(_, peer)| peer.exempt).count(),
+                failed,
+                peers: covered.len() + others.len(),
+            })
+        };
+        Family::ALL.into_iter().filter_map(show).collect()
+    }
+
+    /// Returns how much of all that was asked lately was lost.
+    pub fn show_losses(&self, now: Now) -> view::Losses {
+        let (asked, lost) = self.pace.losses.sum(now.at);
+        let lately = |peer: &&PeerState| {
+            peer.shown.passes()
+                && peer
+                    .history
+                    .last_loss()
+                    .is_some_and(|at| now.at.saturating_sub(at) < LOSS_WINDOW)
+        };
+        let losers = if lost == 0 {
+            0
+        } else {
+            self.peers.values().map(Box::as_ref).filter(lately).count()
+        };
+        view::Losses {
+            asked,
+            lost,
+            losers: u32::try_from(losers).unwrap_or(u32::MAX),
         }
     }
 
@@ -93,6 +156,11 @@ impl Node {
         peers
     }
 
+    /// Returns the state of a peer, if there is one with this subnet.
+    pub fn state(&self, subnet: &IpNet) -> Option<State> {
+        self.peers.get(subnet).map(|peer| peer.shown)
+    }
+
     /// Returns how many peers are in each state.
     pub fn counts(&self) -> BTreeMap<State, u32> {
         let mut counts = BTreeMap::new();
@@ -105,6 +173,7 @@ impl Node {
     pub(super) fn show_peer(&self, now: Now, key: &IpNet) -> Option<view::PeerView> {
         let peer = self.peers.get(key)?;
         let target = &peer.target;
+        let fault = self.fault_of(key);
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
         // Ages that the peer reported have grown since then.
         let by_it = |ms: fn(&PeerClaim) -> Option<u32>| {
@@ -120,7 +189,9 @@ impl Node {
             overlay: self.overlay_of(key),
             state: peer.shown,
             state_age_ms: age(now, peer.since),
-            ping_only: peer.standing.present.ping_only,
+            ping_only: peer.verdict(fault).ping_only,
+            inferred: fault
+                .is_some_and(|fault| peer.is_covered() && !peer.is_asked_since(fault.began)),
             refuses: peer.refuses,
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
@@ -136,7 +207,11 @@ impl Node {
                 heard_age_ms: since(peer.times.received.overlay),
                 heard_underlay_age_ms: since(peer.times.received.underlay),
             },
-            clock_offset_ms: peer.clock_offset_ms,
+            // Clocks are set, and drift.
+            clock_offset_ms: peer.clock_offset_ms.filter(|_| {
+                peer.claim
+                    .is_some_and(|claim| age(now, claim.at) <= MAX_CLOCK_AGE_MS)
+            }),
             answered_by: peer.answered_by.map(|who| self.name_of(who)),
             others: Vec::new(),
         })
@@ -211,7 +286,9 @@ impl Node {
         let cell = |peer: &PeerState| Wire {
             subnet: peer.short,
             state: peer.shown,
-            ping_only: peer.standing.present.ping_only,
+            ping_only: peer
+                .verdict(self.common.of(peer.target.subnet.into()).found())
+                .ping_only,
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked_age_ms: peer.times.asked.map(|at| age(now, at)),

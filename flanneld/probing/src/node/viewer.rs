@@ -43,6 +43,8 @@ pub(super) struct Viewer {
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
+    /// The peer in trouble about which others are asked, by the number of its subnet.
+    pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }
 
@@ -55,6 +57,7 @@ impl Viewer {
             filled_at: None,
             troubled_at: None,
             wants_witnesses: false,
+            about: None,
             rows: BTreeMap::new(),
         }
     }
@@ -65,14 +68,15 @@ impl Viewer {
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the rows of some other nodes, because a peer is in trouble.
-    pub(super) fn trouble(&mut self, now: Duration) {
+    /// Requests the rows of some other nodes, because a peer is in trouble: that of a subnet with this number, or all of them.
+    pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self
             .troubled_at
             .is_none_or(|at| now.saturating_sub(at) >= TROUBLE_INTERVAL)
         {
             self.troubled_at = Some(now);
             self.wants_witnesses = true;
+            self.about = about;
         }
     }
 

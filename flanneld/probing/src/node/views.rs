@@ -54,6 +54,7 @@ impl Node {
                 .is_none_or(|at| now.at >= at + ROW_INTERVAL)
         {
             self.viewer.filled_at = Some(now.at);
+            self.viewer.about = None;
             self.viewer.queue = self
                 .peers
                 .iter()

@@ -1,6 +1,6 @@
 //! Logs peers whose state changes: a line for each, up to a number that a reader can take in.
 
-use crate::node::Notice;
+use crate::node::{CommonNotice, Notice};
 use crate::target::Target;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -58,6 +58,28 @@ impl Log {
     }
 }
 
+/// Logs faults that all peers of a family have in common, and their ends.
+pub(super) fn report_common(notices: &[CommonNotice]) {
+    for notice in notices {
+        let CommonNotice {
+            family,
+            state,
+            asked,
+            peers,
+        } = *notice;
+        if state.impact() == Impact::All {
+            let reason = meaning(state);
+            warn!(
+                %family, asked, peers, to = %state, reason,
+                remedy = "`flannelctl doctor` names the cause",
+                "all peers that were asked fail alike, and the others are taken to fail too"
+            );
+        } else {
+            info!(%family, peers, "peers answer again, and count as before");
+        }
+    }
+}
+
 fn line(notice: &Notice, level: Level) {
     let Notice { target, was, is } = notice;
     let peer = name(target).map(tracing::field::display);
@@ -82,7 +104,7 @@ fn meaning(state: State) -> &'static str {
     match state {
         State::Unknown => "nothing is known of it",
         State::Well => "packets arrive there, and answers come back",
-        State::Slow => "answers take much longer than those of other peers",
+        State::Slow => "answers take much longer than usual",
         State::LosesSome => "some probes get no answer",
         State::SmallMtu => "packets as large as the MTU of pods do not arrive there",
         State::OneWay => "it hears us, but its answers over the overlay do not arrive",
@@ -104,6 +126,7 @@ mod tests {
             subnet: "10.5.3.0/24".parse().unwrap(),
             address: "192.0.2.3".parse().unwrap(),
             primary: true,
+            on_link: true,
         };
         let name = name(&target).unwrap();
         assert!(
@@ -121,6 +144,7 @@ mod tests {
             subnet: "10.5.3.0/24".parse().unwrap(),
             address: "192.0.2.3".parse().unwrap(),
             primary: true,
+            on_link: true,
         };
         let notices = vec![
             Notice {

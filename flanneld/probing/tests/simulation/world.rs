@@ -1,10 +1,12 @@
 //! Nodes, and the network between them.
 
+#![allow(dead_code, reason = "each test has its own part of it")]
+
 use probing::node::{Datagram, LocalNode, Node, Notice, Now, Send};
 use probing::target::{Path, Target};
-use probing::view::{Mesh, Own, Probe};
+use probing::view::{CommonFault, Mesh, Own, Probe};
 use probing::who::{mix, who};
-use probing::wire::{Header, Message, MessageKind, parse, row_answer};
+use probing::wire::{ECHO, Echo, Header, Message, MessageKind, echo, parse, row_answer};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::net::IpAddr;
@@ -78,7 +80,17 @@ pub(crate) struct World {
     pub counts: Vec<Count>,
     /// Whether the overlay encrypts, so that nothing may be sent in the clear.
     encrypted: bool,
-    nodes: Vec<Node>,
+    /// Machines that are off, or whose cables are cut.
+    pub off: BTreeSet<usize>,
+    /// Nodes whose packets through the overlay do not leave, and those whom none reach.
+    pub cut_out: BTreeSet<usize>,
+    pub cut_in: BTreeSet<usize>,
+    /// Losses per thousand packets on all links.
+    pub lost: u64,
+    /// The nodes; none where a stub answers.
+    nodes: Vec<Option<Node>>,
+    /// When a stub last heard a node, over the overlay or not.
+    heard: HashMap<(usize, usize, bool), Duration>,
     links: HashMap<(usize, usize), Link>,
     /// Which node has the address of a node.
     holders: BTreeMap<usize, usize>,
@@ -90,7 +102,7 @@ pub(crate) struct World {
     seed: u64,
 }
 
-fn subnet(node: usize) -> ipnet::IpNet {
+pub(crate) fn subnet(node: usize) -> ipnet::IpNet {
     format!("10.{}.{}.0/24", 5 + node / 250, node % 250)
         .parse()
         .unwrap()
@@ -122,6 +134,7 @@ fn target(node: usize) -> Target {
         subnet: subnet(node),
         address: address(node),
         primary: true,
+        on_link: true,
     }
 }
 
@@ -134,8 +147,38 @@ impl World {
     pub(crate) fn encrypted(count: usize) -> Self {
         let mut world = Self::new(count);
         world.encrypted = true;
-        world.nodes = (0..count).map(|node| world.start(node, count)).collect();
+        world.nodes = (0..count)
+            .map(|node| Some(world.start(node, count)))
+            .collect();
         world
+    }
+
+    /// A cluster in which only some nodes ask; the others answer as nodes do, and keep nothing else.
+    pub(crate) fn with_stubs(count: usize, real: &BTreeSet<usize>) -> Self {
+        let mut world = Self::with_seed(0, 1);
+        world.nodes = (0..count).map(|_| None).collect();
+        world.wakes = vec![world.now.at; count];
+        world.counts = vec![Count::default(); count];
+        for node in real {
+            world.nodes[*node] = Some(world.start(*node, count));
+            world.push(world.now.at, *node, Event::Wake);
+        }
+        world
+    }
+
+    /// The nodes that ask.
+    pub(crate) fn real(&self) -> Vec<usize> {
+        let all = self.nodes.iter().enumerate();
+        all.filter_map(|(node, state)| state.as_ref().map(|_| node))
+            .collect()
+    }
+
+    fn node(&self, node: usize) -> &Node {
+        self.nodes[node].as_ref().expect("a node that asks")
+    }
+
+    fn node_mut(&mut self, node: usize) -> &mut Node {
+        self.nodes[node].as_mut().expect("a node that asks")
     }
 
     pub(crate) fn with_seed(count: usize, seed: u64) -> Self {
@@ -154,7 +197,12 @@ impl World {
             underlay: 0,
             counts: vec![Count::default(); count],
             encrypted: false,
+            off: BTreeSet::new(),
+            cut_out: BTreeSet::new(),
+            cut_in: BTreeSet::new(),
+            lost: 0,
             nodes: Vec::new(),
+            heard: HashMap::new(),
             links: HashMap::new(),
             holders: BTreeMap::new(),
             stalled: BTreeMap::new(),
@@ -165,7 +213,7 @@ impl World {
         };
         for node in 0..count {
             let started = world.start(node, count);
-            world.nodes.push(started);
+            world.nodes.push(Some(started));
             world.push(now.at, node, Event::Wake);
         }
         world
@@ -227,7 +275,7 @@ impl World {
 
     /// The daemon of a node restarts.
     pub(crate) fn restart(&mut self, node: usize) {
-        self.nodes[node] = self.start(node, self.nodes.len());
+        self.nodes[node] = Some(self.start(node, self.nodes.len()));
         self.wake(node);
     }
 
@@ -236,23 +284,25 @@ impl World {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
         self.stalled.remove(&node);
-        self.nodes[node].stalled(time);
+        self.node_mut(node).stalled(time);
         self.wake(node);
     }
 
     pub(crate) fn look(&mut self, node: usize) {
-        self.nodes[node].request_rows(self.now);
+        let now = self.now;
+        self.node_mut(node).request_rows(now);
         self.wake(node);
     }
 
     /// Asks a node at once.
     pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
-        let number = self.nodes[node].begin_session(self.now, subnet(of))?;
+        let now = self.now;
+        let number = self.node_mut(node).begin_session(now, subnet(of))?;
         self.wake(node);
         for _ in 0..50 {
             self.run(Duration::from_millis(50));
             let now = self.now;
-            if let Some(probe) = self.nodes[node].end_session(now, number) {
+            if let Some(probe) = self.node_mut(node).end_session(now, number) {
                 return Some(probe);
             }
         }
@@ -260,17 +310,22 @@ impl World {
     }
 
     pub(crate) fn view(&self, node: usize) -> Mesh {
-        self.nodes[node].show(self.now, 8473, Vec::new())
+        self.node(node).show(self.now, 8473, Vec::new())
     }
 
     /// The verdict of a node on another one.
     pub(crate) fn state(&self, node: usize, on: usize) -> State {
-        self.view(node)
-            .peers
-            .iter()
-            .find(|peer| peer.subnet == subnet(on))
-            .unwrap()
-            .state
+        self.node(node).state(&subnet(on)).unwrap()
+    }
+
+    /// The faults that all peers of a node have in common.
+    pub(crate) fn faults(&self, node: usize) -> Vec<CommonFault> {
+        self.node(node).show_faults(self.now)
+    }
+
+    /// How many peers of a node are in each state.
+    pub(crate) fn tally(&self, node: usize) -> BTreeMap<State, u32> {
+        self.node(node).counts()
     }
 
     /// How many rows are requested in half a minute because peers are in trouble.
@@ -323,7 +378,8 @@ impl World {
 
     /// Hands a datagram to a node, as if it came over the network.
     pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
-        let answer = self.nodes[node].receive(self.now, datagram);
+        let now = self.now;
+        let answer = self.node_mut(node).receive(now, datagram);
         self.wake(node);
         answer
     }
@@ -363,7 +419,8 @@ impl World {
                 nonce,
                 ..
             } => {
-                self.nodes[node].pong(self.now, path, address, nonce, self.now.at);
+                let now = self.now;
+                self.node_mut(node).pong(now, path, address, nonce, now.at);
                 self.wake(node);
             }
         }
@@ -394,7 +451,14 @@ impl World {
             at: self.now.at,
             bytes,
         };
-        let mut answer = self.nodes[node].receive(self.now, datagram);
+        let now = self.now;
+        let Some(real) = &mut self.nodes[node] else {
+            if let Some(answer) = self.stub(node, from, path, bytes) {
+                self.transmit(node, from, path, answer);
+            }
+            return;
+        };
+        let mut answer = real.receive(now, datagram);
         if let (Some(written), true) = (&answer, self.liar == Some(node))
             && let Some(Message::Row(header, _)) = parse(written)
         {
@@ -417,6 +481,37 @@ impl World {
         self.wake(node);
     }
 
+    /// The answer of a stub.
+    fn stub(&mut self, node: usize, from: usize, path: Path, bytes: &[u8]) -> Option<Vec<u8>> {
+        let Some(Message::Echo(header, _)) = parse(bytes) else {
+            return None;
+        };
+        if header.kind != MessageKind::EchoQuestion {
+            return None;
+        }
+        let is_overlay = path == Path::Overlay;
+        self.heard.insert((node, from, is_overlay), self.now.at);
+        let age = |is_overlay| {
+            let at = self.heard.get(&(node, from, is_overlay))?;
+            u32::try_from((self.now.at - *at).as_millis()).ok()
+        };
+        let body = Echo {
+            heard_overlay_ms: age(true),
+            heard_underlay_ms: age(false),
+            wall_ms: self.now.wall_ms,
+            answers_at: Some(subnet(node).network()),
+            up_ms: u32::MAX - 1,
+            ..Echo::default()
+        };
+        let header = Header {
+            kind: MessageKind::EchoAnswer,
+            from: self.who(node),
+            to: header.from,
+            ..header
+        };
+        Some(echo(&header, &body, ECHO))
+    }
+
     fn meant(&self, bytes: &[u8]) -> Option<u64> {
         match parse(bytes)? {
             Message::Echo(header, _) | Message::Row(header, _) => Some(header.to),
@@ -424,8 +519,9 @@ impl World {
     }
 
     fn wake(&mut self, node: usize) {
-        let next = self.nodes[node].wake(self.now);
-        for send in self.nodes[node].take_sends() {
+        let now = self.now;
+        let next = self.node_mut(node).wake(now);
+        for send in self.node_mut(node).take_sends() {
             match send {
                 Send::Datagram { path, to, bytes } => {
                     let to = node_at(to);
@@ -455,7 +551,7 @@ impl World {
                 } => self.ping(node, to, path, nonce, length),
             }
         }
-        for notice in self.nodes[node].take_notices() {
+        for notice in self.node_mut(node).take_notices() {
             self.notices.push((node, notice));
         }
         let next = next.max(self.now.at + Duration::from_micros(10));
@@ -477,8 +573,12 @@ impl World {
             Path::Overlay => link.overlay[place],
             Path::Underlay => link.underlay[place],
         };
+        let dead = self.off.contains(&from) || self.off.contains(&to);
+        let cut =
+            path == Path::Overlay && (self.cut_out.contains(&from) || self.cut_in.contains(&to));
+        let open = open && !dead && !cut;
         self.number += 1;
-        let unlucky = mix([self.seed, self.number, 7]) % 1000 < link.lost;
+        let unlucky = mix([self.seed, self.number, 7]) % 1000 < link.lost.max(self.lost);
         (open && !unlucky && length <= usize::from(link.mtu[place]))
             .then(|| self.now.at + link.delay)
     }

@@ -1,0 +1,406 @@
+//! Many peers that fail at once have one cause. It is found from a few of them, and the rest is judged by it. When one of them answers, others are
+//! asked again: if any of these answers too, the fault is over; else it stays the fault of all that do not answer.
+
+use super::message::ANSWER_TIMEOUT;
+use super::peer::PeerState;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::Family;
+use types::reachability::{Impact, State, Verdict};
+
+/// So many turns of different peers in a row have to fail before others are asked. If half of a cluster is gone, that happens within seconds ...
+const IN_A_ROW: usize = 5;
+/// ... so this many others are asked, at once.
+pub(super) const FRESH: usize = 8;
+/// How many of these may fail in another way: a peer may have a fault of its own.
+const MAX_UNLIKE: usize = 1;
+/// After a search in vain so many more have to fail in a row, because half of a cluster fails again and again ...
+const MORE_IN_A_ROW: usize = 2;
+/// ... until there was no search for this long.
+const CAUTION_TIME: Duration = Duration::from_secs(300);
+/// How long a search may take.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
+/// The least time between two searches whether the fault is over.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What all peers of a family have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CommonFault {
+    /// The verdict on those that were asked.
+    pub verdict: Verdict,
+    /// When the first of them failed.
+    pub began: Duration,
+    /// When the rest was judged by them.
+    pub since: Duration,
+}
+
+/// The search for a common fault among the peers of one family.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// Peers whose turns failed in a row, and when the first did.
+    row: Vec<IpNet>,
+    began: Duration,
+    /// Others that were asked, whose rounds are not over.
+    open: BTreeSet<IpNet>,
+    asked_at: Duration,
+    verdicts: Vec<Verdict>,
+    /// How many searches were in vain lately, and when the last one was.
+    in_vain: (usize, Duration),
+    found: Option<CommonFault>,
+}
+
+/// What a round of a peer that was asked for the search came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Nothing new.
+    None,
+    /// All fail alike: the rest is judged by them from now on.
+    Found,
+    /// A fault that was found is over.
+    Over,
+}
+
+impl Search {
+    /// Notes a turn that failed. Returns whether others are to be asked now.
+    pub(super) fn failed(&mut self, now: Duration, key: IpNet) -> bool {
+        if self.found.is_some() || self.row.contains(&key) {
+            return false;
+        }
+        if !self.open.is_empty() {
+            if now.saturating_sub(self.asked_at) >= SEARCH_TIMEOUT {
+                self.give_up(now);
+            }
+            return false;
+        }
+        if self.row.is_empty() {
+            self.began = now;
+        }
+        self.row.push(key);
+        if now.saturating_sub(self.in_vain.1) >= CAUTION_TIME {
+            self.in_vain.0 = 0;
+        }
+        self.row.len() >= IN_A_ROW + MORE_IN_A_ROW * self.in_vain.0
+    }
+
+    /// Notes a turn that was answered.
+    pub(super) fn passed(&mut self) {
+        if self.open.is_empty() {
+            self.row.clear();
+        }
+    }
+
+    /// Returns whether a peer failed lately, so that asking it again would show nothing new.
+    pub(super) fn has_failed(&self, key: &IpNet) -> bool {
+        self.row.contains(key)
+    }
+
+    /// Returns whether the result of a peer is awaited.
+    pub(super) fn awaits(&self, key: &IpNet) -> bool {
+        self.open.contains(key)
+    }
+
+    /// Begins to ask these peers. Where there are none, nothing is to be judged by others, and a fault that was found is over.
+    pub(super) fn ask(&mut self, now: Duration, peers: &[IpNet]) -> Progress {
+        self.asked_at = now;
+        self.verdicts.clear();
+        self.open = peers.iter().copied().collect();
+        if !peers.is_empty() {
+            return Progress::None;
+        }
+        self.row.clear();
+        match self.found.take() {
+            Some(_) => Progress::Over,
+            None => Progress::None,
+        }
+    }
+
+    /// Takes the verdict of one round.
+    pub(super) fn judged(&mut self, now: Duration, key: &IpNet, verdict: Verdict) -> Progress {
+        if !self.open.remove(key) {
+            return Progress::None;
+        }
+        let fails = [State::CutOff, State::OverlayCut, State::OneWay].contains(&verdict.state);
+        if !fails {
+            return self.give_up(now);
+        }
+        self.verdicts.push(verdict);
+        if !self.open.is_empty() {
+            return Progress::None;
+        }
+        let Some(verdict) = self.alike() else {
+            return self.give_up(now);
+        };
+        self.row.clear();
+        let before = self.found;
+        let found = CommonFault {
+            verdict,
+            began: before.map_or(self.began, |fault| fault.began),
+            since: before.map_or(now, |fault| fault.since),
+        };
+        self.found = Some(found);
+        if before == self.found {
+            Progress::None
+        } else {
+            Progress::Found
+        }
+    }
+
+    /// Notes that a peer answers in spite of the fault. Returns whether others are to be asked now.
+    pub(super) fn refuted(&mut self, now: Duration) -> bool {
+        let is_over = now.saturating_sub(self.asked_at) >= SEARCH_TIMEOUT;
+        self.found.is_some()
+            && (self.open.is_empty() || is_over)
+            && now.saturating_sub(self.asked_at) >= RECHECK_INTERVAL
+    }
+
+    /// The verdict on all that were asked, but for [`MAX_UNLIKE`].
+    fn alike(&self) -> Option<Verdict> {
+        // Who heard a question shortly before the cut says so for a moment: the two states are one then.
+        let is_cut_off = |verdict: &Verdict| verdict.state == State::CutOff;
+        let count = |is: &dyn Fn(&Verdict) -> bool| {
+            self.verdicts.iter().filter(|verdict| is(verdict)).count()
+        };
+        let cut_off = count(&is_cut_off);
+        let one_way = count(&|verdict| verdict.state == State::OneWay);
+        let overlay_cut = self.verdicts.len() - cut_off - one_way;
+        let unlike = cut_off.min(self.verdicts.len() - cut_off);
+        let state = if cut_off > unlike {
+            State::CutOff
+        } else if one_way > overlay_cut {
+            State::OneWay
+        } else {
+            State::OverlayCut
+        };
+        let ping_only = |verdict: &Verdict| verdict.state != state || verdict.ping_only;
+        (unlike <= MAX_UNLIKE && unlike * 4 <= self.verdicts.len()).then(|| Verdict {
+            state,
+            ping_only: self.verdicts.iter().all(ping_only),
+        })
+    }
+
+    fn give_up(&mut self, now: Duration) -> Progress {
+        self.open.clear();
+        self.row.clear();
+        if self.found.take().is_some() {
+            return Progress::Over;
+        }
+        self.in_vain = (self.in_vain.0.saturating_add(1), now);
+        Progress::None
+    }
+
+    /// Returns the fault that was found.
+    pub(super) fn found(&self) -> Option<CommonFault> {
+        self.found
+    }
+
+    /// Keeps only the peers that stay.
+    pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
+        self.row.retain(&stays);
+        self.open.retain(&stays);
+    }
+}
+
+/// The searches of both families: an address family may fail alone.
+#[derive(Debug, Default)]
+pub(super) struct CommonFaults {
+    v4: Search,
+    v6: Search,
+}
+
+impl CommonFaults {
+    pub(super) fn of(&self, family: Family) -> &Search {
+        family.pick(&self.v4, &self.v6)
+    }
+
+    pub(super) fn of_mut(&mut self, family: Family) -> &mut Search {
+        family.pick(&mut self.v4, &mut self.v6)
+    }
+
+    /// Keeps only the peers that stay.
+    pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
+        self.v4.retain(&stays);
+        self.v6.retain(&stays);
+    }
+}
+
+impl PeerState {
+    /// Whether a common fault decides about it: it has no worse verdict of its own, and has not answered since.
+    pub(super) fn is_covered(&self) -> bool {
+        !self.exempt && self.standing.present.state.impact() != Impact::All
+    }
+
+    /// The verdict in force.
+    pub(super) fn verdict(&self, fault: Option<CommonFault>) -> Verdict {
+        match fault.filter(|_| self.is_covered()) {
+            Some(fault) => fault.verdict,
+            None => self.standing.present,
+        }
+    }
+
+    /// Whether it was asked in or shortly before this time: what failed first was asked a moment earlier.
+    pub(super) fn is_asked_since(&self, began: Duration) -> bool {
+        let from = began.saturating_sub(ANSWER_TIMEOUT);
+        self.times
+            .asked
+            .is_some_and(|at| Duration::from(at) >= from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn key(number: u8) -> IpNet {
+        IpNet::new([10, 5, number, 0].into(), 24).unwrap()
+    }
+
+    fn fail(search: &mut Search, at: Duration, numbers: std::ops::Range<u8>) -> Vec<bool> {
+        numbers
+            .map(|number| search.failed(at, key(number)))
+            .collect()
+    }
+
+    fn judge(search: &mut Search, at: Duration, verdicts: &[Verdict]) -> Progress {
+        let peers: Vec<IpNet> = (100..).map(key).take(verdicts.len()).collect();
+        search.ask(at, &peers);
+        let judged = (100..).zip(verdicts);
+        judged
+            .map(|(number, verdict)| search.judged(at, &key(number), *verdict))
+            .last()
+            .unwrap()
+    }
+
+    const OFF: Verdict = Verdict::of(State::CutOff);
+    const CUT: Verdict = Verdict::of(State::OverlayCut);
+    const ONE_WAY: Verdict = Verdict::of(State::OneWay);
+    const WELL: Verdict = Verdict::of(State::Well);
+
+    #[test]
+    fn five_in_a_row_and_eight_others_are_a_common_fault() {
+        let mut search = Search::default();
+        assert_eq!(fail(&mut search, S, 0..4), [false; 4]);
+        assert!(!search.failed(S, key(2)), "it counts once");
+        search.passed();
+        assert_eq!(fail(&mut search, 2 * S, 0..4), [false; 4]);
+        assert!(search.failed(3 * S, key(4)));
+        assert_eq!(judge(&mut search, 4 * S, &[CUT; 8]), Progress::Found);
+        let found = search.found().unwrap();
+        assert_eq!(
+            (found.verdict, found.began, found.since),
+            (CUT, 2 * S, 4 * S)
+        );
+        assert_eq!(fail(&mut search, 5 * S, 10..30), [false; 20]);
+    }
+
+    #[test]
+    fn fault_is_over_when_others_answer_too() {
+        let mut search = Search::default();
+        fail(&mut search, S, 0..5);
+        judge(&mut search, 2 * S, &[OFF; 8]);
+        assert!(!search.refuted(3 * S), "others were asked just now");
+        assert!(search.refuted(9 * S));
+        assert_eq!(
+            judge(&mut search, 9 * S, &[OFF; 8]),
+            Progress::None,
+            "it stays"
+        );
+        assert!(!search.refuted(10 * S));
+        assert_eq!(
+            judge(&mut search, 15 * S, &[CUT; 8]),
+            Progress::Found,
+            "it is another one"
+        );
+        let found = search.found().unwrap();
+        assert_eq!((found.verdict, found.began, found.since), (CUT, S, 2 * S));
+        assert_eq!(
+            judge(&mut search, 25 * S, &[CUT, CUT, WELL]),
+            Progress::Over
+        );
+        assert!(search.found().is_none() && !search.refuted(99 * S));
+        fail(&mut search, 100 * S, 0..5);
+        judge(&mut search, 100 * S, &[OFF; 8]);
+        assert_eq!(
+            search.ask(110 * S, &[]),
+            Progress::Over,
+            "nobody else is left"
+        );
+    }
+
+    #[test]
+    fn others_have_to_fail_alike() {
+        let mut one_off = [CUT; 8];
+        one_off[3] = OFF;
+        let mut one_well = [CUT; 8];
+        one_well[7] = WELL;
+        for (verdicts, found) in [
+            (&[OFF; 8][..], Some(OFF)),
+            (&one_off, Some(CUT)),
+            (&[CUT, OFF, CUT, OFF, CUT, OFF, CUT, OFF], None),
+            (&one_well, None),
+            (&[CUT, OFF], None),
+            (&[OFF], Some(OFF)),
+            (&[CUT, CUT, ONE_WAY, CUT], Some(CUT)),
+            (&[ONE_WAY, CUT, ONE_WAY], Some(ONE_WAY)),
+            (&[Verdict::of(State::WrongNode); 8], None),
+            (
+                &[Verdict::by_ping(State::OverlayCut); 8],
+                Some(Verdict::by_ping(State::OverlayCut)),
+            ),
+            (&[CUT, Verdict::by_ping(State::OverlayCut)], Some(CUT)),
+        ] {
+            let mut search = Search::default();
+            fail(&mut search, S, 0..5);
+            let progress = judge(&mut search, S, verdicts);
+            assert_eq!(progress == Progress::Found, found.is_some(), "{verdicts:?}");
+            assert_eq!(
+                search.found().map(|fault| fault.verdict),
+                found,
+                "{verdicts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn search_in_vain_makes_the_next_one_rarer_for_a_while() {
+        let mut search = Search::default();
+        let mut wanted = |at: Duration| {
+            let all = fail(&mut search, at, 0..20);
+            let needed = all.iter().position(|asks| *asks).unwrap() + 1;
+            judge(&mut search, at, &[CUT, WELL]);
+            needed
+        };
+        assert_eq!([S, 2 * S, 3 * S, 4 * S].map(&mut wanted), [5, 7, 9, 11]);
+        assert_eq!(wanted(400 * S), 5);
+    }
+
+    #[test]
+    fn search_without_answers_ends() {
+        let mut search = Search::default();
+        fail(&mut search, S, 0..5);
+        search.ask(S, &[key(50)]);
+        assert!(!search.failed(20 * S, key(7)));
+        assert_eq!(
+            fail(&mut search, 21 * S, 0..7)
+                .iter()
+                .filter(|asks| **asks)
+                .count(),
+            1
+        );
+        // Peers that are gone are not waited for.
+        search.ask(22 * S, &[key(50)]);
+        search.retain(|_| false);
+        assert!(!search.has_failed(&key(1)));
+        assert_eq!(
+            fail(&mut search, 23 * S, 0..7)
+                .iter()
+                .filter(|asks| **asks)
+                .count(),
+            1
+        );
+        search.ask(24 * S, &[]);
+        assert!(!search.failed(24 * S, key(9)), "the row begins anew");
+    }
+}

@@ -1,0 +1,154 @@
+//! The search for a fault that all peers of a family have in common, and what follows for each of them.
+
+use super::common_fault::{CommonFault, FRESH, Progress};
+use super::deadlines::Urgency;
+use super::machine::Node;
+use super::message::{CommonNotice, Now};
+use super::peer::{PeerState, Round};
+use crate::verdict::{Evidence, ProbeResult};
+use crate::who::mix;
+use ipnet::IpNet;
+use std::time::Duration;
+use types::Family;
+use types::reachability::{Impact, State, Verdict};
+
+impl Node {
+    /// Returns the common fault of a peer's family.
+    pub(super) fn fault_of(&self, key: &IpNet) -> Option<CommonFault> {
+        self.common.of(Family::from(key)).found()
+    }
+
+    /// Draws conclusions from a round of one peer about all. `passed` is whether its own verdict allowed for answers before.
+    pub(super) fn conclude(
+        &mut self,
+        now: Now,
+        key: IpNet,
+        round: &Round,
+        verdict: Verdict,
+        passed: bool,
+    ) {
+        let (family, evidence) = (Family::from(key), &round.evidence);
+        // A turn may have asked beside the overlay only.
+        if round.whole || evidence.through() {
+            let progress = self.common.of_mut(family).judged(now.at, &key, verdict);
+            self.progress(now, family, progress);
+        }
+        let search = self.common.of_mut(family);
+        let asks = match search.found() {
+            Some(fault) if evidence.other || !refutes(evidence, fault.verdict) => false,
+            Some(_) => {
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    peer.exempt = true;
+                }
+                self.grade(now, key);
+                self.common.of_mut(family).refuted(now.at)
+            }
+            None if evidence.through() => {
+                search.passed();
+                false
+            }
+            None => passed && fails(evidence) && search.failed(now.at, key),
+        };
+        if asks {
+            self.search(now, family);
+        }
+    }
+
+    /// Asks peers that were not asked yet whether they fail as others do.
+    fn search(&mut self, now: Now, family: Family) {
+        let search = self.common.of(family);
+        let is_fresh = |key: &IpNet, peer: &PeerState| {
+            Family::from(*key) == family && !search.has_failed(key) && peer.is_covered()
+        };
+        // Subnets that follow each other are often of one rack, which may fail as a whole.
+        let salt = (self.random)();
+        let mut fresh: Vec<(u64, IpNet)> = self
+            .peers
+            .iter()
+            .filter(|(key, peer)| is_fresh(key, peer))
+            .map(|(key, peer)| (mix([salt, peer.short.into(), 5]), *key))
+            .collect();
+        fresh.sort_unstable();
+        let fresh: Vec<IpNet> = fresh.into_iter().map(|(_, key)| key).take(FRESH).collect();
+        for key in &fresh {
+            self.deadlines
+                .again
+                .insert(Urgency::Undecided, now.at, *key);
+        }
+        let progress = self.common.of_mut(family).ask(now.at, &fresh);
+        self.progress(now, family, progress);
+    }
+
+    fn progress(&mut self, now: Now, family: Family, progress: Progress) {
+        let is_found = match progress {
+            Progress::None => return,
+            Progress::Found => true,
+            Progress::Over => false,
+        };
+        let peers: Vec<IpNet> = self
+            .peers
+            .keys()
+            .filter(|key| Family::from(**key) == family)
+            .copied()
+            .collect();
+        let fault = self.common.of(family).found();
+        for key in &peers {
+            let Some(peer) = self.peers.get_mut(key) else {
+                continue;
+            };
+            peer.exempt &= is_found && fault.is_some_and(|fault| fault.since < now.at);
+            let is_broken = peer.standing.present.state.impact() == Impact::All;
+            if !is_broken {
+                // It is decided.
+                self.deadlines.again.remove(key);
+            } else if !is_found {
+                peer.turn.rounds = 0;
+                self.deadlines.again.insert(Urgency::Sampled, now.at, *key);
+            }
+            self.grade_quietly(now, *key);
+        }
+        self.common_notices.push(match fault {
+            Some(fault) => {
+                self.viewer.trouble(now.at, None);
+                CommonNotice {
+                    family,
+                    state: fault.verdict.state,
+                    asked: self.asked_since(family, fault.began),
+                    peers: peers.len(),
+                }
+            }
+            None => CommonNotice {
+                family,
+                state: State::Well,
+                asked: 0,
+                peers: peers.len(),
+            },
+        });
+    }
+
+    /// Returns how many peers of a family that a common fault decides about were asked since it began: they did not answer.
+    pub(super) fn asked_since(&self, family: Family, began: Duration) -> usize {
+        self.peers
+            .iter()
+            .filter(|(key, peer)| {
+                Family::from(**key) == family && peer.is_covered() && peer.is_asked_since(began)
+            })
+            .count()
+    }
+}
+
+/// Whether a turn failed: nothing was answered through the overlay, or beside it where nothing was asked through it.
+fn fails(evidence: &Evidence) -> bool {
+    if evidence.asked_through() {
+        !evidence.through()
+    } else {
+        let underlay = [evidence.underlay, evidence.underlay_ping];
+        underlay.contains(&ProbeResult::Lost) && !underlay.contains(&ProbeResult::Answered)
+    }
+}
+
+/// Whether what was answered contradicts a verdict.
+fn refutes(evidence: &Evidence, verdict: Verdict) -> bool {
+    let beside = [evidence.underlay, evidence.underlay_ping];
+    evidence.through() || verdict.state == State::CutOff && beside.contains(&ProbeResult::Answered)
+}

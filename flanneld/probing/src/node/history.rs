@@ -1,0 +1,334 @@
+//! What became of the last questions to a peer: how many were lost, and how long the answers took.
+
+use super::message::ANSWER_TIMEOUT;
+use super::moment::Moment;
+use crate::verdict::is_slow;
+use std::time::Duration;
+
+/// The questions that rows and views speak of.
+const SHOWN: u32 = 16;
+/// The last questions, five minutes of them in a sample, ...
+const LATELY: u32 = 37;
+/// ... of which a peer that loses some has lost this many. By chance that happens to one in 25 000 where one in a hundred is lost.
+const LOST_LATELY: u32 = 5;
+/// It has recovered when fewer than this many are among them, ...
+const RECOVERED: u32 = 3;
+/// ... or when this many in a row were answered.
+const ANSWERED: u32 = 12;
+/// Questions of an hour in a sample. From here on their rate counts, too, ...
+const LONG_RUN: u16 = 450;
+/// ... and they are counted at half their weight after twice as many.
+const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
+/// A peer loses some if one in this many of a long run is lost.
+const LOST_IN_LONG_RUN: u16 = 50;
+/// Round trips that it takes to call a peer slow.
+const MIN_ROUND_TRIPS: u8 = 4;
+/// How many round trips are kept: a power of two.
+const ROUND_TRIPS: u8 = 8;
+/// The weight of one round trip in what is usual: one in this many.
+const USUAL_WEIGHT: i64 = 256;
+
+/// The last questions through the overlay network.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct History {
+    /// A bit for each question, the last one lowest: it got no answer.
+    lost: u64,
+    asked: u8,
+    last_loss: Option<Moment>,
+    /// Losses of which it is not decided yet whether the path lost them, or the daemon was silent.
+    pending: u8,
+    /// Whether many of the last questions are lost. Such times do not count in the long run, or they would stay in it for an hour.
+    burst: bool,
+    long_asked: u16,
+    long_lost: u16,
+    rtts: [u32; ROUND_TRIPS as usize],
+    known: u8,
+    /// The usual round trip in microseconds; 0 until it is known.
+    usual_us: u32,
+}
+
+impl History {
+    /// Returns what stays known where packets begin or cease to arrive at all: what is usual.
+    pub(super) fn after_a_break(&self) -> Self {
+        Self {
+            usual_us: self.usual_us,
+            ..Self::default()
+        }
+    }
+
+    /// Notes a question that was answered.
+    pub(super) fn answered(&mut self) {
+        self.push(false);
+    }
+
+    /// Notes a question that was not answered. It counts as a loss once it is decided why.
+    pub(super) fn unanswered(&mut self, now: Duration) {
+        self.pending = self.pending.saturating_add(1);
+        self.last_loss = Some(now.into());
+    }
+
+    /// Counts the pending losses: the path lost them. Returns how many there were.
+    pub(super) fn count_losses(&mut self) -> u8 {
+        let pending = std::mem::take(&mut self.pending);
+        for _ in 0..pending {
+            self.push(true);
+        }
+        pending
+    }
+
+    /// Drops the pending losses: the path did not lose them.
+    pub(super) fn forgive_losses(&mut self) {
+        self.pending = 0;
+    }
+
+    fn push(&mut self, lost: bool) {
+        self.lost = self.lost << 1 | u64::from(lost);
+        self.asked = (self.asked + 1).min(LATELY as u8);
+        if self.burst {
+            return;
+        }
+        if self.long_asked >= LONG_RUN_MAX {
+            self.long_asked /= 2;
+            self.long_lost /= 2;
+        }
+        self.long_asked += 1;
+        self.long_lost += u16::from(lost);
+    }
+
+    /// Takes back a loss whose answer came late.
+    pub(super) fn came_late(&mut self) {
+        if self.pending > 0 {
+            self.pending -= 1;
+        } else if self.lost != 0 {
+            self.lost &= self.lost.wrapping_sub(1);
+            self.long_lost = self.long_lost.saturating_sub(1);
+        }
+    }
+
+    /// Drops the losses of before the peer began to listen: the path did not lose them.
+    pub(super) fn began(&mut self, began: Duration) {
+        if self
+            .last_loss
+            .is_some_and(|loss| loss <= Moment::from(began + ANSWER_TIMEOUT))
+        {
+            let dropped = u16::try_from(self.lost.count_ones()).unwrap_or(u16::MAX);
+            self.long_lost = self.long_lost.saturating_sub(dropped);
+            self.lost = 0;
+            self.pending = 0;
+        }
+    }
+
+    pub(super) fn round_trip(&mut self, rtt: Duration) {
+        let us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+        if let Some(place) = self.rtts.get_mut(usize::from(self.known % ROUND_TRIPS)) {
+            *place = us;
+        }
+        // From 8 to 15 all places are taken.
+        self.known = if self.known == 2 * ROUND_TRIPS - 1 {
+            ROUND_TRIPS
+        } else {
+            self.known + 1
+        };
+        if self.usual_us == 0 {
+            if self.known >= ROUND_TRIPS {
+                self.adopt();
+            }
+        } else if !self.is_slow() {
+            let usual = i64::from(self.usual_us);
+            let moved = usual + (i64::from(us) - usual) / USUAL_WEIGHT;
+            self.usual_us = u32::try_from(moved).unwrap_or(u32::MAX).max(1);
+        }
+    }
+
+    /// Takes the present round trips for the usual ones: they have been so for long.
+    pub(super) fn adopt(&mut self) {
+        self.usual_us = self.rtt_us().unwrap_or(0);
+    }
+
+    fn lost_of(&self, last: u32) -> u32 {
+        (self.lost & ((1 << last) - 1)).count_ones()
+    }
+
+    /// How many of the last questions that are shown were lost.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost_of(SHOWN)
+    }
+
+    /// How many questions are shown.
+    pub(super) fn asked(&self) -> u8 {
+        self.asked.min(SHOWN as u8)
+    }
+
+    /// Returns when a question was lost last.
+    pub(super) fn last_loss(&self) -> Option<Duration> {
+        self.last_loss.map(Duration::from)
+    }
+
+    /// Returns whether more is lost than chance explains; `was` is whether that was so before.
+    pub(super) fn is_lossy(&mut self, was: bool) -> bool {
+        let lately = self.lost_of(LATELY);
+        if self.burst {
+            self.burst = lately >= RECOVERED && self.lost_of(ANSWERED) > 0;
+            if !self.burst {
+                self.lost = 0;
+            }
+        } else if lately >= LOST_LATELY {
+            self.burst = true;
+            let counted = u16::try_from(lately).unwrap_or(u16::MAX);
+            self.long_lost = self.long_lost.saturating_sub(counted);
+        }
+        let share = if was {
+            2 * LOST_IN_LONG_RUN
+        } else {
+            LOST_IN_LONG_RUN
+        };
+        let long =
+            self.long_asked >= LONG_RUN && self.long_lost.saturating_mul(share) >= self.long_asked;
+        self.burst || long
+    }
+
+    /// Returns whether answers take much longer than usual. On a busy machine any answer may be late, and so may the median of few. So the fastest
+    /// counts: a slow path never yields a fast one.
+    pub(super) fn is_slow(&self) -> bool {
+        let known = self.rtts.get(..usize::from(self.known.min(ROUND_TRIPS)));
+        let fastest = known.and_then(|known| known.iter().min());
+        self.known >= MIN_ROUND_TRIPS
+            && self.usual_us > 0
+            && fastest.is_some_and(|fastest| is_slow(*fastest, self.usual_us))
+    }
+
+    /// The median of the last round trips.
+    pub(super) fn rtt_us(&self) -> Option<u32> {
+        let mut rtts = self.rtts;
+        let known = rtts.get_mut(..usize::from(self.known.min(ROUND_TRIPS)))?;
+        known.sort_unstable();
+        known.get(known.len() / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn losses_of_the_last_sixteen_are_shown() {
+        let mut history = History::default();
+        for number in 0..20 {
+            if number % 5 == 0 {
+                history.unanswered(NOW);
+                history.count_losses();
+            } else {
+                history.answered();
+            }
+        }
+        assert_eq!((history.lost(), history.asked()), (3, 16));
+        history.came_late();
+        assert_eq!(history.lost(), 2);
+        history.began(NOW - Duration::from_secs(50));
+        assert_eq!(history.lost(), 2);
+        history.began(NOW + Duration::from_secs(1));
+        assert_eq!(history.lost(), 0);
+        history.came_late();
+        assert_eq!(history.lost(), 0);
+        history.unanswered(NOW);
+        history.forgive_losses();
+        history.unanswered(NOW);
+        history.came_late();
+        history.count_losses();
+        assert_eq!(history.lost(), 0);
+    }
+
+    fn ask(history: &mut History, questions: u32, lost: impl Fn(u32) -> bool) {
+        for number in 0..questions {
+            if lost(number) {
+                history.unanswered(NOW);
+                history.count_losses();
+            } else {
+                history.answered();
+            }
+        }
+    }
+
+    #[test]
+    fn five_of_thirty_seven_are_more_than_chance() {
+        let mut history = History::default();
+        ask(&mut history, 37, |number| number % 9 == 8);
+        assert!(!history.is_lossy(false), "four of 37");
+        ask(&mut history, 1, |_| true);
+        assert!(history.is_lossy(false));
+        ask(&mut history, 11, |_| false);
+        assert!(history.is_lossy(true), "it stays for a while");
+        ask(&mut history, 1, |_| false);
+        assert!(
+            !history.is_lossy(true) && !history.is_lossy(false),
+            "twelve answers"
+        );
+        ask(&mut history, 4, |_| true);
+        assert!(!history.is_lossy(false), "what was before is over");
+    }
+
+    #[test]
+    fn two_in_a_hundred_are_more_than_chance_in_the_long_run() {
+        for (every, lossy) in [(49, true), (80, false), (1000, false)] {
+            let mut history = History::default();
+            ask(&mut history, 400, |number| number % every == every - 1);
+            assert!(!history.is_lossy(false), "not after 400");
+            ask(&mut history, 2000, |number| number % every == every - 1);
+            assert_eq!(history.is_lossy(false), lossy, "one in {every}");
+        }
+    }
+
+    #[test]
+    fn burst_of_losses_is_over_when_it_ends() {
+        let mut history = History::default();
+        let mut lossy = false;
+        for question in 0..2000 {
+            ask(&mut history, 1, |_| {
+                (1000..1100).contains(&question) && question % 2 == 0
+            });
+            lossy = history.is_lossy(lossy);
+            let is_near = (1000..1120).contains(&question);
+            assert!(!lossy || is_near, "{question}");
+            assert!(lossy || !(1020..1100).contains(&question), "{question}");
+        }
+    }
+
+    #[test]
+    fn slow_is_what_is_slow_for_the_pair() {
+        let ms = Duration::from_millis;
+        let mut history = History::default();
+        let trips = |history: &mut History, rtt: Duration, count: u32| {
+            (0..count).for_each(|_| history.round_trip(rtt));
+        };
+        trips(&mut history, ms(8), 100);
+        assert!(!history.is_slow(), "two sites");
+        trips(&mut history, ms(60), 7);
+        assert!(!history.is_slow(), "one fast answer is enough");
+        trips(&mut history, ms(60), 500);
+        assert!(history.is_slow(), "it does not become usual meanwhile");
+        let mut after = history.after_a_break();
+        trips(&mut after, ms(60), 4);
+        assert!(after.is_slow(), "what is usual stays known");
+        history.adopt();
+        assert!(!history.is_slow());
+        let mut new = History::default();
+        trips(&mut new, ms(45), 50);
+        assert!(!new.is_slow(), "it was never faster");
+    }
+
+    #[test]
+    fn median_is_of_the_last_eight_round_trips() {
+        let mut history = History::default();
+        assert_eq!(history.rtt_us(), None);
+        for us in [9_000, 1, 2] {
+            history.round_trip(Duration::from_micros(us));
+        }
+        assert_eq!(history.rtt_us(), Some(2));
+        for us in 100..140 {
+            history.round_trip(Duration::from_micros(us));
+        }
+        assert_eq!(history.rtt_us(), Some(136));
+    }
+}

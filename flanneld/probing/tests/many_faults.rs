@@ -1,0 +1,265 @@
+//! Faults of many nodes at once, and of one among many, in whole clusters without sockets: who knows them, and how soon.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests say what is wrong by failing"
+)]
+
+#[path = "simulation/world.rs"]
+mod world;
+
+use probing::schedule::{Ends, MAX_UNSAMPLED, Sample};
+use probing::who::short;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::reachability::{Impact, State};
+use world::{World, subnet};
+
+const S: Duration = Duration::from_secs(1);
+
+/// The nodes that a node watches, and that watch it: all in small clusters.
+fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
+    let others = || (0..count).filter(|other| *other != node);
+    if count - 1 <= MAX_UNSAMPLED {
+        return others().collect();
+    }
+    let ends: Vec<Ends<usize>> = others()
+        .map(|other| Ends {
+            key: other,
+            own: short(&subnet(node)),
+            other: short(&subnet(other)),
+        })
+        .collect();
+    let mut sample = Sample::new();
+    sample.choose(Duration::ZERO, &ends);
+    sample.members().iter().copied().collect()
+}
+
+/// A cluster that has run for a while; of a large one only some nodes ask, those that watch `whom` and some more.
+fn cluster(count: usize, whom: &[usize]) -> World {
+    let mut world = if count <= MAX_UNSAMPLED + 1 {
+        World::new(count)
+    } else {
+        let mut real: BTreeSet<usize> = whom.iter().copied().collect();
+        real.extend(whom.iter().flat_map(|node| watchers(*node, count)));
+        let others = (0..count).step_by(count / 20);
+        real.extend(others.take(50usize.saturating_sub(real.len())));
+        World::with_stubs(count, &real)
+    };
+    world.run(60 * S);
+    world
+}
+
+fn fails(world: &World, node: usize, on: usize) -> bool {
+    world.state(node, on).impact() == Impact::All
+}
+
+/// Runs until each of these nodes has found something, and returns how long the first and the last took.
+fn times(
+    world: &mut World,
+    nodes: &BTreeSet<usize>,
+    found: impl Fn(&World, usize) -> bool,
+) -> (Duration, Duration) {
+    let start = world.now.at;
+    let mut waiting = nodes.clone();
+    let mut first = None;
+    while !waiting.is_empty() && world.now.at - start < 120 * S {
+        world.run(Duration::from_millis(250));
+        let before = waiting.len();
+        waiting.retain(|node| !found(world, *node));
+        if waiting.len() < before && first.is_none() {
+            first = Some(world.now.at - start);
+        }
+    }
+    assert!(waiting.is_empty(), "not found by {waiting:?}");
+    (first.unwrap(), world.now.at - start)
+}
+
+/// Whoever watches a node knows of its end within this time, and somebody within the other.
+const SOON: Duration = Duration::from_secs(15);
+const FIRST: Duration = Duration::from_secs(10);
+
+fn one_dead(count: usize) {
+    let dead = count / 2;
+    let mut world = cluster(count, &[dead]);
+    world.off.insert(dead);
+    let (first, all) = times(&mut world, &watchers(dead, count), |world, node| {
+        fails(world, node, dead)
+    });
+    println!(
+        "one of {count} is dead: known to the first after {first:?}, to all that watch it after {all:?}"
+    );
+    assert!(first <= FIRST && all <= SOON, "{count}: {first:?}, {all:?}");
+}
+
+/// Cuts all links of one node, and mends them.
+fn all_links(count: usize, state: State) {
+    let node = count / 3;
+    let mut world = cluster(count, &[node]);
+    let affected = match state {
+        State::CutOff => &mut world.off,
+        State::OverlayCut => &mut world.cut_out,
+        _ => &mut world.cut_in,
+    };
+    affected.insert(node);
+    let alone = BTreeSet::from([node]);
+    let number = |world: &World, state: State| world.tally(node).get(&state).copied().unwrap_or(0);
+    let all = u32::try_from(count - 1).unwrap();
+    let (_, took) = times(&mut world, &alone, |world, _| number(world, state) == all);
+    world.run(60 * S);
+    assert_eq!(number(&world, state), all, "{count}: it stays");
+    let faults = world.faults(node);
+    if count >= 14 {
+        assert!(
+            faults
+                .iter()
+                .all(|fault| fault.state == state && fault.asked == fault.failed),
+            "{faults:?}"
+        );
+        assert_eq!(faults.len(), 1);
+    }
+    (world.off, world.cut_in, world.cut_out) = Default::default();
+    let (_, mended) = times(&mut world, &alone, |world, _| number(world, state) == 0);
+    println!("all links of one of {count}: {state} after {took:?}, mended after {mended:?}");
+    assert!(took <= SOON, "{count} {state}: {took:?}");
+    assert!(
+        mended <= 2 * SOON,
+        "{count} {state}: mended after {mended:?}"
+    );
+    assert!(world.faults(node).is_empty());
+}
+
+/// Switches many nodes off. Every other node that watches one of them knows of some soon, and hardly any takes the living for dead.
+fn many_dead(count: usize, dead: &BTreeSet<usize>) {
+    let mut world = cluster(count, &[0, count - 1]);
+    world.off = dead.clone();
+    let watches = |node: &usize| {
+        watchers(*node, count)
+            .iter()
+            .any(|other| dead.contains(other))
+    };
+    let living: BTreeSet<usize> = world
+        .real()
+        .into_iter()
+        .filter(|node| !dead.contains(node) && watches(node))
+        .collect();
+    let (_, took) = times(&mut world, &living, |world, node| {
+        world.tally(node).contains_key(&State::CutOff)
+    });
+    let (mut wrong, mut samples) = (0, 0);
+    for _ in 0..120 {
+        world.run(S);
+        samples += living.len();
+        let is_wrong = |node: &&usize| !world.faults(**node).is_empty();
+        wrong += living.iter().filter(is_wrong).count();
+    }
+    println!(
+        "{} of {count} are dead: known after {took:?}; {wrong} of {samples} times all were taken for dead",
+        dead.len()
+    );
+    assert!(took <= SOON, "{count}: {took:?}");
+    assert!(wrong * 50 <= samples, "{count}: {wrong} of {samples}");
+}
+
+#[test]
+fn one_dead_node_is_known() {
+    for count in [3, 48, 100, 200, 1000] {
+        one_dead(count);
+    }
+}
+
+#[test]
+fn node_knows_that_nothing_reaches_it_or_leaves_it() {
+    for count in [3, 14, 48, 200, 1000] {
+        for state in [State::CutOff, State::OverlayCut, State::OneWay] {
+            all_links(count, state);
+        }
+    }
+}
+
+#[test]
+fn rack_or_half_of_a_cluster_is_known() {
+    for count in [48, 100, 1000] {
+        many_dead(count, &(0..20).collect());
+        many_dead(count, &(0..count / 2).collect());
+    }
+}
+
+#[test]
+#[ignore = "minutes: a part of `make soak`"]
+fn faults_among_five_thousand_are_known() {
+    one_dead(5000);
+    all_links(5000, State::CutOff);
+    all_links(5000, State::OverlayCut);
+    many_dead(5000, &(0..2500).collect());
+}
+
+/// A firewall comes to all nodes: the tunnel's port is dropped everywhere.
+#[test]
+fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
+    for count in [48, 200] {
+        let mut world = cluster(count, &[]);
+        world.cut_in = (0..count).collect();
+        let nodes: BTreeSet<usize> = (0..count).collect();
+        let cut = |world: &World, node: usize| {
+            let tally = world.tally(node);
+            usize::try_from(tally.get(&State::OverlayCut).copied().unwrap_or(0)).unwrap()
+        };
+        let (first, last) = times(&mut world, &nodes, |world, node| cut(world, node) > 0);
+        println!("tunnel blocked at all of {count}: known after {first:?} to {last:?}");
+        assert!(last <= SOON, "{last:?}");
+        let (_, last) = times(&mut world, &nodes, |world, node| {
+            cut(world, node) == count - 1
+        });
+        println!("  and that it is all of them after {last:?} more");
+        assert!(last <= SOON, "{last:?}");
+        world.cut_in.clear();
+        let (_, last) = times(&mut world, &nodes, |world, node| cut(world, node) == 0);
+        assert!(last <= 2 * SOON, "mended after {last:?}");
+    }
+}
+
+/// One peer that answers does not end a fault of all others, and is not judged by them.
+#[test]
+fn peer_that_answers_is_no_part_of_a_common_fault() {
+    let mut world = cluster(48, &[]);
+    for other in 2..48 {
+        let link = world::Link {
+            overlay: [false; 2],
+            ..world::Link::default()
+        };
+        world.set(1, other, link);
+    }
+    world.run(120 * S);
+    for _ in 0..60 {
+        world.run(S);
+        assert_eq!(world.state(1, 0), State::Well);
+        assert_eq!(world.tally(1).get(&State::OverlayCut), Some(&46));
+    }
+}
+
+/// Losses by chance raise nothing worse than what they are.
+#[test]
+fn losses_by_chance_are_no_other_fault() {
+    for (lost, seed) in [(0, 1), (1, 2), (10, 3)] {
+        let mut world = World::with_seed(30, seed);
+        world.lost = lost;
+        world.run(1800 * S);
+        let worse: Vec<_> = world
+            .notices
+            .iter()
+            .filter(|(_, notice)| {
+                notice.is > State::LosesSome || lost < 10 && notice.is > State::Well
+            })
+            .collect();
+        assert!(worse.is_empty(), "{lost}: {worse:?}");
+        assert!((0..30).all(|node| world.faults(node).is_empty()));
+        let losses = world.view(0).losses;
+        let loses = probing::verdict::loses_everywhere(losses.asked, losses.lost, losses.losers);
+        assert_eq!(loses, lost == 10, "{losses:?}");
+    }
+}
