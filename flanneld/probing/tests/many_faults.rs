@@ -12,8 +12,11 @@
 #[path = "simulation/world.rs"]
 mod world;
 
+use probing::node::Datagram;
 use probing::schedule::{Ends, MAX_UNSAMPLED, Sample};
+use probing::target::Path;
 use probing::who::short;
+use probing::wire::{Header, MessageKind, ROW, row_question};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
@@ -240,6 +243,49 @@ fn peer_that_answers_is_no_part_of_a_common_fault() {
         assert_eq!(world.state(1, 0), State::Well);
         assert_eq!(world.tally(1).get(&State::OverlayCut), Some(&46));
     }
+}
+
+/// Who names well peers to others makes them ask a little more, and changes nothing else.
+#[test]
+fn false_hints_cost_little_and_change_no_verdict() {
+    let mut world = cluster(48, &[]);
+    world.count();
+    world.run(60 * S);
+    let usual = world.counts[0].questions;
+    world.count();
+    for step in 0..600u64 {
+        let about = short(&subnet(2 + usize::try_from(step % 40).unwrap()));
+        let header = Header {
+            kind: MessageKind::RowQuestion,
+            length: u16::try_from(ROW).unwrap(),
+            nonce: step,
+            from: world.who(1),
+            to: world.who(0),
+        };
+        let bytes = row_question(&header, Some(about));
+        let datagram = Datagram {
+            path: Path::Underlay,
+            from: world.address(1),
+            at: world.now.at,
+            bytes: &bytes,
+        };
+        let answer = world.deliver(0, datagram);
+        assert!(answer.is_none_or(|answer| answer.len() <= bytes.len()));
+        world.run(S / 10);
+    }
+    let asked = world.counts[0].questions;
+    assert!(asked > usual + 30, "hints are heard: {usual} and {asked}");
+    assert!(
+        asked <= usual + 6 + 90 + 10,
+        "{usual} and {asked}: 1.5 a second"
+    );
+    assert_eq!(world.tally(0), [(State::Well, 47)].into());
+    assert!(
+        world
+            .notices
+            .iter()
+            .all(|(_, notice)| notice.is == State::Well)
+    );
 }
 
 /// Losses by chance raise nothing worse than what they are.

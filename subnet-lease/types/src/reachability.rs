@@ -14,7 +14,7 @@ pub enum State {
     Unknown,
     /// Packets of every size arrive there, and answers come back.
     Well,
-    /// As well, but much slower than the other peers.
+    /// As well, but much slower than usual.
     Slow,
     /// Some questions got no answer.
     LosesSome,

@@ -585,21 +585,32 @@ fn wrong_node(_: &Facts, path: &Path) -> Finding {
 }
 
 fn lossy(_: &Facts, path: &Path) -> Finding {
+    let (what, seen) = if path.lost < 2 {
+        // It has added up in the course of an hour.
+        (
+            format!(
+                "{} left two in a hundred questions of an hour without an answer",
+                path.node
+            ),
+            "2 of 100 lost".to_owned(),
+        )
+    } else {
+        (
+            format!(
+                "{} of the last 16 questions to {} were lost",
+                path.lost, path.node
+            ),
+            format!("{} of 16 lost", path.lost),
+        )
+    };
     let finding = Finding::new(
         "lossy",
         Severity::Degraded,
         about(path),
-        format!(
-            "{} of the last 16 questions to {} were lost",
-            path.lost, path.node
-        ),
+        what,
         "the network between the nodes, or the network card of one, loses packets",
     );
-    blame(
-        path,
-        finding.seen(format!("{} of 16 lost", path.lost), "probes"),
-    )
-    .run(format!("ping -i 0.2 -c 50 {}", path.address))
+    blame(path, finding.seen(seen, "probes")).run(format!("ping -i 0.2 -c 50 {}", path.address))
 }
 
 fn slow(_: &Facts, path: &Path) -> Finding {
@@ -611,10 +622,7 @@ fn slow(_: &Facts, path: &Path) -> Finding {
         "slow",
         Severity::Degraded,
         about(path),
-        format!(
-            "{} answers after {rtt}, much later than the others",
-            path.node
-        ),
+        format!("{} answers after {rtt}, much later than usual", path.node),
         "the way is congested or long, or that machine is overloaded",
     );
     blame(

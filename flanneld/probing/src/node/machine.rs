@@ -169,6 +169,22 @@ impl Node {
         }
         let on_link = self.peers.values().filter(|peer| peer.target.on_link);
         self.pace.walk.set_on_link(on_link.count());
+        if !fresh.is_empty() || !before.is_empty() {
+            self.choose_sample(now);
+        }
+        // Room for all of them, and no more.
+        self.addresses = Vec::new();
+        self.addresses.reserve_exact(self.peers.len());
+        self.addresses.extend(
+            self.peers
+                .iter()
+                .map(|(key, peer)| (peer.target.address, *key)),
+        );
+        self.addresses.sort_unstable();
+    }
+
+    /// Chooses the peers that are asked often.
+    fn choose_sample(&mut self, now: Duration) {
         let ends = self.peers.iter().filter_map(|(key, peer)| {
             // The lower half is the number of the subnet.
             let own = self.local.who(key.into())? & u64::from(u32::MAX);
@@ -180,15 +196,6 @@ impl Node {
         });
         let ends: Vec<Ends<IpNet>> = ends.collect();
         self.pace.sample.choose(now, &ends);
-        // Room for all of them, and no more.
-        self.addresses = Vec::new();
-        self.addresses.reserve_exact(self.peers.len());
-        self.addresses.extend(
-            self.peers
-                .iter()
-                .map(|(key, peer)| (peer.target.address, *key)),
-        );
-        self.addresses.sort_unstable();
     }
 
     /// Does what is due. Returns when to call it again.

@@ -323,6 +323,9 @@ impl Node {
 
     /// Asks a peer soon that another node does not reach: it may be the first to know.
     pub(super) fn hinted(&mut self, now: Now, short: u32) {
+        if self.pace.hints.ready_at(now.at, ROUND_COST) > now.at {
+            return;
+        }
         let mut all = self.peers.iter().map(|(key, peer)| (*key, &**peer));
         let Some((key, peer)) = all.find(|(_, peer)| peer.short == short) else {
             return;
