@@ -131,7 +131,7 @@ pub(super) struct Deadlines {
     /// Rounds whose time is over.
     pub closes: Queue,
     /// When peers that are known to be broken are looked at anew.
-    pub broken: Queue,
+    pub broken: Retries,
     /// Peers that are asked again, because something was lost or has changed.
     pub again: Retries,
     /// When the next size of an MTU search is asked.
@@ -141,9 +141,10 @@ pub(super) struct Deadlines {
 impl Deadlines {
     /// Keeps only the peers that stay.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
-        for queue in [&mut self.closes, &mut self.broken, &mut self.mtu_searches] {
+        for queue in [&mut self.closes, &mut self.mtu_searches] {
             queue.0.retain(|(_, key)| stays(key));
         }
+        self.broken.retain(&stays);
         self.again.retain(stays);
     }
 }

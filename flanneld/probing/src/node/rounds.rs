@@ -149,21 +149,27 @@ impl Node {
 
     /// Asks all of the peers that are known to be broken, in turn: their state may be another one by now.
     pub(super) fn look_at_broken(&mut self, now: Now) {
-        while let Some(key) = self.deadlines.broken.due(now.at) {
+        while let Some((_, key)) = self.deadlines.broken.due(now.at) {
             let peer = self.peers.get_mut(&key);
             let broken = peer.filter(|peer| peer.standing.present.state.impact() == Impact::All);
             let Some(peer) = broken else {
-                self.deadlines.broken.pop_due(now.at);
+                self.deadlines.broken.remove(&key);
                 continue;
             };
             if !self.pace.broken.take(now.at, ROUND_COST) {
                 return;
             }
             peer.turn.rounds = 0;
-            self.deadlines.broken.pop_due(now.at);
-            self.deadlines.broken.insert(now.at + SAMPLE_CYCLE, key);
+            self.deadlines.broken.remove(&key);
+            self.look_again(now, key);
             self.begin(now, key);
         }
+    }
+
+    /// Plans the next look at a peer that is broken.
+    fn look_again(&mut self, now: Now, key: IpNet) {
+        let at = now.at + SAMPLE_CYCLE;
+        self.deadlines.broken.insert(Urgency::Walked, at, key);
     }
 
     /// Asks all that a verdict needs.
@@ -269,9 +275,7 @@ impl Node {
             self.mtu_search(now, key, verdict.ping_only);
         }
         if changed && verdict.state.impact() == Impact::All {
-            if passed {
-                self.deadlines.broken.insert(now.at + SAMPLE_CYCLE, key);
-            }
+            self.look_again(now, key);
             let about = self.peers.get(&key).map(|peer| peer.short);
             self.viewer.trouble(now.at, about);
         }
