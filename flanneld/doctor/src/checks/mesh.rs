@@ -226,7 +226,7 @@ fn all_blocked(mesh: &Mesh) -> bool {
         .iter()
         .filter(|path| path.verdict.state != State::Unknown)
         .partition(|path| path.verdict.state == State::CutOff);
-    // Some machines may be off besides.
+    // Some machines may be off as well.
     if off.len() * MIN_CUT > judged.len() {
         return false;
     }
@@ -426,7 +426,7 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
         "isolated",
         Severity::Broken,
         "",
-        "no other node answers this one, neither through the overlay nor beside it",
+        "no other node answers this one, neither over the overlay nor over the underlay",
         "one cause at this end is likelier than so many nodes that are off: the link of this node, its address, its routes, or a firewall in front of it",
     )
     .seen(fault.share(), "probes");
@@ -456,7 +456,7 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
         format!("{lost} of {asked} questions to all peers were lost in five minutes"),
         "the network card of this node, its cable, its switch or its processors lose packets: those of pods are lost as often",
     )
-    .seen(format!("{lost} of {asked} got no answer, from peers that answer else"), "probes")
+    .seen(format!("{lost} of {asked} got no answer, from peers that answered other questions"), "probes")
     .run("ip -s link")
     .run("flannelctl peers")
 }

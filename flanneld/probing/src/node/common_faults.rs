@@ -28,7 +28,7 @@ impl Node {
         passed: bool,
     ) {
         let (family, evidence) = (Family::from(key), &round.evidence);
-        // A turn may have asked beside the overlay only.
+        // A turn may have asked over the underlay only.
         if round.whole || evidence.through() {
             let progress = self.common.of_mut(family).judged(now.at, &key, verdict);
             self.progress(now, family, progress);
@@ -137,7 +137,7 @@ impl Node {
     }
 }
 
-/// Whether a turn failed: nothing was answered through the overlay, or beside it where nothing was asked through it.
+/// Whether a turn failed: nothing was answered over the overlay, or over the underlay where nothing was asked over the overlay.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()
@@ -149,6 +149,7 @@ fn fails(evidence: &Evidence) -> bool {
 
 /// Whether what was answered contradicts a verdict.
 fn refutes(evidence: &Evidence, verdict: Verdict) -> bool {
-    let beside = [evidence.underlay, evidence.underlay_ping];
-    evidence.through() || verdict.state == State::CutOff && beside.contains(&ProbeResult::Answered)
+    let underlay = [evidence.underlay, evidence.underlay_ping];
+    evidence.through()
+        || verdict.state == State::CutOff && underlay.contains(&ProbeResult::Answered)
 }

@@ -56,6 +56,7 @@ impl Node {
                 .peers
                 .iter()
                 .filter(|(key, _)| Family::from(**key) == family);
+            // Its peers may all be gone.
             let (covered, others): (Vec<_>, Vec<_>) =
                 of_family.partition(|(_, peer)| peer.is_covered());
             let asked = covered
@@ -65,6 +66,9 @@ impl Node {
                 .iter()
                 .filter(|(_, peer)| peer.standing.present.state == fault.verdict.state);
             let failed = asked.count() + alike.count();
+            if failed == 0 {
+                return None;
+            }
             Some(view::CommonFault {
                 family,
                 state: fault.verdict.state,
