@@ -129,6 +129,10 @@ pub struct NodeId {
     pub lease: Option<i64>,
     /// Set by a holder that had to write its key back against another instance.
     pub contested: bool,
+    /// Whether Go flannel wrote the lease, which answers no questions of the probes. On Kubernetes alone: there a node has a name and so an
+    /// identity, whoever serves it; in the other stores Go flannel writes none.
+    #[serde(skip)]
+    pub by_go: bool,
 }
 
 impl NodeId {

@@ -60,6 +60,7 @@ fn node_id() -> impl Strategy<Value = NodeId> {
             rank,
             lease,
             contested,
+            ..NodeId::default()
         })
 }
 

@@ -12,6 +12,7 @@ mod flannel;
 mod golden;
 mod hostile;
 mod installed;
+mod kinds;
 mod life;
 mod minute;
 mod nodes;

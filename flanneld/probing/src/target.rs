@@ -20,7 +20,7 @@ pub enum Path {
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The node's id, if it publishes one.
+    /// The node's id, if it publishes one: none of Go flannel's do.
     pub id: Option<Arc<str>>,
     /// Its hostname, if it publishes one.
     pub name: Option<Arc<str>>,
@@ -92,7 +92,9 @@ pub fn targets(
     let of = |lease: &Lease| -> Vec<Target> {
         let node = lease.attrs.node.as_ref();
         // A lease without an id is Go flannel's or an operator's: any node that answers there may be the peer.
-        let id = node.map(|node| node.id.clone()).filter(|id| !id.is_empty());
+        let id = node
+            .filter(|node| !node.by_go && !node.id.is_empty())
+            .map(|node| node.id.clone());
         let name = node
             .map(|node| node.name.clone())
             .filter(|name| !name.is_empty());

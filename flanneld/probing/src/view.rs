@@ -101,7 +101,7 @@ pub struct Problem {
 pub struct PeerView {
     /// The peer's node id; Go flannel publishes none.
     pub id: Option<Arc<str>>,
-    /// The hostname in its lease; Go flannel publishes none.
+    /// The hostname in its lease, or the name of its Node; Go flannel publishes none elsewhere.
     pub name: Option<Arc<str>>,
     /// Its subnet of this family.
     pub subnet: IpNet,

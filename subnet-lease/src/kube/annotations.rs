@@ -2,6 +2,7 @@
 
 use super::fault::{NodeFault, PrefixError, Wanted};
 use crate::lease::{LeaseAttrs, RawJson};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,8 +37,13 @@ const WRITTEN: [&str; 6] = [
     PUBLIC_IPV6,
 ];
 
-/// What is written for a backend without data.
+/// What Go flannel writes for a backend without data.
 const NO_DATA: &str = "null";
+
+/// The first member of the backend data that this program writes, so that its nodes are told from Go flannel's, which answer no questions of
+/// the probes. Go flannel reads past it, and writes data without it when it takes the Node over. Its value must be a number: of its own Node Go
+/// flannel cuts the MAC out at the only `:"` in the data.
+const MARK: &str = r#""FlannelRs":1"#;
 
 /// What the names of flannel's annotations begin with: a domain, a slash, and perhaps a word with a hyphen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +106,9 @@ pub fn managed(annotations: &Annotations) -> bool {
 pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
-        Some(text) => RawJson::parse(text)
-            .map(Some)
+        Some(text) => without_mark(text)
+            .map(|text| RawJson::parse(&text))
+            .transpose()
             .map_err(|_| NodeFault::Annotation(name, Wanted::Json)),
     };
     Ok(LeaseAttrs {
@@ -114,6 +121,45 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
         v6_data: data(BACKEND_V6_DATA)?,
         ..LeaseAttrs::default()
     })
+}
+
+/// Whether Go flannel, or an operator, wrote what a Node publishes: a part of the backend's data is not marked as this program's. Go flannel
+/// leaves the data of a family that it does not serve as it was.
+pub fn by_go(annotations: &Annotations) -> bool {
+    let mut data = [BACKEND_DATA, BACKEND_V6_DATA]
+        .into_iter()
+        .filter_map(|name| annotations.get(name))
+        .peekable();
+    data.peek().is_none() || data.any(|text| after_mark(text).is_none())
+}
+
+/// The backend's data with our mark.
+fn with_mark(data: Option<&RawJson>) -> String {
+    match data.map(|data| data.as_str()) {
+        None => format!("{{{MARK}}}"),
+        Some(text) => match text.strip_prefix('{').map(str::trim_start) {
+            // No object: no backend of ours writes such.
+            None => text.to_owned(),
+            Some("}") => format!("{{{MARK}}}"),
+            Some(members) => format!("{{{MARK},{members}"),
+        },
+    }
+}
+
+/// The backend's data without our mark; none where the mark is all.
+fn without_mark(text: &str) -> Option<Cow<'_, str>> {
+    match after_mark(text) {
+        None => Some(text.into()),
+        Some("}") => None,
+        Some(members) => Some(format!("{{{}", members.strip_prefix(',').unwrap_or(members)).into()),
+    }
+}
+
+/// What follows our mark in the backend's data.
+fn after_mark(text: &str) -> Option<&str> {
+    text.strip_prefix('{')?
+        .strip_prefix(MARK)
+        .filter(|rest| rest.starts_with([',', '}']))
 }
 
 /// A text is no address of the family that it should be of.
@@ -191,8 +237,7 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
 
 /// What a node has to publish: each annotation that the daemon writes, with its value, or none where it must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
-    let text =
-        |data: &Option<RawJson>| Some(data.as_ref().map_or(NO_DATA, RawJson::as_str).to_owned());
+    let text = |data: &Option<RawJson>| Some(with_mark(data.as_ref()));
     let mut out: BTreeMap<&'static str, Option<String>> =
         WRITTEN.iter().map(|name| (*name, None)).collect();
     out.insert(MANAGED, Some("true".to_owned()));
@@ -290,8 +335,68 @@ mod tests {
                 .into_iter()
                 .filter_map(|(name, value)| Some((name.to_owned(), value?)))
                 .collect();
-            assert!(managed(&written));
+            assert!(managed(&written) && !by_go(&written));
             assert_eq!(read(&written).unwrap(), attrs);
+        }
+    }
+
+    /// What Go flannel 0.28 takes for the MAC in the data of its own Node.
+    fn mac_as_go_reads_it(data: &str) -> Option<&str> {
+        match data
+            .trim_matches(['"', '}'])
+            .split(":\"")
+            .collect::<Vec<_>>()[..]
+        {
+            [_, mac] => Some(mac),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn go_flannel_reads_past_the_mark() {
+        let data = r#"{"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#;
+        let marked = with_mark(RawJson::parse(data).ok().as_ref());
+        assert_eq!(
+            marked,
+            r#"{"FlannelRs":1,"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#
+        );
+        for text in [data, &marked] {
+            assert_eq!(mac_as_go_reads_it(text), Some("02:aa:bb:cc:dd:ee"));
+        }
+        for (data, marked) in [
+            (None, r#"{"FlannelRs":1}"#),
+            (Some("{}"), r#"{"FlannelRs":1}"#),
+            (Some("{ }"), r#"{"FlannelRs":1}"#),
+            (
+                Some(r#"{"PublicKey":"x"}"#),
+                r#"{"FlannelRs":1,"PublicKey":"x"}"#,
+            ),
+            (Some("[1]"), "[1]"),
+        ] {
+            let data = data.and_then(|text| RawJson::parse(text).ok());
+            assert_eq!(with_mark(data.as_ref()), marked);
+            let is_json: Result<serde_json::Value, _> = serde_json::from_str(marked);
+            assert!(is_json.is_ok(), "{marked}");
+        }
+    }
+
+    #[test]
+    fn node_is_go_flannels_unless_all_its_data_is_marked() {
+        let ours = r#"{"FlannelRs":1,"VNI":1}"#;
+        for (list, go) in [
+            (&[][..], true),
+            (&[(BACKEND_DATA, ours)], false),
+            (&[(BACKEND_DATA, r#"{"FlannelRs":1}"#)], false),
+            (&[(BACKEND_V6_DATA, ours)], false),
+            (&[(BACKEND_DATA, "null")], true),
+            (&[(BACKEND_DATA, r#"{"VNI":1}"#)], true),
+            (&[(BACKEND_DATA, r#"{"FlannelRs":12}"#)], true),
+            (&[(BACKEND_DATA, r#"{"VNI":1,"FlannelRs":1}"#)], true),
+            // Go flannel took over, without IPv6.
+            (&[(BACKEND_DATA, "null"), (BACKEND_V6_DATA, ours)], true),
+            (&[(BACKEND_DATA, ours), (BACKEND_V6_DATA, ours)], false),
+        ] {
+            assert_eq!(by_go(&annotations(list)), go, "{list:?}");
         }
     }
 

@@ -286,11 +286,12 @@ impl Known {
     fn of(node: Node, before: Option<&Known>, now: Duration) -> Self {
         let managed = annotations::managed(&node.annotations);
         let claims = Claims::of(&node);
-        // The name is the identity: nothing else tells who wrote what.
+        // The name is the identity.
         let name: Arc<str> = node.name.as_str().into();
         let id = NodeId {
             id: name.clone(),
             name,
+            by_go: annotations::by_go(&node.annotations),
             ..NodeId::default()
         };
         let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs {

@@ -1,4 +1,4 @@
-//! The Node and subnet.env equal those that Go flannel 0.28.9 wrote from the same input.
+//! The Node and subnet.env equal those that Go flannel 0.28.9 wrote from the same input, but for the mark in the data of the backend.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -124,10 +124,16 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
         list.map(|(name, value)| (name.clone(), mask(value.as_str().unwrap_or_default())))
             .collect()
     };
-    let (wanted, now) = (
+    let (mut wanted, now) = (
         annotations(&expected["annotations"]),
         annotations(&found["metadata"]["annotations"]),
     );
+    for (_, data) in wanted
+        .iter_mut()
+        .filter(|(name, _)| name.ends_with("/backend-data") || name.ends_with("/backend-v6-data"))
+    {
+        *data = marked(data);
+    }
     ensure!(wanted == now, "{now:#?} instead of {wanted:#?}");
     let conditions = |value: &Value| -> Vec<Vec<String>> {
         let list = value.as_array().into_iter().flatten();
@@ -160,6 +166,14 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
         "{ours:?}"
     );
     Ok(())
+}
+
+/// The data of a backend with the mark that tells our nodes from Go flannel's.
+fn marked(data: &str) -> String {
+    match data.strip_prefix('{') {
+        Some(members) => format!(r#"{{"FlannelRs":1,{members}"#),
+        None => r#"{"FlannelRs":1}"#.to_owned(),
+    }
 }
 
 /// Replaces each MAC by a word, except the one that the case prescribes.

@@ -1,0 +1,86 @@
+//! A node of Go flannel is told from one of ours whose daemon is silent: by the mark in its backend data.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{ANNOTATIONS, Lab, ProbeOptions, eventually_ok, json, throughout};
+use serde_json::Value;
+
+use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
+
+/// Longer than the half minute for which a daemon that starts anew may be silent.
+const TOLD: Duration = Duration::from_secs(40);
+
+/// What `h1` knows of `h2`.
+fn peer(bed: &Bed) -> Result<Value> {
+    let (_, text) = bed.daemons[0].api("/api/v1/node")?;
+    let document: Value = serde_json::from_str(&text)?;
+    let peers = document["mesh"]["peers"].as_array();
+    let peer = peers
+        .into_iter()
+        .flatten()
+        .find(|peer| peer["name"] == "h2")
+        .with_context(|| format!("no h2 in {text}"))?;
+    Ok(peer.clone())
+}
+
+/// Whether the doctor of `h1` says that a node of ours answers no questions.
+fn is_filtered(bed: &Bed) -> Result<bool> {
+    let report = json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
+    let findings = report["findings"].as_array().context("no findings")?;
+    Ok(findings
+        .iter()
+        .any(|finding| finding["check"] == "probe-filtered"))
+}
+
+fn wait(bed: &Bed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
+    eventually_ok(MINUTES, what, || {
+        let peer = peer(bed)?;
+        ensure!(
+            peer["id"] == *id && peer["state"] == "well" && peer["ping_only"] == ping_only,
+            "{peer}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn node_without_our_mark_is_go_flannels() -> Result<()> {
+    let _turn = turn();
+    Lab::run("Node API: kinds", |lab| {
+        let mut bed = Bed::start(lab, 2, VXLAN)?;
+        let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &ProbeOptions::default())?;
+        wait(&bed, "ours, and it answers", &"h2".into(), false)?;
+        // The kernel goes on to carry packets, and to answer pings.
+        bed.daemons[1].terminate(MINUTES)?;
+        wait(&bed, "ours, and silent", &"h2".into(), true)?;
+        eventually_ok(MINUTES, "which the doctor tells", || {
+            ensure!(is_filtered(&bed)?, "not yet");
+            Ok(())
+        })?;
+        let name = format!("{ANNOTATIONS}backend-data");
+        let data = bed
+            .admin()
+            .flannel_annotation("h2", "backend-data")?
+            .context("backend-data")?;
+        let of_go = data.replacen(r#""FlannelRs":1,"#, "", 1);
+        ensure!(of_go != data, "{data} has no mark");
+        bed.admin().annotate("h2", &name, Some(&of_go))?;
+        wait(&bed, "Go flannel's", &Value::Null, true)?;
+        eventually_ok(MINUTES, "the doctor is content", || {
+            ensure!(!is_filtered(&bed)?, "not yet");
+            Ok(())
+        })?;
+        throughout(TOLD, "the doctor expects no answers of it", || {
+            ensure!(!is_filtered(&bed)?, "probe-filtered");
+            Ok(())
+        })?;
+        bed.restart(1)?;
+        wait(&bed, "ours again", &"h2".into(), false)?;
+        ensure!(
+            bed.admin().flannel_annotation("h2", "backend-data")? == Some(data),
+            "another MAC"
+        );
+        probe.finish()?.require_clean()
+    })
+}
