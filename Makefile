@@ -36,7 +36,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench microbench soak conformance test-interop test-mute test-images test-vm fuzz fuzz-corpus cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench microbench soak conformance test-interop test-mixed test-mute test-images test-vm fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -117,7 +117,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets::
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
-	cargo test -p probing --test simulation --test many_faults -- --ignored
+	cargo test -p probing --test simulation --test many_faults --test day -- --ignored
 	$(AS_ROOT) ./e2e/soak/services.sh $(CURDIR)/target/release/flanneld
 	@# A healthy network has no findings: ten minutes of each backend under load.
 	FLANNEL_TEST_QUIET=600 cargo test -p e2e --test e2e -- --ignored --nocapture quiet::
@@ -137,6 +137,11 @@ conformance: ## Kubernetes' own tests of networks, with kube-proxy by iptables a
 	@# Two clusters at once: the tests wait more than they compute.
 	$(if $(FOCUS),FLANNEL_TEST_FOCUS='$(FOCUS)') cargo test -p e2e --test e2e -- --ignored --nocapture --test-threads=2 kube::conformance::$(ARGS)
 	@echo "conformance: target/conformance/table.md has the results"
+
+test-mixed: ## Nodes of another build among those of this one, and each upgraded in turn [BEFORE=/path/to/flanneld]
+	@test -f "$(BEFORE)" || { echo "test-mixed: BEFORE names no flanneld (make test-mixed BEFORE=/path/to/flanneld)"; exit 2; }
+	cargo build --workspace
+	FLANNEL_BEFORE=$(abspath $(BEFORE)) cargo test -p e2e --test e2e -- --ignored mesh_mixed::
 
 test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
 ifeq ($(GO_FLANNELD),)

@@ -39,6 +39,11 @@ pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 24.0,
 };
+/// Questions of the search for a common fault: the rounds of eight peers at once, and those of eight others twelve seconds later.
+pub(crate) const SEARCHES: Rate = Rate {
+    per_second: 2.0,
+    burst: 24.0,
+};
 /// Questions to peers of which other nodes say that they do not reach them. Who sends false hints gets no more than this.
 pub(crate) const HINTS: Rate = Rate {
     per_second: 1.5,

@@ -13,6 +13,7 @@ mod message;
 mod moment;
 mod mtu_search;
 mod mtu_searches;
+mod outcome;
 mod outstanding;
 mod peer;
 mod receive;
@@ -21,6 +22,7 @@ mod session;
 mod sessions;
 mod show;
 mod tokens;
+mod turns;
 mod viewer;
 mod views;
 

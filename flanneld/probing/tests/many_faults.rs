@@ -86,9 +86,11 @@ fn times(
 const SOON: Duration = Duration::from_secs(15);
 const FIRST: Duration = Duration::from_secs(10);
 
-fn one_dead(count: usize) {
+fn one_dead(count: usize, lost: u64) {
     let dead = count / 2;
     let mut world = cluster(count, &[dead]);
+    world.lost = lost;
+    world.run(60 * S);
     world.off.insert(dead);
     let (first, all) = times(&mut world, &watchers(dead, count), |world, node| {
         fails(world, node, dead)
@@ -100,9 +102,11 @@ fn one_dead(count: usize) {
 }
 
 /// Cuts all links of one node, and mends them.
-fn all_links(count: usize, state: State) {
+fn all_links(count: usize, state: State, lost: u64) {
     let node = count / 3;
     let mut world = cluster(count, &[node]);
+    world.lost = lost;
+    world.run(60 * S);
     let affected = match state {
         State::CutOff => &mut world.off,
         State::OverlayCut => &mut world.cut_out,
@@ -171,16 +175,43 @@ fn many_dead(count: usize, dead: &BTreeSet<usize>) {
 #[test]
 fn one_dead_node_is_known() {
     for count in [3, 48, 100, 200, 1000] {
-        one_dead(count);
+        one_dead(count, 0);
     }
 }
 
 #[test]
 fn node_knows_that_nothing_reaches_it_or_leaves_it() {
-    for count in [3, 14, 48, 200, 1000] {
+    for count in [3, 14, 20, 48, 200, 1000] {
         for state in [State::CutOff, State::OverlayCut, State::OneWay] {
-            all_links(count, state);
+            all_links(count, state, 0);
         }
+    }
+}
+
+/// What a fault lost tells nothing about how often packets are lost by chance.
+#[test]
+fn breaks_that_are_over_are_no_losses() {
+    for state in [State::CutOff, State::OverlayCut, State::OneWay] {
+        let (count, node) = (20, 7);
+        let mut world = cluster(count, &[node]);
+        for _ in 0..8 {
+            let affected = match state {
+                State::CutOff => &mut world.off,
+                State::OverlayCut => &mut world.cut_out,
+                _ => &mut world.cut_in,
+            };
+            affected.insert(node);
+            world.run(20 * S);
+            (world.off, world.cut_in, world.cut_out) = Default::default();
+            world.run(20 * S);
+            for of in 0..count {
+                let tally = world.tally(of);
+                assert_eq!(tally.len(), 1, "{state}: {of}: {tally:?}");
+                assert!(tally.contains_key(&State::Well), "{state}: {of}: {tally:?}");
+            }
+        }
+        let losses = world.view(node).losses;
+        assert_eq!(losses.lost, 0, "{state}: {losses:?}");
     }
 }
 
@@ -193,11 +224,21 @@ fn rack_or_half_of_a_cluster_is_known() {
 }
 
 #[test]
+fn faults_are_known_as_soon_where_one_in_a_hundred_is_lost() {
+    for count in [3, 48, 100, 200, 1000] {
+        one_dead(count, 10);
+        for state in [State::CutOff, State::OverlayCut, State::OneWay] {
+            all_links(count, state, 10);
+        }
+    }
+}
+
+#[test]
 #[ignore = "minutes: a part of `make soak`"]
 fn faults_among_five_thousand_are_known() {
-    one_dead(5000);
-    all_links(5000, State::CutOff);
-    all_links(5000, State::OverlayCut);
+    one_dead(5000, 0);
+    all_links(5000, State::CutOff, 0);
+    all_links(5000, State::OverlayCut, 0);
     many_dead(5000, &(0..2500).collect());
 }
 

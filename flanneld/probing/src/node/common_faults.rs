@@ -71,9 +71,7 @@ impl Node {
         fresh.sort_unstable();
         let fresh: Vec<IpNet> = fresh.into_iter().map(|(_, key)| key).take(FRESH).collect();
         for key in &fresh {
-            self.deadlines
-                .again
-                .insert(Urgency::Undecided, now.at, *key);
+            self.deadlines.again.insert(Urgency::Decisive, now.at, *key);
         }
         let progress = self.common.of_mut(family).ask(now.at, &fresh);
         self.progress(now, family, progress);
@@ -97,6 +95,11 @@ impl Node {
                 continue;
             };
             peer.exempt &= is_found && fault.is_some_and(|fault| fault.since < now.at);
+            // What was lost so far, and what is on its way, was not lost by chance.
+            peer.history.forgive_losses();
+            if let Some(round) = &mut peer.round {
+                round.explained = true;
+            }
             let is_broken = peer.standing.present.state.impact() == Impact::All;
             if !is_broken {
                 // It is decided.

@@ -52,6 +52,8 @@ impl Queue {
 /// How soon a peer is asked again, among others that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
+    /// It is asked for the search of a common fault: the answer decides about all peers.
+    Decisive,
     /// A round has shown a change already: another one makes a verdict of it.
     Undecided,
     /// The peer is asked often, so that its verdict is expected to be recent.
@@ -90,16 +92,23 @@ impl Retries {
         self.places.contains_key(key)
     }
 
+    fn head(&self, urgency: Urgency) -> Option<(Urgency, Duration, IpNet)> {
+        let least = IpNet::V4(ipnet::Ipv4Net::default());
+        let head = self.order.range((urgency, Duration::ZERO, least)..).next();
+        head.copied().filter(|(of, ..)| *of == urgency)
+    }
+
     /// The first peer of each urgency.
     fn heads(&self) -> impl Iterator<Item = (Urgency, Duration, IpNet)> {
-        let least = IpNet::V4(ipnet::Ipv4Net::default());
-        [Urgency::Undecided, Urgency::Sampled, Urgency::Walked]
+        use Urgency::{Decisive, Sampled, Undecided, Walked};
+        [Decisive, Undecided, Sampled, Walked]
             .into_iter()
-            .filter_map(move |urgency| {
-                let from = (urgency, Duration::ZERO, least);
-                let head = self.order.range(from..).next().copied();
-                head.filter(|(of, ..)| *of == urgency)
-            })
+            .filter_map(|urgency| self.head(urgency))
+    }
+
+    /// Returns when the first of this urgency is due.
+    pub(super) fn first_of(&self, urgency: Urgency) -> Option<Duration> {
+        self.head(urgency).map(|(_, at, _)| at)
     }
 
     /// Returns when the first is due.

@@ -118,7 +118,11 @@ impl History {
         }
     }
 
+    /// Notes how long an answer took. One that counted as lost says nothing of the way: a peer that stood still answers many questions at once.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
+        if rtt > ANSWER_TIMEOUT {
+            return;
+        }
         let us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         if let Some(place) = self.rtts.get_mut(usize::from(self.known % ROUND_TRIPS)) {
             *place = us;

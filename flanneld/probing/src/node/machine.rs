@@ -1,14 +1,14 @@
 //! The node itself: what it keeps, and the order in which it does what is due.
 
 use super::common_fault::CommonFaults;
-use super::deadlines::Deadlines;
+use super::deadlines::{Deadlines, Urgency};
 use super::losses::Losses;
 use super::message::{CommonNotice, LocalNode, Notice, Now, ROUND_COST, Send};
 use super::outstanding::Outstanding;
 use super::peer::PeerState;
 use super::session::Session;
 use super::viewer::Viewer;
-use crate::limits::{AnswerLimits, BROKEN_PEERS, Bucket, HINTS, RETRIES, ROW_QUESTIONS};
+use crate::limits::{AnswerLimits, BROKEN_PEERS, Bucket, HINTS, RETRIES, ROW_QUESTIONS, SEARCHES};
 use crate::schedule::{Ends, FullSize, Sample, Walk};
 use crate::target::{Path, Target};
 use crate::view::{Own, Traffic};
@@ -51,6 +51,7 @@ pub(super) struct Pace {
     pub(super) sample: Sample<IpNet>,
     pub(super) full: FullSize,
     pub(super) retries: Bucket,
+    pub(super) searches: Bucket,
     pub(super) broken: Bucket,
     pub(super) hints: Bucket,
     /// How many rounds there were: the number of the last one.
@@ -90,6 +91,7 @@ impl Node {
                 sample: Sample::new(),
                 full: FullSize::default(),
                 retries: Bucket::new(RETRIES, now),
+                searches: Bucket::new(SEARCHES, now),
                 broken: Bucket::new(BROKEN_PEERS, now),
                 hints: Bucket::new(HINTS, now),
                 rounds: 0,
@@ -218,6 +220,11 @@ impl Node {
             .again
             .first()
             .map(|at| retry(&mut self.pace.retries, at));
+        let decisive = self
+            .deadlines
+            .again
+            .first_of(Urgency::Decisive)
+            .map(|at| retry(&mut self.pace.searches, at));
         let broken = self
             .deadlines
             .broken
@@ -232,6 +239,7 @@ impl Node {
         // Questions expire at the next turn: to wake for that would cost as much as a question.
         let due = [
             again,
+            decisive,
             self.deadlines.mtu_searches.first(),
             broken,
             self.deadlines.closes.first(),

@@ -26,6 +26,8 @@ pub(super) struct Round {
     pub refused: bool,
     /// Whether ping itself was answered.
     pub ponged: bool,
+    /// Whether a fault that all peers have in common was found or ended meanwhile: it explains what was lost.
+    pub explained: bool,
 }
 
 /// What a peer reported of us.

@@ -1,133 +1,27 @@
-//! Turns, and the rounds that verify what a turn shows.
+//! Rounds, which verify what a turn shows, and the verdicts that they come to.
 
 use super::deadlines::Urgency;
 use super::machine::Node;
 use super::message::{ANSWER_TIMEOUT, Notice, Now, ROUND_COST, What};
 use super::mtu_search::MtuSearch;
-use super::peer::{PathTimes, PeerState, Round};
-use crate::schedule::{MIN_CYCLE, SAMPLE_CYCLE, turn_paths};
+use super::outcome::Outcome;
+use super::peer::Round;
+use crate::schedule::{MIN_CYCLE, SAMPLE_CYCLE};
 use crate::target::Path;
-use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, grade, judge};
+use crate::verdict::{Evidence, ProbeResult, grade};
 use ipnet::IpNet;
 use std::time::Duration;
-use types::reachability::{Impact, State, Verdict};
+use types::reachability::{Impact, State};
 
 /// The most rounds after a turn.
 const MAX_ROUNDS: u8 = 5;
-/// Peers that answer only ping are asked a question every so many turns,
-const QUESTION_INTERVAL: u32 = 10;
-/// and get a long ping every so many.
-const LONG_PING_INTERVAL: u32 = 4;
-/// While the MTU is too small, it is searched again every so many turns.
-const MTU_SEARCH_INTERVAL: u32 = 8;
+/// From the round after this many on, two long questions are asked: that the MTU is too small rests on them alone, and one in fifty of them may be
+/// lost by chance.
+const DOUBLE_FROM: u8 = 2;
 /// What has been slow for this long is usual.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
-    /// Starts the turns that are due.
-    pub(super) fn turns(&mut self, now: Now) {
-        while let Some(key) = self.pace.sample.turn(now.at) {
-            self.turn(now, key);
-        }
-        loop {
-            let peers = &self.peers;
-            let Some(key) = self
-                .pace
-                .walk
-                .turn(now.at, || peers.iter().map(|(key, peer)| (*key, peer.who)))
-            else {
-                return;
-            };
-            self.turn(now, key);
-        }
-    }
-
-    /// One turn: a whole round where packets are lost, else as few questions as show that nothing has changed.
-    fn turn(&mut self, now: Now, key: IpNet) {
-        let Some(peer) = self.peers.get_mut(&key) else {
-            return;
-        };
-        peer.turn.count = peer.turn.count.wrapping_add(1);
-        peer.turn.rounds = 0;
-        let (present, turn) = (peer.standing.present, peer.turn.count);
-        if present.state == State::SmallMtu && self.pace.broken.take(now.at, ROUND_COST) {
-            self.begin(now, key);
-            if turn.is_multiple_of(MTU_SEARCH_INTERVAL) {
-                self.mtu_search(now, key, present.ping_only);
-            }
-            return;
-        }
-        let whats = if present.ping_only {
-            self.pings_of_turn(key)
-        } else {
-            self.questions_of_turn(now, key)
-        };
-        self.round(now, key, &whats, false);
-    }
-
-    /// What a peer is asked that answers only ping: now and then also a question, because it may have changed.
-    fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
-        let has_overlay = self.overlay_of(&key).is_some();
-        let (turn, refuses) = self
-            .peers
-            .get(&key)
-            .map_or((0, false), |peer| (peer.turn.count, peer.refuses));
-        let mut whats = vec![if has_overlay {
-            What::Ping
-        } else {
-            What::UnderlayPing
-        }];
-        if has_overlay && turn.is_multiple_of(LONG_PING_INTERVAL) {
-            whats.push(What::FullPing);
-        }
-        if refuses || turn.is_multiple_of(QUESTION_INTERVAL) {
-            whats.push(if has_overlay {
-                What::Small
-            } else {
-                What::Underlay
-            });
-        }
-        whats
-    }
-
-    /// What a peer is asked that answers questions.
-    fn questions_of_turn(&mut self, now: Now, key: IpNet) -> Vec<What> {
-        let has_overlay = self.overlay_of(&key).is_some();
-        let peers = self.peers.len();
-        let Some(peer) = self.peers.get(&key) else {
-            return Vec::new();
-        };
-        let is_unknown = peer.standing.present.state == State::Unknown;
-        let paths = turn_paths(peer.who, peer.turn.count, peers);
-        let mut whats = Vec::with_capacity(2);
-        if has_overlay && (paths.overlay || is_unknown) {
-            whats.push(self.long_or_short(now, key));
-        }
-        if paths.underlay || !has_overlay {
-            whats.push(if self.local.clear {
-                What::Underlay
-            } else {
-                What::UnderlayPing
-            });
-        }
-        whats
-    }
-
-    /// Returns a long question where it is this peer's turn to get one.
-    fn long_or_short(&mut self, now: Now, key: IpNet) -> What {
-        let mut done = self.peers.get(&key).map_or(0, |peer| peer.turn.full_done);
-        let others_wait = |round: u32| {
-            self.peers.iter().any(|(other, peer)| {
-                *other != key && peer.turn.full_done != round && peer.is_asked_long()
-            })
-        };
-        let is_long = self.pace.full.turn(now.at, &mut done, others_wait);
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.turn.full_done = done;
-        }
-        if is_long { What::Full } else { What::Small }
-    }
-
     /// Asks again where something was lost, as far as the budget goes.
     pub(super) fn repeat(&mut self, now: Now) {
         while let Some((urgency, key)) = self.deadlines.again.due(now.at) {
@@ -139,7 +33,10 @@ impl Node {
                 self.deadlines.again.insert(urgency, closes, key);
                 continue;
             }
-            if !self.pace.retries.take(now.at, ROUND_COST) {
+            let pace = &mut self.pace;
+            let is_paid = urgency == Urgency::Decisive && pace.searches.take(now.at, ROUND_COST)
+                || pace.retries.take(now.at, ROUND_COST);
+            if !is_paid {
                 return;
             }
             self.deadlines.again.remove(&key);
@@ -173,23 +70,26 @@ impl Node {
     }
 
     /// Asks all that a verdict needs.
-    fn begin(&mut self, now: Now, key: IpNet) {
+    pub(super) fn begin(&mut self, now: Now, key: IpNet) {
         let mut whats = vec![What::Small, What::Full, What::Ping];
         if self.local.device {
             whats.push(What::BridgePing);
         }
-        if self
-            .peers
-            .get(&key)
-            .is_some_and(|peer| peer.standing.present.ping_only)
-        {
+        let (by_ping, is_again) = self.peers.get(&key).map_or((false, false), |peer| {
+            let is_again = peer.turn.rounds >= DOUBLE_FROM;
+            (peer.standing.present.ping_only, is_again)
+        });
+        if by_ping {
             whats.push(What::FullPing);
+        }
+        if is_again {
+            whats.push(if by_ping { What::FullPing } else { What::Full });
         }
         whats.extend([What::Underlay, What::UnderlayPing]);
         self.round(now, key, &whats, true);
     }
 
-    fn round(&mut self, now: Now, key: IpNet, whats: &[What], whole: bool) {
+    pub(super) fn round(&mut self, now: Now, key: IpNet, whats: &[What], whole: bool) {
         if self.peers.get(&key).is_none_or(|peer| peer.round.is_some()) {
             return;
         }
@@ -221,6 +121,7 @@ impl Node {
                 open,
                 refused: false,
                 ponged: false,
+                explained: false,
             }));
         }
     }
@@ -257,6 +158,8 @@ impl Node {
             let (urgency, at) = if round.whole {
                 let next = now.at.max(round.began + ANSWER_TIMEOUT);
                 (Urgency::Undecided, next)
+            } else if self.common.of(key.into()).awaits(&key) {
+                (Urgency::Decisive, now.at)
             } else if self.pace.sample.has(&key) {
                 (Urgency::Sampled, now.at)
             } else {
@@ -387,7 +290,7 @@ impl Node {
     }
 
     /// Begins to search how large a packet the path carries, unless a search is in progress.
-    fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
+    pub(super) fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
         let mtu = self.local.mtu(key.into());
         if let Some(peer) = self
             .peers
@@ -397,162 +300,6 @@ impl Node {
             peer.mtu_search = Some(Box::new(MtuSearch::new(key.into(), mtu, by_ping)));
             self.deadlines.mtu_searches.insert(now.at, key);
         }
-    }
-}
-
-/// What a round came to.
-struct Outcome {
-    verdict: Verdict,
-    /// Whether the verdict in force has changed.
-    changed: bool,
-    /// Whether another round is needed to be sure.
-    again: bool,
-    /// How many questions it adds to what is known of losses, and how many of these were lost.
-    counts: (u32, u32),
-}
-
-impl PeerState {
-    /// Takes the results of a round over the overlay of this MTU. `assumed` is the verdict by a fault that all peers have in common.
-    fn close(
-        &mut self,
-        round: &Round,
-        mtu: u16,
-        now: Duration,
-        assumed: Option<Verdict>,
-    ) -> Outcome {
-        let mut evidence = round.evidence;
-        // Kernels limit how often they refuse (icmp_ratelimit): a long question that was not refused proves nothing.
-        if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
-            evidence.full_ping = ProbeResult::NotAsked;
-        }
-        let present = self.standing.present;
-        let verdict = judge(&evidence);
-        // Questions of a whole round are lost together: they tell nothing about how often that happens.
-        let answered = if round.whole {
-            0
-        } else {
-            self.sample(&evidence, verdict, now)
-        };
-        self.note_paths(&evidence, round.whole, verdict, mtu);
-        // A turn that is answered is as good as a round where nothing passed before.
-        let mends = verdict.state == State::Well
-            && (present.state == State::Unknown
-                || present.state.impact() == Impact::All
-                    && !verdict.ping_only
-                    && evidence.through());
-        let is_assumed = assumed.is_some_and(|assumed| assumed.state == verdict.state);
-        let (changed, again) = if round.whole && is_assumed {
-            // The fault decides as long as it is there.
-            (false, false)
-        } else if round.whole || mends {
-            // Only the last questions: what was lost for long need not be lost now.
-            let is_lossy = self.history.lost() >= MIN_LOSSES;
-            let changed = self.standing.take(verdict, is_lossy);
-            (changed, self.standing.is_undecided())
-        } else {
-            let present = assumed.unwrap_or(present);
-            (false, !expected(present, &self.excused(evidence)))
-        };
-        let mut lost = 0;
-        if changed && verdict.ping_only != present.ping_only || round.refused || assumed.is_some() {
-            // Packets pass, and one kind of question is filtered, or its daemon is silent; or none pass, which is no chance.
-            self.history.forgive_losses();
-        } else if !again {
-            lost = self.history.count_losses();
-        }
-        if changed {
-            self.changed(present, verdict);
-        }
-        let counts =
-            if verdict.state.impact() == Impact::All || present.state.impact() == Impact::All {
-                (0, 0)
-            } else {
-                (u32::from(answered) + u32::from(lost), u32::from(lost))
-            };
-        Outcome {
-            verdict,
-            changed,
-            again,
-            counts,
-        }
-    }
-
-    /// Notes what a round shows of sizes and of the underlay.
-    fn note_paths(&mut self, evidence: &Evidence, whole: bool, verdict: Verdict, mtu: u16) {
-        if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
-            self.carries = Some(mtu);
-        }
-        if evidence.underlay == ProbeResult::Answered
-            || whole && verdict != Verdict::of(State::Well)
-        {
-            self.tunnel_only = false;
-        } else if whole && evidence.underlay == ProbeResult::Lost {
-            self.tunnel_only = true;
-        }
-    }
-
-    /// Forgets what a change of the verdict makes void.
-    fn changed(&mut self, from: Verdict, to: Verdict) {
-        if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
-            self.history = self.history.after_a_break();
-        }
-        if to.state != State::WrongNode {
-            self.answered_by = None;
-        }
-        if from.state == State::Unknown && to.state == State::CutOff {
-            // A lease is known here before the kernel has its route: what came meanwhile came by the peer's former address.
-            self.times.answered = PathTimes::default();
-            self.times.received = PathTimes::default();
-        }
-    }
-
-    /// The evidence without a loss on the underlay that a firewall explains.
-    fn excused(&self, evidence: Evidence) -> Evidence {
-        if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
-            Evidence {
-                underlay: ProbeResult::NotAsked,
-                ..evidence
-            }
-        } else {
-            evidence
-        }
-    }
-
-    /// Whether it has its turn in long questions.
-    fn is_asked_long(&self) -> bool {
-        let present = self.standing.present;
-        !present.ping_only && present.state.impact() <= Impact::None
-    }
-
-    /// Notes what was lost over the overlay. Long questions are not lost by chance where the MTU is too small. Returns how many were answered.
-    fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
-        let small =
-            verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
-        let by_ping = self.standing.present.ping_only;
-        let parts = if by_ping {
-            [evidence.ping, ProbeResult::NotAsked]
-        } else {
-            [
-                evidence.small,
-                if small {
-                    ProbeResult::NotAsked
-                } else {
-                    evidence.full
-                },
-            ]
-        };
-        let mut answered = 0;
-        for result in parts {
-            match result {
-                ProbeResult::NotAsked => {}
-                ProbeResult::Answered => {
-                    self.history.answered();
-                    answered += 1;
-                }
-                ProbeResult::Lost => self.history.unanswered(now),
-            }
-        }
-        answered
     }
 }
 
@@ -566,63 +313,5 @@ pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResu
         What::Underlay => Some(&mut evidence.underlay),
         What::UnderlayPing => Some(&mut evidence.underlay_ping),
         What::Size(_) | What::SizePing(_) | What::Session(..) | What::Row => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ProbeResult::{Answered, Lost, NotAsked};
-    use super::*;
-    use crate::target::Target;
-
-    /// A round in which every question has the same fate.
-    fn round(fate: ProbeResult) -> Round {
-        let evidence = Evidence {
-            full: fate,
-            small: fate,
-            ping: fate,
-            full_ping: NotAsked,
-            underlay: fate,
-            underlay_ping: fate,
-            hears_us_ms: None,
-            other: false,
-        };
-        Round {
-            number: 1,
-            evidence,
-            whole: true,
-            began: Duration::ZERO,
-            closes: Duration::ZERO,
-            open: 0,
-            refused: false,
-            ponged: false,
-        }
-    }
-
-    #[test]
-    fn packets_of_before_the_first_verdict_prove_nothing_of_a_peer_that_is_cut_off() {
-        let now = Duration::from_secs(100);
-        let target = Target {
-            id: None,
-            name: None,
-            subnet: "10.5.1.0/24".parse().unwrap(),
-            address: "10.0.2.16".parse().unwrap(),
-            primary: true,
-            on_link: true,
-        };
-        for (first, remembered) in [(None, false), (Some(Answered), true)] {
-            let mut peer = PeerState::new(target.clone(), now, 1);
-            if let Some(fate) = first {
-                peer.close(&round(fate), 1450, now, None);
-            }
-            peer.times.answered.note(Path::Overlay, now);
-            peer.times.received.note(Path::Underlay, now);
-            for _ in 0..4 {
-                peer.close(&round(Lost), 1450, now, None);
-            }
-            assert_eq!(peer.standing.present.state, State::CutOff);
-            assert_eq!(peer.times.answered.overlay.is_some(), remembered);
-            assert_eq!(peer.times.received.underlay.is_some(), remembered);
-        }
     }
 }

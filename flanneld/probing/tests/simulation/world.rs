@@ -87,6 +87,8 @@ pub(crate) struct World {
     pub cut_in: BTreeSet<usize>,
     /// Losses per thousand packets on all links.
     pub lost: u64,
+    /// By how many milliseconds the wall clock of a node is wrong.
+    pub clocks: BTreeMap<usize, i64>,
     /// The nodes; none where a stub answers.
     nodes: Vec<Option<Node>>,
     /// When a stub last heard a node, over the overlay or not.
@@ -201,6 +203,7 @@ impl World {
             cut_out: BTreeSet::new(),
             cut_in: BTreeSet::new(),
             lost: 0,
+            clocks: BTreeMap::new(),
             nodes: Vec::new(),
             heard: HashMap::new(),
             links: HashMap::new(),
@@ -289,19 +292,19 @@ impl World {
     }
 
     pub(crate) fn look(&mut self, node: usize) {
-        let now = self.now;
+        let now = self.now_at(node);
         self.node_mut(node).request_rows(now);
         self.wake(node);
     }
 
     /// Asks a node at once.
     pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
-        let now = self.now;
+        let now = self.now_at(node);
         let number = self.node_mut(node).begin_session(now, subnet(of))?;
         self.wake(node);
         for _ in 0..50 {
             self.run(Duration::from_millis(50));
-            let now = self.now;
+            let now = self.now_at(node);
             if let Some(probe) = self.node_mut(node).end_session(now, number) {
                 return Some(probe);
             }
@@ -310,7 +313,7 @@ impl World {
     }
 
     pub(crate) fn view(&self, node: usize) -> Mesh {
-        self.node(node).show(self.now, 8473, Vec::new())
+        self.node(node).show(self.now_at(node), 8473, Vec::new())
     }
 
     /// The verdict of a node on another one.
@@ -378,10 +381,19 @@ impl World {
 
     /// Hands a datagram to a node, as if it came over the network.
     pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
-        let now = self.now;
+        let now = self.now_at(node);
         let answer = self.node_mut(node).receive(now, datagram);
         self.wake(node);
         answer
+    }
+
+    /// The time as a node has it.
+    fn now_at(&self, node: usize) -> Now {
+        let wrong = self.clocks.get(&node).copied().unwrap_or(0);
+        Now {
+            at: self.now.at,
+            wall_ms: self.now.wall_ms.saturating_add_signed(wrong),
+        }
     }
 
     fn set_time(&mut self, at: Duration) {
@@ -419,7 +431,7 @@ impl World {
                 nonce,
                 ..
             } => {
-                let now = self.now;
+                let now = self.now_at(node);
                 self.node_mut(node).pong(now, path, address, nonce, now.at);
                 self.wake(node);
             }
@@ -451,7 +463,7 @@ impl World {
             at: self.now.at,
             bytes,
         };
-        let now = self.now;
+        let now = self.now_at(node);
         let Some(real) = &mut self.nodes[node] else {
             if let Some(answer) = self.stub(node, from, path, bytes) {
                 self.transmit(node, from, path, answer);
@@ -519,7 +531,7 @@ impl World {
     }
 
     fn wake(&mut self, node: usize) {
-        let now = self.now;
+        let now = self.now_at(node);
         let next = self.node_mut(node).wake(now);
         for send in self.node_mut(node).take_sends() {
             match send {

@@ -1,0 +1,223 @@
+//! What the answers of one round, or their absence, change of what is known of a peer.
+
+use super::peer::{PathTimes, PeerState, Round};
+use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, judge};
+use std::time::Duration;
+use types::reachability::{Impact, State, Verdict};
+
+/// What a round came to.
+pub(super) struct Outcome {
+    pub verdict: Verdict,
+    /// Whether the verdict in force has changed.
+    pub changed: bool,
+    /// Whether another round is needed to be sure.
+    pub again: bool,
+    /// How many questions it adds to what is known of losses, and how many of these were lost.
+    pub counts: (u32, u32),
+}
+
+impl PeerState {
+    /// Takes the results of a round over the overlay of this MTU. `assumed` is the verdict by a fault that all peers have in common.
+    pub(super) fn close(
+        &mut self,
+        round: &Round,
+        mtu: u16,
+        now: Duration,
+        assumed: Option<Verdict>,
+    ) -> Outcome {
+        let mut evidence = round.evidence;
+        // Kernels limit how often they refuse (icmp_ratelimit): a long question that was not refused proves nothing.
+        if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
+            evidence.full_ping = ProbeResult::NotAsked;
+        }
+        let present = self.standing.present;
+        let verdict = judge(&evidence);
+        // Questions of a whole round are lost together: they tell nothing about how often that happens.
+        let answered = if round.whole {
+            0
+        } else {
+            self.sample(&evidence, verdict, now)
+        };
+        self.note_paths(&evidence, round.whole, verdict, mtu);
+        // A turn that is answered is as good as a round where nothing passed before.
+        let mends = verdict.state == State::Well
+            && (present.state == State::Unknown
+                || present.state.impact() == Impact::All
+                    && !verdict.ping_only
+                    && evidence.through());
+        let is_assumed = assumed.is_some_and(|assumed| assumed.state == verdict.state);
+        let (changed, again) = if round.whole && is_assumed {
+            // The fault decides as long as it is there.
+            (false, false)
+        } else if round.whole || mends {
+            // Only the last questions: what was lost for long need not be lost now.
+            let is_lossy = self.history.lost() >= MIN_LOSSES;
+            let changed = self.standing.take(verdict, is_lossy);
+            (changed, self.standing.is_undecided())
+        } else {
+            let present = assumed.unwrap_or(present);
+            (false, !expected(present, &self.excused(evidence)))
+        };
+        let mut lost = 0;
+        let explained = round.refused || round.explained || assumed.is_some();
+        if changed && verdict.ping_only != present.ping_only || explained {
+            // Packets pass, and one kind of question is filtered, or its daemon is silent; or none pass, which is no chance.
+            self.history.forgive_losses();
+        } else if !again && evidence.asked_through() {
+            // An answer over the underlay does not tell what became of a question through the overlay.
+            lost = self.history.count_losses();
+        }
+        if changed {
+            self.changed(present, verdict);
+        }
+        let counts =
+            if verdict.state.impact() == Impact::All || present.state.impact() == Impact::All {
+                (0, 0)
+            } else {
+                (u32::from(answered) + u32::from(lost), u32::from(lost))
+            };
+        Outcome {
+            verdict,
+            changed,
+            again,
+            counts,
+        }
+    }
+
+    /// Notes what a round shows of sizes and of the underlay.
+    fn note_paths(&mut self, evidence: &Evidence, whole: bool, verdict: Verdict, mtu: u16) {
+        if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
+            self.carries = Some(mtu);
+        }
+        if evidence.underlay == ProbeResult::Answered
+            || whole && verdict != Verdict::of(State::Well)
+        {
+            self.tunnel_only = false;
+        } else if whole && evidence.underlay == ProbeResult::Lost {
+            self.tunnel_only = true;
+        }
+    }
+
+    /// Forgets what a change of the verdict makes void.
+    fn changed(&mut self, from: Verdict, to: Verdict) {
+        if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
+            self.history = self.history.after_a_break();
+        }
+        if to.state != State::WrongNode {
+            self.answered_by = None;
+        }
+        if from.state == State::Unknown && to.state == State::CutOff {
+            // A lease is known here before the kernel has its route: what came meanwhile came by the peer's former address.
+            self.times.answered = PathTimes::default();
+            self.times.received = PathTimes::default();
+        }
+    }
+
+    /// The evidence without a loss on the underlay that a firewall explains.
+    fn excused(&self, evidence: Evidence) -> Evidence {
+        if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
+            Evidence {
+                underlay: ProbeResult::NotAsked,
+                ..evidence
+            }
+        } else {
+            evidence
+        }
+    }
+
+    /// Whether it has its turn in long questions.
+    pub(super) fn is_asked_long(&self) -> bool {
+        let present = self.standing.present;
+        !present.ping_only && present.state.impact() <= Impact::None
+    }
+
+    /// Notes what was lost over the overlay. Long questions are not lost by chance where the MTU is too small. Returns how many were answered.
+    fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
+        let small =
+            verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
+        let by_ping = self.standing.present.ping_only;
+        let parts = if by_ping {
+            [evidence.ping, ProbeResult::NotAsked]
+        } else {
+            [
+                evidence.small,
+                if small {
+                    ProbeResult::NotAsked
+                } else {
+                    evidence.full
+                },
+            ]
+        };
+        let mut answered = 0;
+        for result in parts {
+            match result {
+                ProbeResult::NotAsked => {}
+                ProbeResult::Answered => {
+                    self.history.answered();
+                    answered += 1;
+                }
+                ProbeResult::Lost => self.history.unanswered(now),
+            }
+        }
+        answered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ProbeResult::{Answered, Lost, NotAsked};
+    use super::*;
+    use crate::target::{Path, Target};
+
+    /// A round in which every question has the same fate.
+    fn round(fate: ProbeResult) -> Round {
+        let evidence = Evidence {
+            full: fate,
+            small: fate,
+            ping: fate,
+            full_ping: NotAsked,
+            underlay: fate,
+            underlay_ping: fate,
+            hears_us_ms: None,
+            other: false,
+        };
+        Round {
+            number: 1,
+            evidence,
+            whole: true,
+            began: Duration::ZERO,
+            closes: Duration::ZERO,
+            open: 0,
+            refused: false,
+            ponged: false,
+            explained: false,
+        }
+    }
+
+    #[test]
+    fn packets_of_before_the_first_verdict_prove_nothing_of_a_peer_that_is_cut_off() {
+        let now = Duration::from_secs(100);
+        let target = Target {
+            id: None,
+            name: None,
+            subnet: "10.5.1.0/24".parse().unwrap(),
+            address: "10.0.2.16".parse().unwrap(),
+            primary: true,
+            on_link: true,
+        };
+        for (first, remembered) in [(None, false), (Some(Answered), true)] {
+            let mut peer = PeerState::new(target.clone(), now, 1);
+            if let Some(fate) = first {
+                peer.close(&round(fate), 1450, now, None);
+            }
+            peer.times.answered.note(Path::Overlay, now);
+            peer.times.received.note(Path::Underlay, now);
+            for _ in 0..4 {
+                peer.close(&round(Lost), 1450, now, None);
+            }
+            assert_eq!(peer.standing.present.state, State::CutOff);
+            assert_eq!(peer.times.answered.overlay.is_some(), remembered);
+            assert_eq!(peer.times.received.underlay.is_some(), remembered);
+        }
+    }
+}
