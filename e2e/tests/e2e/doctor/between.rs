@@ -158,7 +158,7 @@ fn dropped() -> Result<()> {
         // The third host is off.
         nodes[2].host.clone().cut("enp0s8")?;
         nodes[0].expect(&["peer-cut"])?;
-        nodes[2].expect(&["peer-cut", "peer-cut"])?;
+        nodes[2].expect(&["isolated"])?;
         all_ready(nodes)?;
         nodes[2].host.clone().reconnect("enp0s8")?;
         all_well(nodes).context("after peer-cut")?;

@@ -19,6 +19,8 @@ const MAX_CLOCK_OFFSET: i64 = 5000;
 const RESTART_TIME: u64 = 30;
 /// For each peer that is cut off, so many others have to show that the tunnel is blocked.
 const MIN_CUT: usize = 4;
+/// So many peers have to be silent before the cause is sought at this end.
+const MIN_NODES: usize = 2;
 /// How many peers have a finding each.
 const MAX_LISTED: usize = 16;
 
@@ -410,14 +412,28 @@ fn let_tunnel_in(
     )
 }
 
-/// The finding where all peers are cut off, as the probes of some of them show.
+/// What shows that all peers are cut off: the probes of some of them, or in a small cluster, of which each was asked, of all.
+fn nobody_answers(facts: &Facts) -> Option<String> {
+    let mesh = facts.mesh.known()?;
+    let fault = mesh
+        .faults
+        .iter()
+        .find(|fault| fault.state == State::CutOff);
+    if let Some(fault) = fault {
+        return Some(fault.share());
+    }
+    let is_cut = |path: &Path| path.verdict.state == State::CutOff;
+    let nodes: BTreeSet<&str> = mesh.paths.iter().map(|path| &*path.node).collect();
+    // One silent peer may as well be off, and so are those that the store does not hear either.
+    let is_all = nodes.len() >= MIN_NODES
+        && mesh.paths.iter().all(is_cut)
+        && super::leases::gone(facts).next().is_none();
+    is_all.then(|| format!("all {} peers are silent", nodes.len()))
+}
+
+/// The finding where all peers are cut off.
 fn isolated(facts: &Facts) -> Vec<Finding> {
-    let mesh = facts.mesh.known();
-    let faults = mesh.into_iter().flat_map(|mesh| &mesh.faults);
-    let Some(fault) = faults
-        .into_iter()
-        .find(|fault| fault.state == State::CutOff)
-    else {
+    let Some(share) = nobody_answers(facts) else {
         return Vec::new();
     };
     let choice = facts.daemon.choice.known();
@@ -429,7 +445,7 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
         "no other node answers this one, neither over the overlay nor over the underlay",
         "one cause at this end is likelier than so many nodes that are off: the link of this node, its address, its routes, or a firewall in front of it",
     )
-    .seen(fault.share(), "probes");
+    .seen(share, "probes");
     let finding = match interface {
         Some(interface) => finding
             .run(format!("ip -s addr show dev {}", word(interface)))

@@ -22,6 +22,7 @@ const LOOP: Check = Check {
     explains: &[
         "rp-filter",
         "wireguard-silent",
+        "isolated",
         "peer-cut",
         "overlay-cut",
         "one-way",

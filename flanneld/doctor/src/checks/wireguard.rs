@@ -21,7 +21,7 @@ pub const SILENT: Check = Check {
     severity: Severity::Broken,
     title: "A WireGuard peer completes no handshake",
     needs: &[Need::Wireguard],
-    explains: &["peer-cut", "overlay-cut", "one-way"],
+    explains: &["isolated", "peer-cut", "overlay-cut", "one-way"],
     waits: true,
     judge: silent,
 };

@@ -203,10 +203,7 @@ fn missing_interface_explains_silent_peers_and_store() {
             (path.verdict.state, path.underlay, path.ever) = (State::CutOff, false, true);
         });
     }
-    assert_eq!(
-        causes(&facts),
-        ["peer-cut", "peer-cut", "store-unreachable"]
-    );
+    assert_eq!(causes(&facts), ["isolated", "store-unreachable"]);
     if let Fact::Known(reasons) = &mut facts.daemon.reasons {
         reasons.insert("underlay".to_owned(), problem(Detail::None, "eth0 is down"));
     }

@@ -213,7 +213,7 @@ fn silence_without_other_signs_does_not_change_the_interface() {
             "both interfaces are named: {text}"
         );
         // A risk explains nothing: the peers may be off.
-        assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
+        assert_eq!(causes(&facts), ["isolated", "wrong-interface"]);
     }
     // An interface with the marks of NAT is replaced, whatever named it.
     facts.kubernetes = healthy().kubernetes;

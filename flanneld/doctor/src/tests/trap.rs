@@ -222,10 +222,10 @@ fn interface_of_the_store_is_suggested_where_all_are_silent() {
     let mut facts = trap(&State::CutOff, false);
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.routes = healthy().host.routes;
-    assert_eq!(causes(&facts), ["peer-cut", "peer-cut", "wrong-interface"]);
+    assert_eq!(causes(&facts), ["isolated", "wrong-interface"]);
     // On the same interface as the store, silent peers are just that.
     facts.host.lookups = healthy().host.lookups;
-    assert_eq!(causes(&facts), ["peer-cut", "peer-cut"]);
+    assert_eq!(causes(&facts), ["isolated"]);
 }
 
 #[test]
