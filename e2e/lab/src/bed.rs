@@ -64,6 +64,23 @@ impl Bed {
         net_conf: &str,
         change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
     ) -> Result<Bed> {
+        let mut bed = Bed::without_pods(lab, lan, hosts, net_conf, change)?;
+        bed.pods = Bed::pods(&bed.hosts, &bed.daemons)?;
+        bed.reach()?;
+        Ok(bed)
+    }
+
+    /// The same, with nothing but the daemons.
+    ///
+    /// # Errors
+    /// When something cannot be built, or a daemon is not ready in time.
+    pub fn without_pods(
+        lab: &Lab,
+        lan: &Switch,
+        hosts: Vec<Host>,
+        net_conf: &str,
+        change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
+    ) -> Result<Bed> {
         let leases = lab.folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(net_conf)?;
@@ -78,18 +95,15 @@ impl Bed {
         daemons
             .iter_mut()
             .try_for_each(|daemon| daemon.wait_ready(READY).map(drop))?;
-        let pods = Bed::pods(&hosts, &daemons)?;
-        let bed = Bed {
+        Ok(Bed {
             daemons,
             options,
-            pods,
+            pods: Vec::new(),
             hosts,
             store,
             leases,
             lan: lan.clone(),
-        };
-        bed.reach()?;
-        Ok(bed)
+        })
     }
 
     /// A pod on each host, in the subnet of its daemon: for a bed that keeps its leases elsewhere.
