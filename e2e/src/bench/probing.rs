@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lab::{Bed, Flanneld, Lab, Uplink, binaries};
+use lab::{Bed, Flanneld, Host, Lab, Uplink, binaries};
 
 use crate::answers;
 use crate::scale::{Fleet, memory, stop, sum};
@@ -37,8 +37,23 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     Ok(sum)
 }
 
-/// Memory in MiB and share of a processor in percent, at rest.
-fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
+/// What a daemon takes: memory in MiB, and shares of a processor in percent.
+struct Taken {
+    memory: f64,
+    rest: f64,
+    /// From the moment on at which all peers fall silent.
+    silence: f64,
+}
+
+/// The share of a processor that a daemon takes from now on.
+fn share(daemon: &Flanneld) -> Result<f64> {
+    let (start, before) = (Instant::now(), processor(daemon)?);
+    std::thread::sleep(WINDOW);
+    Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
+}
+
+/// Measures a daemon at rest, and while no peer answers.
+fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let options = if probes {
         fleet.options.clone()
     } else {
@@ -47,16 +62,14 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
     let mut daemon = fleet.node.start_flanneld(&options)?;
     daemon.wait_ready(DEADLINE)?;
     std::thread::sleep(SETTLED);
-    let (start, before) = (Instant::now(), processor(&daemon)?);
-    std::thread::sleep(WINDOW);
-    let share = (processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0;
+    let rest = share(&daemon)?;
     let (resident, _) = memory(&daemon)?;
     if probes {
         let (sent, answers) = (
             sum(&daemon, "flannel_probe_sent_total")?,
             sum(&daemon, "flannel_probe_answered_total")?,
         );
-        eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {share:.3} %");
+        eprintln!("  {sent} questions sent, {answers} answers, {resident:.1} MiB, {rest:.3} %");
         let (_, text) = daemon.get("/metrics")?;
         let peers = text
             .lines()
@@ -70,10 +83,25 @@ fn rest(fleet: &Fleet, probes: bool) -> Result<(f64, f64)> {
         let harmed: Vec<&str> = harmed.filter(|line| !line.ends_with(" 0")).collect();
         ensure!(harmed.is_empty(), "peers are not well: {harmed:?}");
     } else {
-        eprintln!("  without probes: {resident:.1} MiB, {share:.3} %");
+        eprintln!("  without probes: {resident:.1} MiB, {rest:.3} %");
     }
+    peers.cut("enp0s8")?;
+    let silence = share(&daemon)?;
+    if probes {
+        let cut = sum(&daemon, "flannel_probe_peers{state=\"cut-off\"}")?;
+        eprintln!("  {cut} peers are cut off, {silence:.3} %");
+        ensure!(
+            cut as u32 == PEERS,
+            "a fault of all is known of {cut} peers alone"
+        );
+    }
+    peers.reconnect("enp0s8")?;
     stop(daemon)?;
-    Ok((resident, share))
+    Ok(Taken {
+        memory: resident,
+        rest,
+        silence,
+    })
 }
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
@@ -89,13 +117,14 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let (ended, answered, node) = (AtomicBool::new(false), AtomicU64::new(0), fleet.node.v4()?);
-    let (mut memory, mut shares) = (Vec::new(), Vec::new());
+    let (mut memory, mut shares, mut silence) = (Vec::new(), Vec::new(), Vec::new());
     std::thread::scope(|scope| -> Result<()> {
         let serving = scope.spawn(|| answers::serve(&peers, node, &ended, &answered));
         let outcome = (0..ROUNDS).try_for_each(|_| -> Result<()> {
-            let (without, with) = (rest(&fleet, false)?, rest(&fleet, true)?);
-            memory.push(with.0 - without.0);
-            shares.push(with.1 - without.1);
+            let (without, with) = (taken(&fleet, &peers, false)?, taken(&fleet, &peers, true)?);
+            memory.push(with.memory - without.memory);
+            shares.push(with.rest - without.rest);
+            silence.push(with.silence - without.silence);
             Ok(())
         });
         ended.store(true, Relaxed);
@@ -118,6 +147,13 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         shares,
         "%",
         "0.1 %",
+        "-",
+    );
+    table.figures(
+        &format!("{PEERS} peers fall silent: share of a processor in the first 40 seconds, more than with --probe-port=0"),
+        silence,
+        "%",
+        "1 %",
         "-",
     );
     Ok(())

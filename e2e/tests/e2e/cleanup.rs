@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually};
+use anyhow::Context;
+use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, eventually_ok};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+/// All tests start at once, and beside other load a start that takes a second has taken half a minute.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What others have on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
@@ -174,7 +176,7 @@ fn cleanup_restores_the_host_after_flanneld() {
         for flag in flags {
             options = options.arg(flag);
         }
-        let _other = hosts[1]
+        let other = hosts[1]
             .flanneld(
                 &FlanneldOptions::new(&store)
                     .iface("enp0s8")
@@ -182,10 +184,10 @@ fn cleanup_restores_the_host_after_flanneld() {
             )
             .unwrap();
         let mut daemon = host.flanneld(&options).unwrap();
-        eventually(DEADLINE, "a route to the other host", || {
+        eventually_ok(DEADLINE, "a route to the other host", || {
             host.netns()
                 .sh("ip route show proto 241 | grep -q 'via\\|dev flannel-wg'")
-                .is_ok()
+                .with_context(|| format!("{config}\n{}\n{}", daemon.log(), other.log()))
         })
         .unwrap();
 

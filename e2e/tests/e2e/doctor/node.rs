@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::{
@@ -227,7 +228,12 @@ impl Node {
 
     /// Waits until exactly these causes are found, in this order: in JSON, in the text, and in the metrics of a daemon that answers.
     pub(super) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
-        eventually_ok(DEADLINE, &format!("the doctor finds {wanted:?}"), || {
+        self.expect_within(DEADLINE, wanted)
+    }
+
+    /// The same, for what takes longer.
+    pub(super) fn expect_within(&mut self, deadline: Duration, wanted: &[&str]) -> Result<()> {
+        eventually_ok(deadline, &format!("the doctor finds {wanted:?}"), || {
             self.finds(wanted)
         })
     }
