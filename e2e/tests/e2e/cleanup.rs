@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, eventually_ok};
 
-/// All tests start at once, and beside other load a start that takes a second has taken half a minute.
+/// All tests start at once: under load a daemon that needs a second to start has needed half a minute.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What others have on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.

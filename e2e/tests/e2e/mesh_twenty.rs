@@ -142,7 +142,7 @@ fn mend(lan: &Switch) -> Result<()> {
         .map(drop)
 }
 
-/// One machine goes: all others know it, whoever asks at once, and the machine itself says that nobody answers it.
+/// One machine is cut off: all others notice, whoever asks notices at once, and the machine itself says that nobody answers it.
 fn one_dead(bed: &Bed) -> Result<()> {
     let dead = usize::from(NODES - 1);
     let before = wire::broadcasts(&bed.lan)?;

@@ -1,4 +1,4 @@
-//! A node of Go flannel is told from one of ours whose daemon is silent: by the mark in its backend data.
+//! The mark in the backend data tells our nodes, even when their daemon is silent, from Go flannel's.
 
 use std::time::Duration;
 

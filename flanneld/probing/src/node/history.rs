@@ -118,7 +118,7 @@ impl History {
         }
     }
 
-    /// Notes how long an answer took. One that counted as lost says nothing of the way: a peer that stood still answers many questions at once.
+    /// Notes how long an answer took. A late one, which counted as lost, tells nothing about the path: a stalled peer answers many questions at once.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         if rtt > ANSWER_TIMEOUT {
             return;
