@@ -86,6 +86,8 @@ pub enum Listed {
     Entries,
     /// Routes.
     Routes,
+    /// Rules of policy routing.
+    Rules,
     /// Peers of WireGuard.
     WireguardPeers,
 }
@@ -372,6 +374,7 @@ impl fmt::Display for Listed {
             Listed::Fdb => "FDB entries",
             Listed::Entries => "neighbours and FDB entries",
             Listed::Routes => "routes",
+            Listed::Rules => "rules of policy routing",
             Listed::WireguardPeers => "WireGuard peers",
         })
     }

@@ -23,6 +23,8 @@ pub struct Interface {
     pub carrier: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
+    /// Whether it asks for no hardware addresses and answers no requests for them.
+    pub noarp: bool,
     /// The index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
     /// The MTU in bytes.
@@ -277,6 +279,95 @@ pub struct RouteAnswer {
     pub index: u32,
     /// The source address that the kernel selects.
     pub source: Option<IpAddr>,
+}
+
+/// A packet that comes from another host or a pod, for a look-up of its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// The source address: none of this host's own.
+    pub from: IpAddr,
+    /// The destination address.
+    pub to: IpAddr,
+    /// The index of the interface by which it comes.
+    pub incoming: u32,
+}
+
+/// A rule of policy routing, as in ip-rule(8).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyRule {
+    /// Whether it is about IPv6.
+    pub v6: bool,
+    /// Its priority: lower ones come first.
+    pub priority: u32,
+    /// The sources that it is about; `None`: all.
+    pub from: Option<IpNet>,
+    /// The destinations that it is about; `None`: all.
+    pub to: Option<IpNet>,
+    /// The interface by which packets come; `None`: any.
+    pub incoming: Option<String>,
+    /// Whether it has a condition that a packet of a pod does not fulfil by itself: a mark, a socket, a user, a protocol.
+    pub conditional: bool,
+    /// Whether it is about the packets that do not fulfil its conditions.
+    pub inverted: bool,
+    /// The routing table that it leads to; `None`: it drops.
+    pub table: Option<u32>,
+}
+
+impl PolicyRule {
+    /// Whether the kernel makes it at the start: the tables `local`, `main` and `default`.
+    pub fn is_standard(&self) -> bool {
+        const STANDARD: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
+        self.from.is_none()
+            && self.to.is_none()
+            && self.incoming.is_none()
+            && !self.conditional
+            && self
+                .table
+                .is_some_and(|table| STANDARD.contains(&(self.priority, table)))
+    }
+
+    /// Whether it is about packets between these addresses by this interface, as far as that is known.
+    pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
+        let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
+        let fits = !self.conditional
+            && holds(&self.from, from)
+            && holds(&self.to, to)
+            && (self.incoming.is_none() || self.incoming.as_deref() == incoming);
+        self.v6 == to.is_ipv6() && fits != self.inverted
+    }
+}
+
+impl fmt::Display for PolicyRule {
+    /// As `ip rule` prints it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.priority)?;
+        if self.inverted {
+            f.write_str(" not")?;
+        }
+        match self.from {
+            Some(from) => write!(f, " from {from}")?,
+            None => f.write_str(" from all")?,
+        }
+        if let Some(to) = self.to {
+            write!(f, " to {to}")?;
+        }
+        if let Some(incoming) = &self.incoming {
+            write!(f, " iif {incoming}")?;
+        }
+        match self.table {
+            Some(table) => write!(f, " lookup {table}"),
+            None => f.write_str(" drop"),
+        }
+    }
+}
+
+/// An entry of the table of neighbours that the kernel made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The address.
+    pub address: IpAddr,
+    /// The hardware address that answered for it; `None`: nobody did.
+    pub mac: Option<Mac>,
 }
 
 /// Why the kernel sends a packet nowhere.

@@ -111,16 +111,20 @@ impl Iptables {
         run(&self.save, &["-c"], None).await
     }
 
-    /// The rules of the table `filter`: with many Services, most rules are in `nat`. The legacy variant lists all tables, because a table that
-    /// is asked for by its name is created.
+    /// The rules of these tables, with packet counts: with many Services, most rules are in `nat`. The legacy variant lists all tables, because
+    /// a table that is asked for by its name is created.
     ///
     /// # Errors
     /// The program is missing, timed out, or exited with an error.
-    pub async fn dump_filter(&self) -> Result<String, ProgramError> {
-        match self.variant {
-            Variant::Nft => run(&self.save, &["-t", "filter"], None).await,
-            Variant::Legacy => self.dump().await,
+    pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
+        if self.variant == Variant::Legacy {
+            return self.dump().await;
         }
+        let mut all = String::new();
+        for table in tables {
+            all.push_str(&run(&self.save, &["-c", "-t", table], None).await?);
+        }
+        Ok(all)
     }
 
     /// Passes rules to the program.

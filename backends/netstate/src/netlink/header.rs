@@ -41,3 +41,13 @@ pub(super) fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
     [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }
+
+/// struct rtmsg of a look-up for a packet that comes from elsewhere: both addresses are whole.
+pub(super) fn forwarded_header(family: u8, len: u8) -> [u8; 12] {
+    [family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// struct fib_rule_hdr
+pub(super) fn rule_header(family: u8) -> [u8; 12] {
+    [family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}

@@ -1,12 +1,14 @@
 //! Reads this host's interfaces, routes and neighbours, whoever made them, and receives the events about them.
 
 use super::decode::{link, neighbor, route};
-use super::header::{address_header, neighbor_header, route_header};
+use super::header::{address_header, forwarded_header, neighbor_header, route_header, rule_header};
 use super::socket::{Answer, LOOKUPS, Notices, Requests};
 use super::uapi::*;
 use super::wire::{self, Message, Received};
 use crate::failure::Listed;
-use crate::host::{Address, Interface, NoRoute, Path, Route, RouteAnswer};
+use crate::host::{
+    Address, Forwarded, Interface, Neighbour, NoRoute, Path, PolicyRule, Route, RouteAnswer,
+};
 use crate::kernel::KernelError;
 use crate::link::LinkKind;
 use ipnet::IpNet;
@@ -122,29 +124,102 @@ impl HostReader {
             };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *to)
         };
-        let mut found = vec![Err(NoRoute::Unanswered); targets.len()];
-        let answers = self.requests.batch(
-            targets.iter().map(query).collect(),
-            LOOKUPS,
-            |which, message| {
-                if let (Some(place), Some(seen)) = (found.get_mut(which), route(message)) {
-                    *place = if seen.oif == 0 {
-                        Err(NoRoute::WithoutInterface)
-                    } else {
-                        Ok(RouteAnswer {
-                            index: seen.oif,
-                            source: seen.source,
-                        })
-                    };
-                }
-            },
-        );
+        self.answers(targets.iter().map(query).collect()).await
+    }
+
+    /// Where packets that come from elsewhere go, in the same order.
+    pub async fn look_up_forwarded(
+        &mut self,
+        packets: &[Forwarded],
+    ) -> Vec<Result<RouteAnswer, NoRoute>> {
+        let query = |packet: &Forwarded| {
+            let (family, len) = if packet.to.is_ipv4() {
+                (AF_INET, 32)
+            } else {
+                (AF_INET6, 128)
+            };
+            Message::new(RTM_GETROUTE, 0, &forwarded_header(family, len))
+                .ip(RTA_DST, packet.to)
+                .ip(RTA_SRC, packet.from)
+                .number(RTA_IIF, packet.incoming)
+        };
+        self.answers(packets.iter().map(query).collect()).await
+    }
+
+    async fn answers(&mut self, queries: Vec<Message>) -> Vec<Result<RouteAnswer, NoRoute>> {
+        let mut found = vec![Err(NoRoute::Unanswered); queries.len()];
+        let answers = self.requests.batch(queries, LOOKUPS, |which, message| {
+            if let (Some(place), Some(seen)) = (found.get_mut(which), route(message)) {
+                *place = if seen.oif == 0 {
+                    Err(NoRoute::WithoutInterface)
+                } else {
+                    Ok(RouteAnswer {
+                        index: seen.oif,
+                        source: seen.source,
+                    })
+                };
+            }
+        });
         for (place, answer) in answers.await.into_iter().enumerate() {
             if let (Some(place), Answer::Refused(errno, words)) = (found.get_mut(place), answer) {
                 *place = Err(NoRoute::Refused { errno, words });
             }
         }
         found
+    }
+
+    /// The rules of policy routing, IPv4 first, in the order in which the kernel asks them.
+    ///
+    /// # Errors
+    /// The list of IPv4 is incomplete. A kernel without IPv6 refuses to list its rules.
+    pub async fn policy_rules(&mut self) -> Result<Vec<PolicyRule>, KernelError> {
+        let mut rules = Vec::new();
+        for family in Family::ALL {
+            let request =
+                || Message::new(RTM_GETRULE, 0, &rule_header(family.pick(AF_INET, AF_INET6)));
+            let all = self.requests.dump(
+                Listed::Rules,
+                request,
+                Vec::new,
+                |list: &mut Vec<PolicyRule>, message| {
+                    list.extend(policy_rule(message).filter(|rule| rule.v6 == family.is_v6()));
+                },
+            );
+            match all.await {
+                Ok(all) => rules.extend(all),
+                Err(error) if family.is_v6() => {
+                    tracing::debug!(error = %error, "cannot read IPv6 rules of policy routing");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(rules)
+    }
+
+    /// The neighbours on the link of an interface that the kernel has asked for.
+    ///
+    /// # Errors
+    /// The list is incomplete.
+    pub async fn neighbours(&mut self, index: u32) -> Result<Vec<Neighbour>, KernelError> {
+        let request = || {
+            Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0)).number(NDA_IFINDEX, index)
+        };
+        let all = self.requests.dump(
+            Listed::Neighbours,
+            request,
+            Vec::new,
+            |list: &mut Vec<Neighbour>, message| {
+                let seen = neighbor(message).filter(|seen| seen.index == index);
+                list.extend(seen.and_then(|seen| {
+                    let mac = seen.mac.filter(|_| seen.answered());
+                    (seen.unanswered() || mac.is_some()).then_some(Neighbour {
+                        address: seen.dst?,
+                        mac,
+                    })
+                }));
+            },
+        );
+        all.await
     }
 
     /// The hosts that have answered on the link of an interface.
@@ -250,6 +325,7 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
         up: seen.spec.up,
         carrier: flags & IFF_LOWER_UP != 0,
         loopback: flags & IFF_LOOPBACK != 0,
+        noarp: flags & IFF_NOARP != 0,
         mtu: seen.spec.mtu,
         mac: seen.spec.mac,
         vxlan: if let LinkKind::Vxlan(vxlan) = &seen.spec.kind {
@@ -306,6 +382,46 @@ fn address(message: &Received<'_>) -> Option<(u32, Address)> {
         dad_failed: has(IFA_F_DADFAILED),
     };
     Some((index, address))
+}
+
+/// A rule of policy routing.
+fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
+    if message.kind != RTM_NEWRULE {
+        return None;
+    }
+    let body = message.body;
+    let (to_len, from_len) = (wire::u8_at(body, 1)?, wire::u8_at(body, 2)?);
+    let (header_table, action, flags) = (
+        u32::from(wire::u8_at(body, 4)?),
+        wire::u8_at(body, 7)?,
+        wire::u32_at(body, 8)?,
+    );
+    let mut rule = PolicyRule {
+        v6: wire::u8_at(body, 0)? == AF_INET6,
+        // The type of service is a condition as well.
+        conditional: wire::u8_at(body, 3)? != 0,
+        inverted: flags & FIB_RULE_INVERT != 0,
+        table: (action == FR_ACT_TO_TBL).then_some(header_table),
+        ..PolicyRule::default()
+    };
+    for (kind, value) in wire::attrs(body, FIB_RULE) {
+        match kind {
+            FRA_DST => rule.to = IpNet::new(wire::ip(value)?, to_len).ok(),
+            FRA_SRC => rule.from = IpNet::new(wire::ip(value)?, from_len).ok(),
+            FRA_IIFNAME => rule.incoming = Some(wire::text(value).to_owned()),
+            FRA_PRIORITY => rule.priority = wire::u32_at(value, 0)?,
+            FRA_TABLE if rule.table.is_some() => rule.table = wire::u32_at(value, 0),
+            FRA_FWMARK | FRA_FWMASK => rule.conditional |= wire::u32_at(value, 0)? != 0,
+            // A default route alone is no answer of such a table: whether it has a better one is not looked up.
+            FRA_SUPPRESS_PREFIXLEN => rule.conditional |= wire::u32_at(value, 0)? != u32::MAX,
+            FRA_L3MDEV => rule.conditional |= wire::u8_at(value, 0)? != 0,
+            FRA_OIFNAME | FRA_UID_RANGE | FRA_IP_PROTO | FRA_SPORT_RANGE | FRA_DPORT_RANGE => {
+                rule.conditional = true;
+            }
+            _ => {}
+        }
+    }
+    Some(rule)
 }
 
 /// A route of the main table.
@@ -389,6 +505,64 @@ mod tests {
             &vec![0; usize::from(len).next_multiple_of(4) - usize::from(len)],
         ]
         .concat()
+    }
+
+    #[test]
+    fn policy_rule_is_about_the_packets_that_it_names() {
+        let all_ones = u32::MAX;
+        let plain = |priority: u32| {
+            Message::new(
+                RTM_NEWRULE,
+                0,
+                &[AF_INET, 16, 0, 0, 99, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0],
+            )
+            .number(FRA_PRIORITY, priority)
+            .number(FRA_TABLE, 99)
+            .number(FRA_SUPPRESS_PREFIXLEN, all_ones)
+            .attr(21, &[3])
+        };
+        let rule = read(plain(100).attr(FRA_DST, &[10, 244, 0, 0]), policy_rule).unwrap();
+        let is_about = |rule: &PolicyRule, to: &str, by: Option<&str>| {
+            rule.is_about(ip("10.244.1.2"), ip(to), by)
+        };
+        assert!(is_about(&rule, "10.244.2.2", None) && !is_about(&rule, "192.0.2.1", None));
+        assert!(!rule.is_standard());
+        assert_eq!(rule.to_string(), "100: from all to 10.244.0.0/16 lookup 99");
+
+        // As wg-quick makes it: what has no mark is sent through the tunnel.
+        let mut header = [AF_INET, 0, 0, 0, 99, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0];
+        header[8..].copy_from_slice(&FIB_RULE_INVERT.to_ne_bytes());
+        let message = Message::new(RTM_NEWRULE, 0, &header)
+            .number(FRA_PRIORITY, 32764)
+            .number(FRA_TABLE, 51820)
+            .number(FRA_FWMARK, 51820)
+            .number(FRA_FWMASK, all_ones);
+        let rule = read(message, policy_rule).unwrap();
+        assert!(is_about(&rule, "10.244.2.2", Some("cni0")));
+        assert_eq!(rule.to_string(), "32764: not from all lookup 51820");
+
+        let by_bridge = Message::new(RTM_NEWRULE, 0, &[AF_INET, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0])
+            .text(FRA_IIFNAME, "cni0");
+        let rule = read(by_bridge, policy_rule).unwrap();
+        assert!(
+            is_about(&rule, "10.244.2.2", Some("cni0"))
+                && !is_about(&rule, "10.244.2.2", Some("eth0"))
+        );
+        assert_eq!(rule.table, None, "it drops");
+
+        // Routes without a default one: what it leads to is not known.
+        let partly = Message::new(
+            RTM_NEWRULE,
+            0,
+            &[AF_INET, 0, 0, 0, 254, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0],
+        )
+        .number(FRA_SUPPRESS_PREFIXLEN, 0);
+        let rule = read(partly, policy_rule).unwrap();
+        assert!(!is_about(&rule, "10.244.2.2", None));
+        assert_eq!(
+            read(Message::new(RTM_NEWROUTE, 0, &header), policy_rule),
+            None
+        );
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(super) const RTM_GETROUTE: u16 = 26;
 pub(super) const RTM_NEWNEIGH: u16 = 28;
 pub(super) const RTM_DELNEIGH: u16 = 29;
 pub(super) const RTM_GETNEIGH: u16 = 30;
+pub(super) const RTM_NEWRULE: u16 = 32;
+pub(super) const RTM_GETRULE: u16 = 34;
 /// The removal type follows the addition type.
 pub(super) const DELETION: u16 = 1;
 
@@ -59,6 +61,7 @@ pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
 /// linux/if.h.
 pub(super) const IFF_UP: u32 = 1;
 pub(super) const IFF_LOOPBACK: u32 = 8;
+pub(super) const IFF_NOARP: u32 = 0x80;
 pub(super) const IFF_LOWER_UP: u32 = 0x10000;
 
 /// linux/if_link.h: vxlan link attributes.
@@ -109,6 +112,8 @@ pub(super) const NTF_EXT_LEARNED: u8 = 0x10;
 
 /// linux/rtnetlink.h: route attributes.
 pub(super) const RTA_DST: u16 = 1;
+pub(super) const RTA_SRC: u16 = 2;
+pub(super) const RTA_IIF: u16 = 3;
 pub(super) const RTA_OIF: u16 = 4;
 pub(super) const RTA_GATEWAY: u16 = 5;
 pub(super) const RTA_PRIORITY: u16 = 6;
@@ -131,6 +136,25 @@ pub(super) const RTM_F_CLONED: u32 = 0x200;
 /// linux/rtnetlink.h: a lookup returns the table it used, and the matched route instead of the result.
 pub(super) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;
+
+/// linux/fib_rules.h: rules of policy routing.
+pub(super) const FIB_RULE: usize = 12;
+pub(super) const FIB_RULE_INVERT: u32 = 0x2;
+pub(super) const FRA_DST: u16 = 1;
+pub(super) const FRA_SRC: u16 = 2;
+pub(super) const FRA_IIFNAME: u16 = 3;
+pub(super) const FRA_PRIORITY: u16 = 6;
+pub(super) const FRA_FWMARK: u16 = 10;
+pub(super) const FRA_FWMASK: u16 = 16;
+pub(super) const FRA_TABLE: u16 = 15;
+pub(super) const FRA_OIFNAME: u16 = 17;
+pub(super) const FRA_UID_RANGE: u16 = 20;
+pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub(super) const FRA_L3MDEV: u16 = 19;
+pub(super) const FRA_IP_PROTO: u16 = 22;
+pub(super) const FRA_SPORT_RANGE: u16 = 23;
+pub(super) const FRA_DPORT_RANGE: u16 = 24;
+pub(super) const FR_ACT_TO_TBL: u8 = 1;
 
 /// linux/genetlink.h: the family that names the others.
 pub(super) const GENL_ID_CTRL: u16 = 16;

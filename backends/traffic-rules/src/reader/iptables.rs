@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use types::Family;
 
 /// Modules whose options are all of their condition.
-const PLAIN: [&str; 16] = [
+const PLAIN: [&str; 17] = [
     "tcp",
     "udp",
     "sctp",
@@ -30,6 +30,7 @@ const PLAIN: [&str; 16] = [
     "iprange",
     "addrtype",
     "physdev",
+    "length",
 ];
 /// Targets behind which a packet goes on.
 const ONWARD: [&str; 21] = [
@@ -83,10 +84,13 @@ pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
             );
         }
         // With `-c`, a rule starts with its counters.
-        let line = line
-            .split_once("] ")
-            .filter(|_| line.starts_with('['))
-            .map_or(line, |(_, rule)| rule);
+        let counted = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("] "));
+        let packets = counted
+            .and_then(|(counters, _)| counters.split_once(':'))
+            .and_then(|(packets, _)| packets.parse().ok());
+        let line = counted.map_or(line, |(_, rule)| rule);
         if let Some((chain, rest)) = line
             .strip_prefix("-A ")
             .and_then(|rest| rest.split_once(' '))
@@ -95,6 +99,7 @@ pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
                 steps: steps(&split(rest), family),
                 handle: None,
                 text: line.to_owned(),
+                packets,
             };
             table
                 .chains
@@ -287,6 +292,7 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
             Some((value, mask)) => numbers(Key::Mark(mask), Some(Ranges::one(value))),
             None => Condition::unknown(),
         },
+        "--length" => numbers(Key::Length, ports(first)),
         "--dst-type" => numbers(
             Key::DestinationKind,
             first

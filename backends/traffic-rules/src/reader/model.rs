@@ -184,6 +184,8 @@ pub struct Rule {
     pub handle: Option<u64>,
     /// The rule as iptables saves it.
     pub text: String,
+    /// How many packets it has counted; `None`: it has no counter.
+    pub packets: Option<u64>,
 }
 
 /// A step of a rule.
@@ -333,6 +335,8 @@ pub enum Key {
     IcmpType(Family),
     /// The code of ICMP.
     IcmpCode,
+    /// The length of the packet of IP in bytes.
+    Length,
     /// The state of the connection, as a bit.
     State,
     /// Whether the connection's addresses are rewritten: 0 or 1.

@@ -72,6 +72,12 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
                     .flat_map(steps)
                     .collect();
                 let handle = body.get("handle").and_then(Json::as_u64);
+                let packets = body
+                    .get("expr")
+                    .and_then(Json::as_array)
+                    .into_iter()
+                    .flatten()
+                    .find_map(|step| step.get("counter")?.get("packets")?.as_u64());
                 let chain = table
                     .chains
                     .entry(text(body, "chain").to_owned())
@@ -80,6 +86,7 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
                     steps,
                     handle,
                     text: String::new(),
+                    packets,
                 });
             }
             _ => {}
@@ -312,6 +319,7 @@ fn key_without_header(left: &Json) -> Key {
             "mark" => Key::Mark(u32::MAX),
             "l4proto" => Key::Protocol,
             "nfproto" | "protocol" => Key::Family,
+            "length" => Key::Length,
             _ => Key::Unknown,
         };
     }
@@ -346,6 +354,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
         ("ip", "saddr") => (Key::Source, vec![family(2)]),
         ("ip", "daddr") => (Key::Destination, vec![family(2)]),
         ("ip", "protocol") => (Key::Protocol, vec![family(2)]),
+        ("ip", "length") => (Key::Length, vec![family(2)]),
         ("ip6", "saddr") => (Key::Source, vec![family(10)]),
         ("ip6", "daddr") => (Key::Destination, vec![family(10)]),
         ("ip6", "nexthdr") => (Key::Protocol, vec![family(10)]),

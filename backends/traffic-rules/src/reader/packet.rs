@@ -119,6 +119,8 @@ pub struct Packet {
     pub icmp_type: Ranges,
     /// Its code, with ICMP.
     pub icmp_code: Ranges,
+    /// Its length in bytes, with the header of IP.
+    pub length: Ranges,
     /// The state of its connection: bits as the kernel has them.
     pub state: Ranges,
     /// Whether the kernel rewrites addresses of its connection, if that is known.
@@ -146,6 +148,7 @@ impl Packet {
             destination_port: Ranges::one(31999_u32),
             icmp_type: Ranges::span(0_u32, 255_u32),
             icmp_code: Ranges::span(0_u32, 255_u32),
+            length: Ranges::span(20_u32, u32::from(u16::MAX)),
             state: Ranges::one(state::NEW),
             translated: Some(false),
             mark: Mark {
@@ -294,6 +297,7 @@ impl Packet {
             Key::DestinationPort => self.destination_port.clone(),
             Key::IcmpType(_) => self.icmp_type.clone(),
             Key::IcmpCode => self.icmp_code.clone(),
+            Key::Length => self.length.clone(),
             Key::Translated => Ranges::one(u32::from(self.translated?)),
             Key::DestinationKind => match self.path {
                 HookPath::Forward => Ranges::one(super::words::UNICAST),
@@ -333,6 +337,7 @@ impl Packet {
             Key::DestinationPort => Some(&mut self.destination_port),
             Key::IcmpType(_) => Some(&mut self.icmp_type),
             Key::IcmpCode => Some(&mut self.icmp_code),
+            Key::Length => Some(&mut self.length),
             _ => None,
         }
     }

@@ -45,6 +45,10 @@ pub struct Stop {
     pub place: Option<usize>,
     /// The rule as iptables saves it; empty for other tables, and for a policy.
     pub rule: String,
+    /// How many packets the rule has counted; `None` for a policy, and where it has no counter.
+    pub packets: Option<u64>,
+    /// Whether the rule, or one that leads to it, selects the packets by interfaces or addresses.
+    pub named: bool,
 }
 
 impl Stop {
@@ -325,6 +329,8 @@ impl Place<'_> {
             chain: chain.to_owned(),
             place: rule.map(|(number, _)| number),
             rule: rule.map(|(_, rule)| rule.text.clone()).unwrap_or_default(),
+            packets: rule.and_then(|(_, rule)| rule.packets),
+            named: self.named,
         }
     }
 }
