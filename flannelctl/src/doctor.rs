@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Also show what other findings explain, and each check that could not be made.
     #[arg(long)]
     all: bool,
+    /// Exit with 3 for any finding, not only for what is broken.
+    #[arg(long)]
+    strict: bool,
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t = Form::Text)]
     output: Form,
@@ -29,15 +32,16 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the report. Exits with [`BROKEN`] if a finding is more than a risk.
+/// Prints the report. Exits with [`BROKEN`] if something is broken, with `--strict` if anything is found.
 ///
 /// # Errors
 /// The daemon refuses to answer, or no check could be made.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
-        // The checks of a daemon that does not run or hangs are made by this process.
-        Err(AskError::Stopped(_) | AskError::Hangs(..)) => look(args)?,
+        // The checks of a daemon that does not run or hangs, or is another program, are made by this process.
+        Err(AskError::Stopped(_) | AskError::Hangs(..)) => look(args, None)?,
+        Err(AskError::Foreign { who, .. }) => look(args, Some(&who.join("; ")))?,
         Err(why) => return Err(why.into()),
     };
     if report.unknown.len() == report.checks {
@@ -57,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let broken = report
         .causes()
-        .any(|finding| finding.severity != Severity::Risk);
+        .any(|finding| args.strict || finding.severity == Severity::Broken);
     Ok(if broken {
         ExitCode::from(BROKEN)
     } else {
@@ -65,8 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Makes the checks without a daemon.
-fn look(args: &Args) -> Result<Report> {
+/// Makes the checks without a daemon. `other`: the daemon that runs in its place, without a socket.
+fn look(args: &Args, other: Option<&str>) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -75,6 +79,7 @@ fn look(args: &Args) -> Result<Report> {
         &mut Look::default(),
         &args.place.subnet_file,
         backends::profiles(),
+        other,
     ));
     Ok(table::judge(&facts, jiff::Timestamp::now()))
 }

@@ -32,8 +32,10 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
 
 /// Prints a document once, or with `--watch` until standard output is closed. Returns the last one.
 ///
+/// A daemon that restarts does not answer for a while: then the reason is printed in the document's place, once it has been read before.
+///
 /// # Errors
-/// The document cannot be read, or not be written as JSON.
+/// The document cannot be read the first time, or not be written as JSON.
 pub(crate) fn watched<D: Serialize>(
     watch: bool,
     form: Form,
@@ -41,8 +43,23 @@ pub(crate) fn watched<D: Serialize>(
     text: impl Fn(&D, Screen) -> String,
 ) -> Result<D> {
     let screen = Screen::open();
+    let mut last: Option<D> = None;
     loop {
-        let document = read()?;
+        let document = match read() {
+            Ok(document) => document,
+            Err(error) => {
+                let Some(before) = last.filter(|_| watch) else {
+                    return Err(error);
+                };
+                if out::is_closed() {
+                    return Ok(before);
+                }
+                last = Some(before);
+                out::note(format!("flannelctl: {error:#}; looking again"));
+                std::thread::sleep(POLL_INTERVAL);
+                continue;
+            }
+        };
         match form {
             Form::Json => print(&document)?,
             Form::Text => {
@@ -55,6 +72,7 @@ pub(crate) fn watched<D: Serialize>(
         if !watch || out::is_closed() {
             return Ok(document);
         }
+        last = Some(document);
         std::thread::sleep(POLL_INTERVAL);
     }
 }

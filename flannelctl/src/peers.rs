@@ -2,6 +2,7 @@
 
 mod text;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,13 @@ use crate::form::{self, Form};
 use crate::place::Place;
 use crate::status::BROKEN;
 
-/// How long to wait for the verdicts of other nodes.
+/// How long to wait for the verdicts of other nodes; the daemon asks a hundred a second.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
+const ROW_TIMEOUT: Duration = Duration::from_millis(20);
 /// The pause between two checks for them.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
+/// Progress is told from so long a wait on.
+const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// Which rows, how often, and in which form.
 #[derive(Debug, clap::Args)]
@@ -43,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let peers = form::watched(
         args.watch,
         args.output,
-        || Ok(document(read(args)?, args.all)),
+        || read(args),
         |peers, screen| text::text(peers, args.all, screen),
     )?;
     Ok(if is_broken(&peers) {
@@ -53,22 +57,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Reads the daemon's document; with `--all` waits until every other node has answered, or for [`ROWS_TIMEOUT`].
-fn read(args: &Args) -> Result<Node> {
-    let mut node = ask::node(&args.place.subnet_file, args.all)?;
+/// Reads the daemon's document; with `--all` waits until every other node that answers probes has said what it sees, or for a time by their number.
+fn read(args: &Args) -> Result<Peers> {
     let begun = Instant::now();
-    let is_complete = |node: &Node| {
-        node.mesh.as_ref().is_none_or(|mesh| {
-            mesh.peers.is_empty()
-                || (!mesh.rows.is_empty()
-                    && mesh.rows.iter().all(|row| row.answered_age_ms.is_some()))
-        })
-    };
-    while args.all && !is_complete(&node) && begun.elapsed() < ROWS_TIMEOUT {
+    let mut told = false;
+    loop {
+        let peers = document(ask::node(&args.place.subnet_file, args.all)?, args.all);
+        let (wanted, missing) = (text::wanted(&peers), text::missing(&peers));
+        let nodes = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let end = ROWS_TIMEOUT.saturating_add(ROW_TIMEOUT.saturating_mul(nodes));
+        if !args.all || missing == 0 || begun.elapsed() >= end {
+            return Ok(peers);
+        }
+        if !told && begun.elapsed() >= PROGRESS_AFTER && std::io::stderr().is_terminal() {
+            told = true;
+            terminal::out::note(format!("waiting for {missing} of {wanted} nodes"));
+        }
         std::thread::sleep(ROWS_INTERVAL);
-        node = ask::node(&args.place.subnet_file, true)?;
     }
-    Ok(node)
 }
 
 /// Extracts the peers from the node's document.

@@ -2,6 +2,7 @@
 //!
 //! Checks change neither readiness nor the host, unless `--set-sysctls` asks for it.
 
+mod budget;
 mod clock;
 mod gather;
 pub mod known;
@@ -16,6 +17,7 @@ mod wireguard;
 use crate::health::Health;
 use crate::memory;
 use crate::network::RunningNetwork;
+use budget::Budget;
 use clock::Clock;
 use doctor::Finding;
 use doctor::fact::Fact;
@@ -67,6 +69,16 @@ const PODS: Duration = Duration::from_secs(300);
 const RECENT_PODS: Duration = Duration::from_secs(5);
 const PODS_ANSWER: Duration = Duration::from_secs(1);
 
+/// Why the task wakes up.
+enum Wake {
+    /// To look, with the listing of the firewalls that there is.
+    Look,
+    /// Rules changed.
+    RulesChanged,
+    /// It is time to list the rules that changed.
+    ListingDue,
+}
+
 /// The task that runs the checks, as long as the process.
 pub struct Checks {
     known: watch::Receiver<Known>,
@@ -86,6 +98,7 @@ pub struct Checks {
     /// The last listing of the pods of flannel on this node.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
+    budget: Budget,
     sysctl_writer: Arc<SysctlWriter>,
     clock: Clock,
 }
@@ -111,6 +124,7 @@ impl Checks {
             cost: Duration::ZERO,
             pods: (Fact::Absent, None),
             ledger: Ledger::default(),
+            budget: Budget::default(),
             sysctl_writer,
             clock: Clock::default(),
         }
@@ -121,25 +135,35 @@ impl Checks {
         let work = async {
             // Changes of Services wait for the next listing: they come all the time, and drop no packet of pods.
             let mut notices = Notices::open(|change| !is_of_services(change));
+            let mut due = None;
             loop {
                 self.pass().await;
                 memory::trim();
-                let noticed = self.wait(&mut notices).await;
-                if noticed {
-                    let busy = self.firewalls.1.map_or(Duration::ZERO, |last| {
-                        pace::interval(BUSY, self.cost).saturating_sub(last.elapsed())
-                    });
-                    tokio::time::sleep(busy.max(QUIET)).await;
-                    notices.iter_mut().for_each(|notices| _ = notices.drain());
-                    self.firewalls.1 = None;
+                loop {
+                    match self.wait(&mut notices, due).await {
+                        Wake::Look => break,
+                        // The next listing may be minutes away where one takes seconds. Everything else goes on meanwhile.
+                        Wake::RulesChanged => {
+                            let busy = self.firewalls.1.map_or(Duration::ZERO, |last| {
+                                pace::interval(BUSY, self.cost).saturating_sub(last.elapsed())
+                            });
+                            due = Some(Instant::now() + busy.max(QUIET));
+                        }
+                        Wake::ListingDue => {
+                            due = None;
+                            notices.iter_mut().for_each(|notices| _ = notices.drain());
+                            self.firewalls.1 = None;
+                            break;
+                        }
+                    }
                 }
             }
         };
         stop.run_until_cancelled(work).await;
     }
 
-    /// Waits for the next pass. Returns whether rules changed.
-    async fn wait(&mut self, notices: &mut Option<Notices>) -> bool {
+    /// Waits for the next pass. `due`: when changed rules are to be listed.
+    async fn wait(&mut self, notices: &mut Option<Notices>, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
         let (mut written, mut underlay) = match &mut self.running {
@@ -150,19 +174,20 @@ impl Checks {
         tokio::select! {
             () = news(&mut self.known, &mut self.networks) => {
                 self.firewalls.1 = None;
-                false
+                Wake::Look
             }
-            () = change(&mut underlay) => false,
+            () = change(&mut underlay) => Wake::Look,
             () = change(&mut verdicts) => {
                 // A fault often concerns several peers at the same moment.
                 let quiet = BUSY.saturating_sub(begun.elapsed()).max(QUIET);
                 // A client that requests a report does not wait for that.
                 let _ = tokio::time::timeout(quiet, self.health.report_wanted()).await;
-                false
+                Wake::Look
             }
-            () = tunnels => false,
-            () = change(&mut written) => true,
-            () = wait_for_notice(notices) => true,
+            () = tunnels => Wake::Look,
+            () = change(&mut written), if due.is_none() => Wake::RulesChanged,
+            () = wait_for_notice(notices), if due.is_none() => Wake::RulesChanged,
+            () = tokio::time::sleep_until(due.unwrap_or(begun)), if due.is_some() => Wake::ListingDue,
             () = self.health.report_wanted() => {
                 // A listing of a moment ago is new enough, and clients cannot make the daemon list without a pause.
                 if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
@@ -171,9 +196,9 @@ impl Checks {
                 if self.pods.1.is_some_and(|last| last.elapsed() >= RECENT_PODS) {
                     self.pods.1 = None;
                 }
-                false
+                Wake::Look
             }
-            () = tokio::time::sleep(FILES_INTERVAL) => false,
+            () = tokio::time::sleep(FILES_INTERVAL) => Wake::Look,
         }
     }
 
@@ -267,7 +292,20 @@ impl Checks {
             finding.explained_by.is_none()
                 && !LOGGED_BY_THEIR_TASKS.contains(&finding.check.as_str())
         };
-        for finding in news.came.iter().filter(is_logged_here) {
+        let (came, went): (Vec<_>, Vec<_>) = (
+            news.came.iter().filter(is_logged_here).collect(),
+            news.went.iter().filter(is_logged_here).collect(),
+        );
+        let lines = self.budget.take(Instant::now(), came.len() + went.len());
+        if lines < came.len() + went.len() {
+            warn!(
+                changes = came.len() + went.len(),
+                logged = lines,
+                "many problems of this node came or went: flannelctl doctor shows them"
+            );
+        }
+        // What is new comes first.
+        for finding in came.iter().take(lines) {
             let commands = finding.remedy.commands.join("; ");
             warn!(
                 check = finding.check,
@@ -279,7 +317,7 @@ impl Checks {
                 "this node has a problem"
             );
         }
-        for finding in news.went.iter().filter(is_logged_here) {
+        for finding in went.iter().take(lines.saturating_sub(came.len())) {
             info!(
                 check = finding.check,
                 error = %printable::line(&finding.what),

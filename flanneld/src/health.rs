@@ -298,7 +298,8 @@ impl Health {
     /// Sets the doctor's report. It never affects readiness.
     pub fn set_report(&self, began: Instant, report: Arc<Report>) {
         let mut inner = self.inner();
-        inner.run.figures.findings = doctor::table::counts(&report);
+        inner.run.figures.findings = doctor::table::tally(&report);
+        inner.run.figures.doctor_round = Some(began);
         inner.report.send_replace(Some((began, report)));
     }
 
@@ -479,14 +480,12 @@ impl Health {
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();
-        let counts: BTreeMap<&str, u64> = inner
-            .run
-            .figures
-            .findings
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(check, count)| (*check, *count))
-            .collect();
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for ((check, _), count) in &inner.run.figures.findings.findings {
+            if *count > 0 {
+                *counts.entry(check).or_default() += count;
+            }
+        }
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 

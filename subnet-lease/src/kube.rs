@@ -16,6 +16,7 @@ pub mod fault;
 mod follow;
 mod holders;
 mod lines;
+mod liveness;
 pub mod node;
 mod node_client;
 pub mod nodes;
@@ -35,8 +36,8 @@ use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{
-    Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeInfo, NodeState, Stopped,
-    SubnetManager,
+    Claim, Counters, Error, Held, LastHeard, LeaseStore, Liveness, Lost, Nature, NodeInfo,
+    NodeState, Stopped, SubnetManager,
 };
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
@@ -478,6 +479,17 @@ impl SubnetManager for KubeManager {
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
         Some(self.infos.subscribe())
+    }
+
+    async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
+        let name = self
+            .all
+            .with(|nodes| nodes.holder(lease).map(str::to_owned))?;
+        liveness::of_node(&self.api, &name)
+            .await
+            .inspect_err(|error| tracing::debug!(error = %error, "cannot read a Node"))
+            .ok()
+            .flatten()
     }
 
     async fn servers(&self) -> Vec<IpAddr> {

@@ -276,8 +276,8 @@ pub trait SubnetManager: LeaseStore {
         state: watch::Sender<Held>,
     ) -> Lost;
 
-    /// How long ago the holder of a lease was last heard of; `None` where that cannot be told. Costs a request or two.
-    async fn last_heard(&self, _lease: &Subnets) -> Option<Duration> {
+    /// When the holder of a lease was last heard of; `None` where that cannot be told. Costs a request or two.
+    async fn last_heard(&self, _lease: &Subnets) -> Option<LastHeard> {
         None
     }
 
@@ -291,6 +291,24 @@ pub trait SubnetManager: LeaseStore {
     fn renew(&self) -> bool {
         false
     }
+}
+
+/// What the store knows of the holder of a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastHeard {
+    /// How long ago it was heard of.
+    pub ago: Duration,
+    /// What Kubernetes says of its Node; `None` with other stores.
+    pub node: Option<NodeHealth>,
+}
+
+/// What Kubernetes says of a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeHealth {
+    /// Whether its condition Ready is True.
+    pub ready: bool,
+    /// Whether it is cordoned: no new pods are placed there.
+    pub cordoned: bool,
 }
 
 /// When a holder was last seen, and when its lease ends unless it is renewed.

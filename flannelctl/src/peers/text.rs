@@ -23,7 +23,9 @@ pub(super) fn text(peers: &Peers, all: bool, screen: Screen) -> String {
         return "no other node has a lease that is in force here".to_owned();
     }
     let mut out = if peers.probed {
-        let rows: Vec<Vec<Cell>> = peers.peers.iter().flat_map(verdicts).collect();
+        let mut sorted: Vec<&Probed> = peers.peers.iter().collect();
+        sorted.sort_by_key(|probed| std::cmp::Reverse(gravest(probed)));
+        let rows: Vec<Vec<Cell>> = sorted.into_iter().flat_map(verdicts).collect();
         format!("{}\n{}", table(&HEADINGS, &rows, screen), summary(peers))
     } else {
         let rows: Vec<Vec<Cell>> = peers
@@ -44,9 +46,37 @@ pub(super) fn text(peers: &Peers, all: bool, screen: Screen) -> String {
         } else {
             table(&OPINION_HEADINGS, &rows, screen)
         };
-        out = format!("{out}\n\n{rows}");
+        let missing = match missing(peers) {
+            0 => String::new(),
+            some => format!(
+                "\n{some} of {} nodes that answer probes have said nothing",
+                wanted(peers)
+            ),
+        };
+        out = format!("{out}\n\n{rows}{missing}");
     }
     out
+}
+
+/// How many nodes answer probes, and so can say what they see.
+pub(super) fn wanted(peers: &Peers) -> usize {
+    let can_say = |probed: &&Probed| {
+        probed
+            .verdicts
+            .iter()
+            .any(|verdict| verdict.id.is_some() && !verdict.ping_only && verdict.state.passes())
+    };
+    peers.peers.iter().filter(can_say).count()
+}
+
+/// How many of them have said nothing.
+pub(super) fn missing(peers: &Peers) -> usize {
+    let said = peers
+        .rows
+        .iter()
+        .filter(|row| row.answered_age_ms.is_some())
+        .count();
+    wanted(peers).saturating_sub(said)
 }
 
 fn unprobed(probed: &Probed) -> [Cell; 3] {
@@ -68,6 +98,16 @@ fn unprobed(probed: &Probed) -> [Cell; 3] {
         joined(subnets),
         joined(addresses),
     ]
+}
+
+/// How bad it is for a peer: exceptions come first, and otherwise the order of the subnets stays.
+fn gravest(probed: &Probed) -> Impact {
+    probed
+        .verdicts
+        .iter()
+        .map(|verdict| verdict.state.impact())
+        .max()
+        .unwrap_or(Impact::Unknown)
 }
 
 /// A row for each address family.

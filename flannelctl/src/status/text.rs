@@ -21,7 +21,7 @@ pub(super) fn is_broken(status: &Status) -> bool {
     status.node.as_ref().is_none_or(|node| {
         !node.readiness.ready
             || node.readiness.silent.is_some()
-            || !broken(node).is_empty()
+            || causes(node).any(|finding| finding.severity == Severity::Broken)
             || !cut(node).is_empty()
     })
 }
@@ -163,24 +163,24 @@ fn headline(node: &Node, problem_count: usize, is_well: bool, screen: Screen) ->
 
 /// A line for each problem: findings, peers that are cut off, risks, and why the node is not ready.
 fn problems(node: &Node, screen: Screen) -> Vec<String> {
-    let problem = |is_broken: bool, text: &str| {
+    let problem = |severity: Severity, text: &str| {
         let text = printable::line(text);
-        match (screen.is_terminal(), is_broken) {
-            (true, true) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
-            (true, false) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
-            (false, true) => format!("  broken: {text}"),
-            (false, false) => format!("  risk: {text}"),
+        match (screen.is_terminal(), severity) {
+            (true, Severity::Broken) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
+            (true, Severity::Degraded) => format!("  {} {text}", screen.styled(Style::Bad, "!")),
+            (true, Severity::Risk) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
+            (false, severity) => format!("  {severity}: {text}"),
         }
     };
     let findings = broken(node)
         .into_iter()
-        .map(|finding| problem(true, &finding_text(finding, node.at)));
+        .map(|finding| problem(finding.severity, &finding_text(finding, node.at)));
     let cut = cut(node)
         .into_iter()
-        .map(|peer| problem(true, &peer_text(peer)));
+        .map(|peer| problem(Severity::Broken, &peer_text(peer)));
     let risks = causes(node)
         .filter(|finding| finding.severity == Severity::Risk)
-        .map(|finding| problem(false, &finding_text(finding, node.at)));
+        .map(|finding| problem(finding.severity, &finding_text(finding, node.at)));
     let hangs = node
         .readiness
         .silent

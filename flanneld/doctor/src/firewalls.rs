@@ -1,5 +1,6 @@
 //! What is known of the host's firewalls: what of them drops pods' packets, and the tunnel's.
 
+use crate::drops::Drop;
 use ipnet::IpNet;
 use traffic_rules::reader::Stop;
 
@@ -21,6 +22,8 @@ pub struct Firewalls {
     pub firewalld: Option<Firewalld>,
     /// nftables chains that block pods' packets.
     pub(crate) barriers: Vec<Barrier>,
+    /// What drops flannel's packets elsewhere.
+    pub drops: Vec<Drop>,
 }
 
 /// A rule or a policy that drops packets.

@@ -117,13 +117,35 @@ impl Origin {
 
     /// The conditions of a rule of iptables.
     fn iptables(&self, kind: Encapsulation) -> String {
+        self.by_iptables(kind, false)
+    }
+
+    /// The conditions of a rule of iptables about packets from these nodes, or to them (`out`).
+    pub(crate) fn by_iptables(&self, kind: Encapsulation, out: bool) -> String {
+        let (by, end) = if out { ("-o", "-d") } else { ("-i", "-s") };
         let interface = self
             .interface
             .as_ref()
-            .map(|name| format!("-i {} ", word(name)))
+            .map(|name| format!("{by} {} ", word(name)))
             .unwrap_or_default();
-        let sources: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
-        format!("{interface}-s {} {}", sources.join(","), iptables(kind))
+        let nodes: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
+        format!("{interface}{end} {} {}", nodes.join(","), iptables(kind))
+    }
+
+    /// The same for a rule of nft.
+    pub(crate) fn by_nft(&self, kind: Encapsulation, out: bool) -> String {
+        let ip = self.family.pick("ip", "ip6");
+        let end = if out { "daddr" } else { "saddr" };
+        let nodes: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
+        let nodes = match nodes.as_slice() {
+            [one] => one.clone(),
+            several => format!("'{{ {} }}'", several.join(", ")),
+        };
+        let what = match kind.port() {
+            Some(port) => format!("udp dport {port}"),
+            None => format!("meta l4proto {}", kind.protocol().unwrap_or_default()),
+        };
+        format!("{ip} {end} {nodes} {what}")
     }
 }
 

@@ -25,12 +25,21 @@ pub use proc::{has_br_netfilter, is_strict, network_managers, sysctls};
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::daemon::Daemon;
-use crate::facts::host::{Checksums, Host, LookupPurpose};
+use crate::facts::host::{Checksums, Host, LookupPurpose, Neighbour};
 use crate::facts::pods::{Env, Pods};
+use crate::pod_path::{self, PodPeer};
+use netlink::PodsOf;
+use netstate::names::Mac;
 use run_dir::subnet_env;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 use tally::Tally;
+use types::Family;
+
+/// So many hardware addresses are remembered.
+const MAX_MACS: usize = 4096;
 
 /// Reads facts from the host repeatedly.
 #[derive(Debug, Default)]
@@ -42,22 +51,39 @@ pub struct Look {
     /// The counters of checksum errors at earlier reads, by the time since the first one.
     checksums: Tally,
     began: Option<Instant>,
+    /// The hardware addresses that neighbours on the underlay had last: one that is not answered any more is what a clone has.
+    macs: BTreeMap<IpAddr, Mac>,
 }
 
 impl Look {
     /// Reads everything about the host except its firewalls, which are listed by processes and therefore less often.
+    ///
+    /// `peers`: those to whose pods routes are looked up.
     pub async fn host(
         &mut self,
         network: Option<&Network>,
         underlay: Option<&str>,
         targets: &[Target],
+        peers: &[PodPeer],
     ) -> Host {
-        let (interfaces, routes, lookups) = netlink::read(targets).await;
+        let pods = network.map(|network| PodsOf {
+            network,
+            underlay,
+            peers,
+        });
+        let mut seen = netlink::read(targets, pods.as_ref()).await;
+        if let Fact::Known(neighbours) = &mut seen.underlay_neighbours {
+            self.remember(neighbours);
+        }
         let mut host = Host {
             name: proc::hostname(),
-            interfaces,
-            routes,
-            lookups,
+            interfaces: seen.interfaces,
+            routes: seen.routes,
+            barring: seen.barring,
+            lookups: seen.lookups,
+            pod_routes: seen.pod_routes,
+            policy_rules: seen.policy_rules,
+            underlay_neighbours: seen.underlay_neighbours,
             // Derived from the other facts, below or by the caller.
             sysctls: Fact::default(),
             firewalls: Fact::default(),
@@ -76,6 +102,9 @@ impl Look {
             if is_strict(underlay) {
                 sysctls.astray = astray(&host, underlay);
             }
+            if let Some(network) = network {
+                sysctls.closed = closed(&host, network, underlay);
+            }
             host.sysctls = Fact::Known(sysctls);
         } else {
             host.sysctls = network.map_or_else(
@@ -84,6 +113,21 @@ impl Look {
             );
         }
         host
+    }
+
+    /// Fills in the hardware addresses that are not answered for at the moment.
+    fn remember(&mut self, neighbours: &mut [Neighbour]) {
+        for neighbour in neighbours {
+            match neighbour.mac {
+                Some(mac)
+                    if self.macs.len() < MAX_MACS || self.macs.contains_key(&neighbour.address) =>
+                {
+                    self.macs.insert(neighbour.address, mac);
+                }
+                Some(_) => {}
+                None => neighbour.mac = self.macs.get(&neighbour.address).copied(),
+            }
+        }
     }
 
     /// Reads what pods depend on in addition to the network.
@@ -108,8 +152,21 @@ impl Look {
     }
 }
 
+/// The devices on the path of pods' packets that do not forward IPv4.
+fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
+    let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
+    let bridge = pod_path::bridge(interfaces, network)
+        .filter(|bridge| pod_path::has_ports(interfaces, bridge));
+    let outside = pod_path::outside(interfaces, network, Family::V4, Some(underlay));
+    let devices = bridge.into_iter().chain(outside);
+    devices
+        .filter(|device| network.v4() && proc::is_closed(&device.name))
+        .map(|device| device.name.clone())
+        .collect()
+}
+
 /// The peers that are reached by another interface than the underlay.
-fn astray(host: &Host, underlay: &str) -> Vec<std::net::IpAddr> {
+fn astray(host: &Host, underlay: &str) -> Vec<IpAddr> {
     let lookups = host
         .lookups
         .known()

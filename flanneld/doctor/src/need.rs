@@ -36,8 +36,16 @@ needs! {
     Interfaces => host.interfaces,
     /// The routes.
     Routes => host.routes,
+    /// The routes that drop packets.
+    Barring => host.barring,
     /// The kernel's route lookups for other addresses.
     RouteLookups => host.lookups,
+    /// The kernel's route lookups for packets of pods.
+    PodRoutes => host.pod_routes,
+    /// The rules of policy routing.
+    PolicyRules => host.policy_rules,
+    /// The neighbours on the underlay.
+    UnderlayNeighbours => host.underlay_neighbours,
     /// The sysctls.
     Sysctls => host.sysctls,
     /// The firewalls.

@@ -9,7 +9,9 @@ use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use traffic_rules::reader::model::{Base, Program, Rule, Step, Table as Listed, Verdict};
 use traffic_rules::reader::packet::Mark;
-use traffic_rules::reader::{Device, Fate, Hook, HookPath, Layer, Packet, Ranges, Rules, Walk};
+use traffic_rules::reader::{
+    Device, Fate, Hook, HookPath, Layer, Packet, Ranges, Rules, Walk, state,
+};
 use types::{Encapsulation, Family};
 
 /// The mark that kube-proxy sets on packets of Services: pods' packets to pods do not have it.
@@ -21,7 +23,12 @@ const OTHERS: &[&str] = &[
     "lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman",
 ];
 /// The protocol numbers of TCP and UDP.
-const PROTOCOLS: [u32; 2] = [6, 17];
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+/// The lengths of first packets of a connection, in bytes.
+const FIRST: (u32, u32) = (40, 100);
+/// The length of a packet that fills a link of 1500 bytes behind a tunnel.
+const LARGE: u32 = 1280;
 /// The name of firewalld's table.
 pub(crate) const FIREWALLD: &str = "firewalld";
 
@@ -50,7 +57,7 @@ pub fn table(
         .any(|chain| filter.chains.contains_key(*chain));
     let only = |table: &Listed, _: &str, _: &Base| table.name == "filter";
     let walk = Walk::through(rules).only(&only);
-    seen.forward = forwarded(&walk, &of_pods(net, network, around));
+    seen.forward = forwarded(&walk, net, network, around);
     let family = Family::from(net.addr());
     let blocks = of_tunnel(
         network.tunnel(),
@@ -83,33 +90,76 @@ fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The first packets of connections between pods of this node and of others, out and in.
-pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
+/// Packets between pods of this node and of others, out and in.
+fn between_pods(
+    net: &IpNet,
+    network: &Network,
+    around: &Surroundings,
+    kinds: &[(u32, u32, Ranges)],
+) -> Vec<Packet> {
     let family = Family::from(net.addr());
     let outside = match network.device(family).or_else(|| around.underlay.clone()) {
         Some(name) => Device::named(name),
         None => Device::UnknownBut(OTHERS),
     };
-    let bridge = Device::named(BRIDGE);
-    let packet = |incoming: &Device, outgoing: &Device, protocol: u32| Packet {
-        source: Ranges::net(net),
-        destination: Ranges::net(net),
-        protocol: Ranges::one(protocol),
-        mark: Mark {
-            value: 0,
-            known: KUBE_PROXY,
-        },
-        ..Packet::new(
-            HookPath::Forward,
-            family,
-            incoming.clone(),
-            outgoing.clone(),
-        )
+    let bridge = Device::named(around.bridge.as_deref().unwrap_or(BRIDGE));
+    let port = Some(Device::UnknownBut(&[]));
+    let own: Vec<Ranges> = network
+        .own
+        .nets()
+        .filter(|own| Family::from(own.addr()) == family)
+        .map(|own| Ranges::net(&own.trunc()))
+        .collect();
+    let own = if own.is_empty() {
+        Ranges::net(net)
+    } else {
+        Ranges::union(&own)
     };
-    let ways = [(&bridge, &outside), (&outside, &bridge)];
-    ways.iter()
-        .flat_map(|(from, to)| PROTOCOLS.map(|protocol| packet(from, to, protocol)))
-        .collect()
+    let others = Ranges::net(net).and(&own.inverted());
+    let mut all = Vec::new();
+    for out in [true, false] {
+        for (protocol, connection, length) in kinds {
+            let (incoming, outgoing) = if out {
+                (bridge.clone(), outside.clone())
+            } else {
+                (outside.clone(), bridge.clone())
+            };
+            let plain = Packet::new(HookPath::Forward, family, incoming, outgoing);
+            let (source, destination) = if out {
+                (own.clone(), others.clone())
+            } else {
+                (others.clone(), own.clone())
+            };
+            all.push(Packet {
+                source,
+                destination,
+                port_in: port.clone().filter(|_| out),
+                port_out: port.clone().filter(|_| !out),
+                protocol: Ranges::one(*protocol),
+                state: Ranges::one(*connection),
+                length: length.clone(),
+                mark: Mark {
+                    value: 0,
+                    known: KUBE_PROXY,
+                },
+                ..plain
+            });
+        }
+    }
+    all
+}
+
+/// The first packets of connections between pods of this node and of others, out and in.
+pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
+    let length = || Ranges::span(FIRST.0, FIRST.1);
+    let kinds = [TCP, UDP].map(|protocol| (protocol, state::NEW, length()));
+    between_pods(net, network, around, &kinds)
+}
+
+/// Later packets of connections between pods of this node and of others, out and in.
+pub(crate) fn of_connections(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
+    let kinds = [FIRST.0, LARGE].map(|length| (TCP, state::ESTABLISHED, Ranges::one(length)));
+    between_pods(net, network, around, &kinds)
 }
 
 /// Packets between nodes, as they come in: of each kind one.
@@ -174,28 +224,51 @@ pub(crate) fn of_tunnel(
     kinds.into_iter().filter_map(of_kind).collect()
 }
 
-/// What drops packets of pods: all first packets of a protocol in a direction, unless a rule lets others pass that names whose they are: its author
-/// has thought of pods.
-fn forwarded(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
+/// What drops packets of pods. Of first packets it has to be a rule that names them, or nothing that names them may let others of them pass: then
+/// its author has thought of pods. Of later packets it has to be a rule that names them.
+fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
+    let first = of_pods(net, network, around);
+    let found = first_refused(walk, &first);
+    if !found.is_empty() {
+        return found;
+    }
+    let later = of_connections(net, network, around);
+    let refused = later.iter().find(|packet| {
+        matches!(walk.fate(packet), Fate::No(stop) if stop.named && !holds_policies(&stop.chain))
+    });
+    refused
+        .map(|packet| blocks(walk, packet))
+        .unwrap_or_default()
+}
+
+fn first_refused(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
     let fates: Vec<(Fate, &Packet)> = packets
         .iter()
         .map(|packet| (walk.fate(packet), packet))
         .collect();
-    if fates
+    let aimed = fates
         .iter()
-        .any(|(fate, _)| matches!(fate, Fate::Yes { named: true }))
+        .find(|(fate, _)| matches!(fate, Fate::No(stop) if stop.named && !stop.is_policy()));
+    if aimed.is_none()
+        && fates
+            .iter()
+            .any(|(fate, _)| matches!(fate, Fate::Yes { named: true }))
     {
         return Vec::new();
     }
-    let certain = fates.iter().find(|(fate, _)| matches!(fate, Fate::No(_)));
+    let certain = || fates.iter().find(|(fate, _)| matches!(fate, Fate::No(_)));
     let doubted = || fates.iter().find(|(fate, _)| fate.stop().is_some());
-    let Some((fate, packet)) = certain.or_else(doubted) else {
+    let Some((fate, packet)) = aimed.or_else(certain).or_else(doubted) else {
         return Vec::new();
     };
     // Network policies drop what they are meant to drop.
     if fate.stop().is_some_and(|stop| holds_policies(&stop.chain)) {
         return Vec::new();
     }
+    blocks(walk, packet)
+}
+
+fn blocks(walk: &Walk<'_>, packet: &Packet) -> Vec<Block> {
     walk.stops(packet)
         .into_iter()
         .map(|(stop, doubt)| Block { stop, doubt })
@@ -218,8 +291,10 @@ pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
         (Layer::Ip, "flannel-ipv4", _)
         | (Layer::Ip6, "flannel-ipv6", _)
         | (Layer::Inet, FIREWALLD, _) => false,
-        (Layer::Ip, "filter", "FORWARD") => !iptables.contains(&Family::V4),
-        (Layer::Ip6, "filter", "FORWARD") => !iptables.contains(&Family::V6),
+        (Layer::Ip, "filter" | "mangle" | "security", "FORWARD") => !iptables.contains(&Family::V4),
+        (Layer::Ip6, "filter" | "mangle" | "security", "FORWARD") => {
+            !iptables.contains(&Family::V6)
+        }
         (layer, ..) => matches!(layer, Layer::Ip | Layer::Ip6 | Layer::Inet),
     };
     let mut found = Vec::new();
@@ -251,12 +326,8 @@ pub fn barrier(
     around: &Surroundings,
 ) -> Option<Barrier> {
     let only = |table: &Listed, chain: &str, _: &Base| is_gate(gate, table, chain);
-    let block = forwarded(
-        &Walk::through(rules).only(&only),
-        &of_pods(net, network, around),
-    )
-    .into_iter()
-    .next()?;
+    let walk = Walk::through(rules).only(&only);
+    let block = forwarded(&walk, net, network, around).into_iter().next()?;
     let (layer, table, chain) = gate;
     let own = rules
         .tables

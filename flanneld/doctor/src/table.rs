@@ -3,7 +3,7 @@
 use crate::check::Check;
 use crate::checks::{self, daemon, daemon_set, firewall, interface, wireguard};
 use crate::facts::Facts;
-use crate::finding::{DaemonState, Finding, Report, SCHEMA, Unknown};
+use crate::finding::{DaemonState, Finding, Report, SCHEMA, Severity, Unknown};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use types::printable;
@@ -20,9 +20,12 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
         checks::tunnel_loop::CHECKS,
         checks::sysctls::CHECKS,
         firewall::CHECKS,
+        checks::drops::CHECKS,
         checks::kernel::CHECKS,
         checks::network::CHECKS,
+        checks::pod_path::CHECKS,
         checks::limits::CHECKS,
+        checks::underlay::CHECKS,
         checks::mesh::CHECKS,
         checks::pods::CHECKS,
     ]
@@ -82,7 +85,6 @@ fn fold(findings: &mut [Finding]) {
                 id if id == wireguard::SILENT.id => wireguard::explains,
                 daemon::PORT_TAKEN => daemon::explains,
                 interface::WRONG_INTERFACE => interface::explains,
-                "ufw" | "firewalld" => firewall::explains,
                 _ => |_, _| true,
             };
             cause.explains.contains(&check.id) && of.iter().any(|cause| fits(cause, finding))
@@ -106,15 +108,33 @@ fn fold(findings: &mut [Finding]) {
     }
 }
 
-/// The number of findings that nothing explains, by check.
-pub fn counts(report: &Report) -> BTreeMap<&'static str, u64> {
-    let count = |id: &str| {
-        report
-            .causes()
-            .filter(|finding| finding.check == id)
-            .count()
-    };
-    checks()
-        .map(|check| (check.id, u64::try_from(count(check.id)).unwrap_or(u64::MAX)))
-        .collect()
+/// The findings that nothing explains, counted, and the checks that could not be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tallied {
+    /// The number of findings, by check and severity. A check that could not be made has none.
+    pub findings: BTreeMap<(&'static str, Severity), u64>,
+    /// Whether a check could not be made: 1 or 0.
+    pub unknown: BTreeMap<&'static str, u64>,
+}
+
+/// Counts a report for the metrics.
+pub fn tally(report: &Report) -> Tallied {
+    let mut all = Tallied::default();
+    for check in checks() {
+        let is_unknown = report
+            .unknown
+            .iter()
+            .any(|unknown| unknown.check == check.id);
+        all.unknown.insert(check.id, u64::from(is_unknown));
+        if is_unknown {
+            continue;
+        }
+        all.findings.insert((check.id, check.severity), 0);
+        for finding in report.causes().filter(|finding| finding.check == check.id) {
+            *all.findings
+                .entry((check.id, finding.severity))
+                .or_default() += 1;
+        }
+    }
+    all
 }

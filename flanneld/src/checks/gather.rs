@@ -12,13 +12,15 @@ use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
 use doctor::facts::host::{LookupPurpose, Port};
 use doctor::facts::kubernetes::Kubernetes;
-use doctor::facts::leases::{Leases, Own, Peer, Refused};
+use doctor::facts::leases::{Leases, NodeHealth, Own, Peer, Refused};
 use doctor::facts::mesh::Mesh;
 use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
+use doctor::pod_path::PodPeer;
 use doctor::surroundings::Surroundings;
 use netstate::object::Key;
+use probing::view::PeerView;
 use run_dir::status_file::Vtep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,6 +28,7 @@ use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
+use types::reachability::State;
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
 /// How long after the start findings that need waiting are left out.
@@ -53,6 +56,7 @@ pub(super) async fn facts(
             network.as_ref(),
             underlay.as_deref(),
             &targets(known, running, underlay.as_deref()),
+            &pod_peers(running),
         )
         .await;
     let reasons: BTreeMap<String, Problem> = health
@@ -311,9 +315,29 @@ pub(super) fn surroundings(running: &RunningNetwork) -> Surroundings {
         .flat_map(|lease| lease.attrs.addresses());
     Surroundings {
         underlay: Some(running.underlay.borrow().name.clone()),
+        bridge: None,
         peers: peers.collect(),
         near: Vec::new(),
     }
+}
+
+/// The peers to whose pods routes are looked up, one entry a family.
+fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
+    let Some(running) = running else {
+        return Vec::new();
+    };
+    let leases = running.leases.borrow().clone();
+    leases
+        .others(&running.network.own, Kinds::Any)
+        .take(MAX_LOOKUPS)
+        .flat_map(|lease| {
+            let peer = |subnet| PodPeer {
+                name: name(lease).to_string(),
+                subnet,
+            };
+            lease.subnets.nets().map(peer).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The objects that other programs keep changing.
@@ -391,7 +415,28 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
         })
         .filter(inside);
     targets.extend(looped.take(MAX_LOOKUPS));
+    targets.extend(silent_peers(running));
     targets
+}
+
+/// The peers that answer nothing: this host's own routes may be why.
+fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
+    let Some(prober) = &running.prober else {
+        return Vec::new();
+    };
+    let target = |peer: PeerView| {
+        let is_silent = peer.verdict().state == State::CutOff && !peer.inferred;
+        is_silent.then(|| Target {
+            to: peer.address,
+            whose: peer
+                .name
+                .filter(|name| !name.is_empty())
+                .map_or_else(|| peer.address.to_string(), |name| name.to_string()),
+            kind: LookupPurpose::SilentPeer,
+        })
+    };
+    let silent = prober.peers(target);
+    silent.into_iter().flatten().take(MAX_LOOKUPS).collect()
 }
 
 fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
@@ -423,7 +468,14 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
         vni: self::vtep(lease.attrs.data.as_ref()).map(|(vni, _)| vni),
         silent: heard
             .get(&lease.subnets)
-            .map(|at| boot_time().saturating_sub(*at).as_secs()),
+            .map(|holder| boot_time().saturating_sub(holder.at).as_secs()),
+        node: heard
+            .get(&lease.subnets)
+            .and_then(|holder| holder.node)
+            .map(|node| NodeHealth {
+                ready: node.ready,
+                cordoned: node.cordoned,
+            }),
     };
     // Room for all of them, and no more: there may be ten thousand.
     let mut peers = Vec::with_capacity(table.others(&running.network.own, Kinds::Any).count());
@@ -442,6 +494,11 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
             ends_in: left.map(|left| left.as_secs()),
             trouble: held.trouble.clone().map(Problem::from),
             within_margin: left.is_some_and(|left| left < running.margin),
+            published: held
+                .lease
+                .iter()
+                .flat_map(|lease| lease.attrs.addresses())
+                .collect(),
         }),
         vtep: Fact::of(vtep),
         peers: Fact::Known(peers),

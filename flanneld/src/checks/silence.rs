@@ -5,7 +5,7 @@ use probing::view::PeerView;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{SubnetManager, boot_time};
+use subnet_lease::manager::{LastHeard, NodeHealth, SubnetManager, boot_time};
 use subnet_lease::{Kinds, Lease, LeaseTable};
 use tokio::sync::watch;
 use types::Subnets;
@@ -25,17 +25,32 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_SPREAD: Duration = Duration::from_secs(60);
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit on the peers that are asked about at once.
+/// Limit on the peers that are asked about at once, and on those known to be silent.
 const PEERS: usize = 16;
+const MANY: usize = 1024;
+/// So many are asked about in a round where there are more.
+const EACH_ROUND: usize = 4;
 
-/// When the holders last renewed their leases (boot-time clock), by subnet.
-pub type Heard = BTreeMap<Subnets, Duration>;
+/// How often Kubernetes is asked about a peer whose Node is not Ready.
+const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What the store says of holders that answer no probe, by subnet.
+pub type Heard = BTreeMap<Subnets, Holder>;
+
+/// What the store says of the holder of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// When it was heard of last (boot-time clock).
+    pub at: Duration,
+    /// What Kubernetes says of its Node; `None` with other stores.
+    pub node: Option<NodeHealth>,
+}
 
 /// The peers to ask about, and the answers. Pure.
 #[derive(Debug, Default)]
 struct Book {
-    /// When to ask next, and when the holder last renewed its lease, if that is known.
-    entries: BTreeMap<Subnets, (Duration, Option<Duration>)>,
+    /// When to ask next, and what the store said of the holder, if it did.
+    entries: BTreeMap<Subnets, (Duration, Option<Holder>)>,
     /// This node's extra delay.
     spread: Duration,
 }
@@ -48,31 +63,52 @@ impl Book {
             .iter()
             .filter(|(_, age)| **age >= MIN_CUT)
             .map(|(subnets, _)| subnets)
-            .take(PEERS)
+            .take(MANY)
         {
             self.entries.entry(*subnets).or_insert((now, None));
         }
+        let unasked = self
+            .entries
+            .values()
+            .filter(|(_, heard)| heard.is_none())
+            .count();
+        // All nodes ask about the peers of a rack that is gone.
+        let limit = if unasked > PEERS && unasked < self.entries.len() {
+            EACH_ROUND
+        } else {
+            PEERS
+        };
         self.entries
             .iter()
             .filter(|(_, (next, _))| *next <= now)
             .map(|(subnets, _)| *subnets)
-            .take(PEERS)
+            .take(limit)
             .collect()
     }
 
-    /// Enters an answer: how long ago the holder renewed its lease.
-    fn answered(&mut self, subnets: Subnets, ago: Option<Duration>, now: Duration) {
-        // Until then it cannot have been silent for long.
-        let wait = match ago {
-            Some(ago) if ago < MIN_SILENCE => (MIN_SILENCE - ago).max(POLL_INTERVAL),
+    /// Enters an answer: when the holder was heard of.
+    fn answered(&mut self, subnets: Subnets, answer: Option<LastHeard>, now: Duration) {
+        let wait = match answer {
+            // It comes back, or becomes Ready, without a renewed lease.
+            Some(LastHeard { node: Some(_), .. }) => NOT_READY_INTERVAL,
+            // Until then it cannot have been silent for long.
+            Some(LastHeard { ago, .. }) if ago < MIN_SILENCE => {
+                (MIN_SILENCE - ago).max(POLL_INTERVAL)
+            }
             Some(_) => REPEAT_INTERVAL,
             None => RETRY_INTERVAL,
         };
+        // However many there are, as often as for the first ones.
+        let batches = u32::try_from(self.entries.len().div_ceil(PEERS)).unwrap_or(u32::MAX);
+        let wait = wait.saturating_mul(batches.max(1));
         // A store that does not answer changes nothing.
         let before = self.entries.get(&subnets).and_then(|(_, heard)| *heard);
-        let heard = ago.map(|ago| now.saturating_sub(ago)).or(before);
+        let heard = answer.map(|answer| Holder {
+            at: now.saturating_sub(answer.ago),
+            node: answer.node,
+        });
         self.entries
-            .insert(subnets, (now + wait + self.spread, heard));
+            .insert(subnets, (now + wait + self.spread, heard.or(before)));
     }
 
     fn heard(&self) -> Heard {
@@ -130,10 +166,10 @@ pub async fn ask(
             .unwrap_or_default();
         let due = book.due(&cut, boot_time());
         for subnets in due {
-            let ago = tokio::time::timeout(TIMEOUT, manager.last_heard(&subnets))
+            let answer = tokio::time::timeout(TIMEOUT, manager.last_heard(&subnets))
                 .await
                 .unwrap_or_default();
-            book.answered(subnets, ago, boot_time());
+            book.answered(subnets, answer, boot_time());
         }
         let now = book.heard();
         heard.send_if_modified(|known| {
@@ -157,21 +193,59 @@ mod tests {
         Duration::from_secs(number)
     }
 
+    /// The holder renewed its lease so many seconds ago.
+    fn ago(number: u64) -> Option<LastHeard> {
+        Some(LastHeard {
+            ago: seconds(number),
+            node: None,
+        })
+    }
+
+    /// It did so at this moment.
+    fn at(number: u64) -> Heard {
+        let holder = Holder {
+            at: seconds(number),
+            node: None,
+        };
+        BTreeMap::from([(subnets(1), holder)])
+    }
+
+    #[test]
+    fn kubernetes_is_asked_again_while_a_node_is_not_ready() {
+        let mut book = Book::default();
+        let cut = BTreeMap::from([(subnets(1), seconds(60))]);
+        assert_eq!(book.due(&cut, seconds(1000)), [subnets(1)]);
+        let not_ready = NodeHealth {
+            ready: false,
+            cordoned: true,
+        };
+        let answer = LastHeard {
+            ago: seconds(900),
+            node: Some(not_ready),
+        };
+        book.answered(subnets(1), Some(answer), seconds(1000));
+        assert_eq!(book.heard()[&subnets(1)].node, Some(not_ready));
+        assert_eq!(
+            (book.due(&cut, seconds(1029)), book.due(&cut, seconds(1030))),
+            (vec![], vec![subnets(1)])
+        );
+    }
+
     #[test]
     fn store_is_asked_rarely_and_only_about_unreachable_peers() {
         let mut book = Book::default();
         let cut = |age: u64| BTreeMap::from([(subnets(1), seconds(age)), (subnets(2), seconds(1))]);
         assert_eq!(book.due(&cut(14), seconds(1000)), []);
         assert_eq!(book.due(&cut(15), seconds(1001)), [subnets(1)]);
-        book.answered(subnets(1), Some(seconds(100)), seconds(1001));
-        assert_eq!(book.heard(), BTreeMap::from([(subnets(1), seconds(901))]));
+        book.answered(subnets(1), ago(100), seconds(1001));
+        assert_eq!(book.heard(), at(901));
         assert_eq!(
             book.due(&cut(500), seconds(1500)),
             [],
             "it was heard of lately"
         );
         assert_eq!(book.due(&cut(501), seconds(1501)), [subnets(1)]);
-        book.answered(subnets(1), Some(seconds(600)), seconds(1501));
+        book.answered(subnets(1), ago(600), seconds(1501));
         assert_eq!(
             (
                 book.due(&cut(600), seconds(2100)),
@@ -181,11 +255,7 @@ mod tests {
         );
         // The store does not answer.
         book.answered(subnets(1), None, seconds(2101));
-        assert_eq!(
-            book.heard(),
-            BTreeMap::from([(subnets(1), seconds(901))]),
-            "what is known stays"
-        );
+        assert_eq!(book.heard(), at(901), "what is known stays");
         assert_eq!(
             (
                 book.due(&cut(600), seconds(2160)),
@@ -193,7 +263,7 @@ mod tests {
             ),
             (vec![], vec![subnets(1)])
         );
-        book.answered(subnets(1), Some(seconds(700)), seconds(2161));
+        book.answered(subnets(1), ago(700), seconds(2161));
         assert_eq!(book.due(&BTreeMap::new(), seconds(2162)), []);
         assert_eq!(book.heard(), Heard::new(), "it answers again");
     }

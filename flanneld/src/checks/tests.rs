@@ -55,17 +55,30 @@ fn each_finding_is_logged_and_counted_once() {
     health.clear(Condition::Start);
     let (mut checks, _keep) = checks_of(&health);
     checks.report(std::time::Instant::now(), &facts(0));
-    let line = |value: u8| format!("flannel_findings{{check=\"ip-forward\"}} {value}");
+    let line =
+        |value: u8| format!("flannel_findings{{check=\"ip-forward\",severity=\"broken\"}} {value}");
     assert!(
         health.metrics().lines().any(|have| have == line(1)),
         "{}",
         health.metrics()
     );
-    assert!(doctor::table::checks().all(|check| {
+    // A check that could not be made has no number of findings.
+    for check in doctor::table::checks() {
+        let metrics = health.metrics();
+        let is_unknown = metrics.contains(&format!(
+            "flannel_checks_unknown{{check=\"{}\"}} 1",
+            check.id
+        ));
+        let is_counted = metrics.contains(&format!("flannel_findings{{check=\"{}\",", check.id));
+        assert!(is_unknown != is_counted, "{}", check.id);
+    }
+    assert!(
         health
             .metrics()
-            .contains(&format!("flannel_findings{{check=\"{}\"}}", check.id))
-    }));
+            .contains("flannel_doctor_round_age_seconds 0"),
+        "{}",
+        health.metrics()
+    );
     assert_eq!(health.status()["findings"][0]["check"], "ip-forward");
     assert!(health.ready(), "findings never change readiness");
     checks.report(std::time::Instant::now(), &facts(1));

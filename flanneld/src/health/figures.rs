@@ -5,6 +5,7 @@ use super::last_hour::LastHour;
 use super::unused::{Unused, refused_by_reason};
 use crate::network::RunningNetwork;
 use backends::status::{EngineStatus, Status};
+use doctor::table::Tallied;
 use node_api::{FailedPeer, Wireguard};
 use probing::view::Traffic;
 use serde::Serialize;
@@ -25,8 +26,10 @@ pub struct Figures {
     pub bridge_addresses_removed: u64,
     /// Packets to the encapsulation port from senders that are no peers, where they are counted.
     pub unknown_senders: Option<u64>,
-    /// Number of findings that no other one explains, by check; empty before the first round.
-    pub findings: BTreeMap<&'static str, u64>,
+    /// The doctor's findings; empty before the first round.
+    pub findings: Tallied,
+    /// When the doctor's last round began.
+    pub doctor_round: Option<std::time::Instant>,
     /// Number of kernel objects that were restored within the last hour.
     pub put_back: LastHour,
 }
@@ -70,7 +73,10 @@ pub(super) struct Counts {
     pub bridge_addresses_removed: u64,
     /// See [`Figures::findings`].
     #[serde(skip)]
-    pub findings: BTreeMap<&'static str, u64>,
+    pub findings: Tallied,
+    /// Seconds since the doctor's last round began.
+    #[serde(skip)]
+    pub doctor_round_age: Option<u64>,
     /// Counters of the prober and its peers by state; `None` where it does not run.
     #[serde(skip)]
     pub probes: Option<(Traffic, BTreeMap<State, u32>)>,
@@ -127,6 +133,7 @@ impl Figures {
             unknown_senders: self.unknown_senders,
             bridge_addresses_removed: self.bridge_addresses_removed,
             findings: self.findings.clone(),
+            doctor_round_age: self.doctor_round.map(|began| began.elapsed().as_secs()),
             ..Counts::default()
         };
         let Some(network) = network else {

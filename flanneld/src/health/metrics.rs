@@ -23,11 +23,7 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
         Info::new(vec![("version", node.version.clone())]),
     );
     register_state(&mut registry, node, counts);
-    registry.register(
-        "findings",
-        "Problems of this node that no other one explains, by check",
-        gauges_by("check", &counts.findings),
-    );
+    register_findings(&mut registry, counts);
     if let Some((traffic, peers)) = &counts.probes {
         probes::register(&mut registry, traffic, peers);
     }
@@ -60,6 +56,38 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     // Writing to a String cannot fail.
     let _ = encode(&mut out, &registry);
     out
+}
+
+/// Registers what the doctor found, and what it could not look at.
+fn register_findings(registry: &mut Registry, counts: &Counts) {
+    let findings = Family::<Labels, Gauge>::default();
+    for ((check, severity), count) in &counts.findings.findings {
+        let labels = [("check", *check), ("severity", severity.as_str())];
+        findings
+            .get_or_create(
+                &labels
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+            )
+            .set(i64::try_from(*count).unwrap_or(i64::MAX));
+    }
+    registry.register(
+        "findings",
+        "Problems of this node that no other one explains, by check and severity",
+        findings,
+    );
+    registry.register(
+        "checks_unknown",
+        "1 for each check that could not be made",
+        gauges_by("check", &counts.findings.unknown),
+    );
+    if let Some(age) = counts.doctor_round_age {
+        registry.register(
+            "doctor_round_age_seconds",
+            "Seconds since the checks were made",
+            gauge_of(age),
+        );
+    }
 }
 
 /// Registers the gauges without labels.

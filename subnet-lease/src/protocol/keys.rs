@@ -11,8 +11,8 @@ use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{
-    Claim, Counters, Error, Held, LeaseStore, Liveness, Lost, Nature, NodeState, Stopped,
-    SubnetManager,
+    Claim, Counters, Error, Held, LastHeard, LeaseStore, Liveness, Lost, Nature, NodeState,
+    Stopped, SubnetManager,
 };
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
@@ -243,7 +243,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         }
     }
 
-    async fn last_heard(&self, lease: &Subnets) -> Option<Duration> {
+    async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let key = wire::render_key(lease);
         // Nothing is written: this is how one key is read, with the lease that it hangs on.
         let read = Request::Txn {
@@ -263,7 +263,10 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         item.node()?;
         let lease = item.keepalive();
         match self.store.request(Request::LastSeen { key, lease }).await {
-            Ok(Answer::LastSeen(seen)) => seen,
+            Ok(Answer::LastSeen(seen)) => Some(LastHeard {
+                ago: seen?,
+                node: None,
+            }),
             _ => None,
         }
     }

@@ -71,7 +71,7 @@ async fn holder_is_seen_by_its_keepalive(bed: Bed) {
     let (manager, one) = (bed.node("one").await, claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let heard = bed.node("two").await.last_heard(&lease.subnets).await;
-    assert!(heard.is_some_and(|ago| ago < DEADLINE), "{heard:?}");
+    assert!(heard.is_some_and(|heard| heard.ago < DEADLINE), "{heard:?}");
     let other = types::Subnets::V4("10.250.250.0/24".parse().unwrap());
     assert_eq!(manager.last_heard(&other).await, None);
     assert!(bed.get(&key(&lease)).is_some(), "nothing was written");

@@ -65,8 +65,8 @@ fn peers_have_a_line_each() {
     three.peers[2].verdicts[0].ping_only = true;
     let want = "\
 NODE    SUBNET         ADDRESS    STATE    RTT      LOST   CARRIES  HEARS US  ASKED
-node-2  10.244.2.0/24  192.0.2.2  well     0.49 ms  0/16   1450     2 s ago   1 s ago
 node-3  10.244.3.0/24  192.0.2.3  cut-off  -        16/16  -        -         1 s ago  for 3 min
+node-2  10.244.2.0/24  192.0.2.2  well     0.49 ms  0/16   1450     2 s ago   1 s ago
 node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 s ago  ping only: Go flannel
 2 of 3 well";
     assert_eq!(text(&three, false, Screen::plain()), want);

@@ -298,14 +298,9 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     )
 }
 
-/// How bad it is that a firewall's rules refuse the tunnel: packets that arrive through it prove that some rule lets them in.
-/// `family`: only those of this family count.
-fn by_probes(facts: &Facts, family: Option<Family>) -> Severity {
-    if of_family(facts, family).any(|path| path.verdict.state.passes()) {
-        Severity::Risk
-    } else {
-        Severity::Broken
-    }
+/// Whether packets that arrive through the tunnel prove that some rule lets them in. `family`: only those of this family count.
+fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
+    of_family(facts, family).any(|path| path.verdict.state.passes())
 }
 
 /// The paths whose packets a firewall of a family meets.
@@ -313,11 +308,6 @@ fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Pat
     super::mesh::paths(facts)
         .iter()
         .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
-}
-
-/// Whether a firewall that probes acquit explains another finding: one that is a risk drops nothing.
-pub fn explains(cause: &Finding, _: &Finding) -> bool {
-    cause.severity != Severity::Risk
 }
 
 /// Whether probes judged peers, and nothing arrives from any of them.
@@ -341,13 +331,15 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
         .filter(|table| table.ufw && table.input.is_some());
     // Where a rule is not understood, only packets that do not arrive prove anything.
     let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.into()));
-    let shut = shut.filter(|table| network.travels_in(table.network.into()));
+    let shut = shut.filter(|table| {
+        network.travels_in(table.network.into()) && !is_refuted(facts, Some(table.network.into()))
+    });
     let what = words(tunnel);
     shut.map(|table| {
         let family = Family::from(table.network);
         Finding::new(
             "ufw",
-            by_probes(facts, Some(family)),
+            Severity::Broken,
             family.to_string(),
             format!("ufw is active and does not allow {what} over {family}"),
             "packets from other nodes to pods of this node are dropped",
@@ -381,7 +373,9 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
         .filter(|net| !known.networks.contains(net))
         .map(|net| net.to_string())
         .collect();
-    let shut = network.tunnel().filter(|_| !known.tunnel);
+    let shut = network
+        .tunnel()
+        .filter(|_| !known.tunnel && !is_refuted(facts, None));
     if unknown.is_empty() && shut.is_none() {
         return Vec::new();
     }
@@ -407,16 +401,10 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
     // Once, at the end.
     commands.retain(|command| command != RELOAD);
     commands.push(RELOAD.to_owned());
-    // Probes are not forwarded: they prove nothing about the rules for packets of pods.
-    let severity = if unknown.is_empty() {
-        by_probes(facts, None)
-    } else {
-        Severity::Broken
-    };
     vec![
         Finding::new(
             "firewalld",
-            severity,
+            Severity::Broken,
             "",
             format!(
                 "firewalld is active and does not accept {}",

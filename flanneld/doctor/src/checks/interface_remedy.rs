@@ -54,7 +54,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
         .known()
         .into_iter()
         .flatten()
-        .filter(|lookup| lookup.kind != LookupPurpose::Peer);
+        .filter(|lookup| matches!(lookup.kind, LookupPurpose::Store | LookupPurpose::ApiServer));
     for lookup in lookups {
         let Ok(answer) = &lookup.by else { continue };
         let Some(interface) = facts

@@ -14,8 +14,8 @@ use types::{Detail, Problem};
 
 /// How long a holder may be silent before its lease is suspected to be left over.
 const SILENT: u64 = 600;
-/// How many refused leases have a finding each.
-const MAX_LISTED: usize = 16;
+/// How many refused leases, and how many silent holders, have a finding each. Of more of them one finding tells.
+const MAX_LISTED: usize = 3;
 
 /// Possible reasons for which a peer's address does not answer: silence does not distinguish them.
 pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
@@ -122,9 +122,27 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
     let refused: Vec<_> = refused
         .filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved"))
         .collect();
-    let mut findings: Vec<Finding> = refused
+    if refused.len() > MAX_LISTED {
+        let finding = Finding::new(
+            "lease-refused",
+            Severity::Degraded,
+            super::mesh::SEVERAL,
+            format!("{} leases are not used", refused.len()),
+            "pods of their nodes and pods of this one do not reach each other",
+        );
+        let finding = refused
+            .iter()
+            .take(MAX_LISTED)
+            .fold(finding, |finding, refused| {
+                finding.seen(
+                    format!("{}: {}", refused.lease, refused.text),
+                    "flannelctl leases",
+                )
+            });
+        return vec![finding.run(with_store(facts, "flannelctl leases"))];
+    }
+    refused
         .iter()
-        .take(MAX_LISTED)
         .map(|refused| {
             Finding::new(
                 "lease-refused",
@@ -136,21 +154,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
             .seen(&refused.text, "flannelctl leases")
             .on("the node that holds it")
         })
-        .collect();
-    if refused.len() > MAX_LISTED {
-        let more = refused.len() - MAX_LISTED;
-        findings.push(
-            Finding::new(
-                "lease-refused",
-                Severity::Degraded,
-                "more",
-                format!("{more} more leases are not used"),
-                "their nodes are not reached",
-            )
-            .run(with_store(facts, "flannelctl leases")),
-        );
-    }
-    findings
+        .collect()
 }
 
 /// The peers from which neither the store nor the probes have received anything for long.
@@ -163,31 +167,85 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
             .peekable();
         own.peek().is_some() && own.all(|path| path.verdict.state == State::CutOff)
     };
+    // Kubernetes tells at once whether a kubelet reports, and whether people took a node out of service.
+    let is_off = |peer: &Peer| match peer.node {
+        Some(node) => !node.ready || node.cordoned,
+        None => peer.silent.is_some_and(|age| age >= SILENT),
+    };
     let peers = facts.leases.peers.known().into_iter().flatten();
-    peers.filter(move |peer| peer.silent.is_some_and(|age| age >= SILENT) && cut(peer))
+    peers.filter(move |peer| is_off(peer) && cut(peer))
+}
+
+/// What is known of a holder that is gone.
+fn silence_of(peer: &Peer) -> String {
+    let minutes = peer.silent.unwrap_or_default() / 60;
+    match peer.node {
+        Some(node) if !node.ready && node.cordoned => {
+            format!("the Node {} is NotReady and cordoned", peer.name)
+        }
+        Some(node) if !node.ready => {
+            format!("the Node {} is NotReady, for {minutes} min", peer.name)
+        }
+        Some(_) => format!("the Node {} is cordoned, and answers nothing", peer.name),
+        None => format!("{} has not been heard of for {minutes} min", peer.name),
+    }
 }
 
 fn silent_node(facts: &Facts) -> Vec<Finding> {
-    gone(facts)
-        .filter_map(|peer| {
-            let minutes = peer.silent? / 60;
-            let subnet = peer.subnets.nets().next()?;
-            let command = match &facts.daemon.launch {
-                // The command shows the lease and asks: only people know whether the machine comes back.
-                Launch::Systemd => Command::from(with_store(facts, &format!("flannelctl release {subnet}"))),
-                Launch::Kubernetes { .. } => Command::kubectl(format!("get node {} -o wide", word(&peer.name))),
-            };
-            Some(
-                Finding::new(
-                    "silent-node",
-                    Severity::Risk,
-                    peer.subnets.to_string(),
-                    format!("{} has not been heard of for {minutes} min", peer.name),
-                    "if that machine is gone for good, its subnet stays taken until its lease ends, or on Kubernetes until its Node is deleted",
-                )
-                .seen("it answers neither probes nor ping", "probes")
+    let why = "if that machine is gone for good, its subnet stays taken until its lease ends, or on Kubernetes until its Node is deleted";
+    let gone: Vec<&Peer> = gone(facts).collect();
+    if gone.len() > MAX_LISTED {
+        let names: Vec<&str> = gone
+            .iter()
+            .take(MAX_LISTED)
+            .map(|peer| &*peer.name)
+            .collect();
+        let command = match &facts.daemon.launch {
+            Launch::Systemd => Command::from(with_store(facts, "flannelctl leases --long")),
+            Launch::Kubernetes { .. } => Command::kubectl("get nodes -o wide"),
+        };
+        let what = format!(
+            "{} nodes are gone, or have not been heard of for {} min: {} and {} more",
+            gone.len(),
+            SILENT / 60,
+            names.join(", "),
+            gone.len() - MAX_LISTED
+        );
+        let finding = Finding::new(
+            "silent-node",
+            Severity::Risk,
+            super::mesh::SEVERAL,
+            what,
+            "if those machines are gone for good, their subnets stay taken until their leases end, or on Kubernetes until their Nodes are deleted",
+        );
+        return vec![
+            finding
+                .seen("they answer neither probes nor ping", "probes")
                 .run(command),
+        ];
+    }
+    let one = |peer: &Peer| {
+        let subnet = peer.subnets.nets().next()?;
+        let command = match &facts.daemon.launch {
+            // The command shows the lease and asks: only people know whether the machine comes back.
+            Launch::Systemd => {
+                Command::from(with_store(facts, &format!("flannelctl release {subnet}")))
+            }
+            Launch::Kubernetes { .. } => {
+                Command::kubectl(format!("get node {} -o wide", word(&peer.name)))
+            }
+        };
+        Some(
+            Finding::new(
+                "silent-node",
+                Severity::Risk,
+                peer.subnets.to_string(),
+                silence_of(peer),
+                why,
             )
-        })
-        .collect()
+            .seen("it answers neither probes nor ping", "probes")
+            .run(command),
+        )
+    };
+    gone.into_iter().filter_map(one).collect()
 }

@@ -1,6 +1,7 @@
 //! The results of probes: the fault is a peer, the path to it, or this node.
 
 use crate::check::Check;
+use crate::drops::{Carried, Drop};
 use crate::encapsulation::{capture, is_or_are, words};
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::{Facts, Network};
@@ -17,12 +18,20 @@ use types::{Encapsulation, Family};
 const MAX_CLOCK_OFFSET: i64 = 5000;
 /// How long a daemon may be silent while it restarts, in seconds. Only after that its port is taken to be filtered.
 const RESTART_TIME: u64 = 30;
+/// How long it takes until the store was asked about many silent peers, in seconds.
+const STORE_TIME: u64 = 180;
 /// For each peer that is cut off, so many others have to show that the tunnel is blocked.
 const MIN_CUT: usize = 4;
 /// So many peers have to be silent before the cause is sought at this end.
 const MIN_NODES: usize = 2;
-/// How many peers have a finding each.
-const MAX_LISTED: usize = 16;
+/// How many peers have a finding each. Of more of them one finding tells.
+const MAX_LISTED: usize = 3;
+
+/// Why a peer answers nothing though its kubelet reports.
+const READY: &str = "its machine runs, for its kubelet reports: a firewall drops ping and probes on the way or there, its network to the nodes is down, or its lease names an address that does not lead to it";
+
+/// What a finding is about that tells of several peers.
+pub(super) const SEVERAL: &str = "several peers";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -50,11 +59,13 @@ pub const CHECKS: &[Check] = &[
             // Those whose machine is gone have a finding of their own.
             let gone: BTreeSet<IpNet> = super::leases::gone(facts)
                 .flat_map(|peer| peer.subnets.nets())
+                .chain(not_asked_about(facts))
                 .collect();
             each(
                 facts,
                 |path| path.verdict.state == State::CutOff && !gone.contains(&path.subnet),
                 peer_cut,
+                "answer nothing, ping neither",
             )
         },
     ),
@@ -68,6 +79,7 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::OverlayCut,
                 overlay_cut,
+                "do not receive what this node sends through the overlay",
             )
         },
     ),
@@ -76,7 +88,14 @@ pub const CHECKS: &[Check] = &[
         Severity::Broken,
         "A peer hears this node, and its answers get lost",
         &[],
-        |facts| each(facts, |path| path.verdict.state == State::OneWay, one_way),
+        |facts| {
+            each(
+                facts,
+                |path| path.verdict.state == State::OneWay,
+                one_way,
+                "hear this node, and their answers do not arrive",
+            )
+        },
     ),
     check(
         "wrong-node",
@@ -88,6 +107,7 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::WrongNode,
                 wrong_node,
+                "have others that answer in their place",
             )
         },
     ),
@@ -98,7 +118,12 @@ pub const CHECKS: &[Check] = &[
         &[],
         |facts| match facts.mesh.known().and_then(|mesh| mesh.lost_everywhere) {
             Some(counts) => vec![lossy_everywhere(counts)],
-            None => each(facts, |path| path.verdict.state == State::LosesSome, lossy),
+            None => each(
+                facts,
+                |path| path.verdict.state == State::LosesSome,
+                lossy,
+                "lose packets on the way",
+            ),
         },
     ),
     check(
@@ -106,7 +131,14 @@ pub const CHECKS: &[Check] = &[
         Severity::Degraded,
         "The way to a peer is slow",
         &[],
-        |facts| each(facts, |path| path.verdict.state == State::Slow, slow),
+        |facts| {
+            each(
+                facts,
+                |path| path.verdict.state == State::Slow,
+                slow,
+                "answer much later than usual",
+            )
+        },
     ),
     check(
         "probe-filtered",
@@ -147,32 +179,49 @@ pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// One finding a path, the first ones; the rest in one.
+/// One finding a path if they are few, otherwise one for all of them. `several`: what is so of more than one.
 fn each(
     facts: &Facts,
     is: impl Fn(&Path) -> bool,
     tell: impl Fn(&Facts, &Path) -> Finding,
+    several: &str,
 ) -> Vec<Finding> {
     let hit: Vec<&Path> = paths(facts)
         .iter()
         .filter(|path| !path.inferred && is(path))
         .collect();
-    let mut findings: Vec<Finding> = hit
+    let told = hit.iter().take(MAX_LISTED).map(|path| tell(facts, path));
+    if hit.len() <= MAX_LISTED {
+        return told.collect();
+    }
+    let mut told = told.collect::<Vec<_>>().into_iter();
+    let Some(first) = told.next() else {
+        return Vec::new();
+    };
+    let names: Vec<&str> = hit
         .iter()
         .take(MAX_LISTED)
-        .map(|path| tell(facts, path))
+        .map(|path| &*path.node)
         .collect();
-    if let (Some(more @ 1..), Some(first)) = (hit.len().checked_sub(MAX_LISTED), findings.first()) {
-        let rest = Finding::new(
-            &first.check,
-            first.severity,
-            "more",
-            format!("the same is so for {more} more peers"),
-            first.why.clone(),
-        );
-        findings.push(rest.run("flannelctl peers --all"));
-    }
-    findings
+    let what = format!(
+        "{} peers {several}: {} and {} more",
+        hit.len(),
+        names.join(", "),
+        hit.len() - MAX_LISTED
+    );
+    let finding = Finding::new(
+        &first.check,
+        first.severity,
+        SEVERAL,
+        what,
+        first.why.clone(),
+    );
+    let finding = [first]
+        .into_iter()
+        .chain(told)
+        .filter_map(|finding| Some((finding.what, finding.evidence.into_iter().next()?.from)))
+        .fold(finding, |finding, (text, from)| finding.seen(text, from));
+    vec![finding.run("flannelctl peers")]
 }
 
 /// Adds what other nodes report of a peer, which shows whether the fault is the peer, the path, or this node.
@@ -217,15 +266,18 @@ fn there(path: &Path) -> String {
     path.node.to_string()
 }
 
-/// Whether one cause at this end is enough for all of it.
-fn all_blocked(mesh: &Mesh) -> bool {
+/// Whether one cause at this end is enough for all of it, in one family of the underlay.
+fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
+    let of_family = || {
+        mesh.paths
+            .iter()
+            .filter(|path| Family::from(path.address) == family)
+    };
     if mesh.faults.iter().any(|fault| is_cut(fault.state)) {
-        return true;
+        return of_family().any(|path| is_cut(path.verdict.state));
     }
-    let (off, judged): (Vec<&Path>, Vec<&Path>) = mesh
-        .paths
-        .iter()
+    let (off, judged): (Vec<&Path>, Vec<&Path>) = of_family()
         .filter(|path| path.verdict.state != State::Unknown)
         .partition(|path| path.verdict.state == State::CutOff);
     // Some machines may be off as well.
@@ -238,6 +290,18 @@ fn all_blocked(mesh: &Mesh) -> bool {
     !judged.is_empty()
         && judged.iter().all(|path| path.underlay)
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
+}
+
+/// What drops the tunnel's packets on this host, where packets of a family are missed.
+fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
+    let is_missed = paths(facts)
+        .iter()
+        .any(|path| Family::from(path.address) == family && path.is_lost());
+    [Carried::TunnelIn, Carried::TunnelOut]
+        .into_iter()
+        .flat_map(|carried| super::drops::of(facts, carried))
+        .filter(|drop| is_missed && drop.family == family)
+        .collect()
 }
 
 /// The VNI that all peers have, if it is another one than this node's.
@@ -254,61 +318,89 @@ fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
 
+/// Where the tunnel is blocked, as far as it is seen here.
+struct Blocked<'a> {
+    /// The families of the underlay.
+    families: Vec<Family>,
+    /// The tables of iptables here that refuse it.
+    tables: Vec<&'a Table>,
+    /// What else drops it here.
+    drops: Vec<&'a Drop>,
+}
+
+impl<'a> Blocked<'a> {
+    fn of(facts: &'a Facts, network: &Network, mesh: &Mesh) -> Self {
+        let families: Vec<Family> = Family::ALL
+            .into_iter()
+            .filter(|family| {
+                network.travels_in(*family)
+                    && (all_blocked(mesh, *family) || !dropped_here(facts, *family).is_empty())
+            })
+            .collect();
+        let tables = facts
+            .host
+            .firewalls
+            .known()
+            .into_iter()
+            .flat_map(|firewalls| &firewalls.tables)
+            .filter(|table| table.is_shut() && families.contains(&Family::from(table.network)))
+            .collect();
+        let drops = families
+            .iter()
+            .flat_map(|family| dropped_here(facts, *family))
+            .collect();
+        Self {
+            families,
+            tables,
+            drops,
+        }
+    }
+
+    /// Whether this host drops it.
+    fn is_here(&self) -> bool {
+        !self.tables.is_empty() || !self.drops.is_empty()
+    }
+}
+
 fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else {
         return Vec::new();
     };
-    let Some(tunnel) = network.tunnel().filter(|_| all_blocked(mesh)) else {
+    let Some(tunnel) = network.tunnel() else {
         return Vec::new();
     };
-    let firewalls = facts.host.firewalls.known();
-    let tables = || {
-        firewalls
-            .into_iter()
-            .flat_map(|firewalls| &firewalls.tables)
-            .filter(|table| table.is_shut())
-    };
+    let blocked = Blocked::of(facts, network, mesh);
     // With WireGuard the keys may be to blame as well, unless this host refuses the port.
-    if network.is_encrypted() && tables().next().is_none() {
+    if blocked.families.is_empty() || network.is_encrypted() && !blocked.is_here() {
         return Vec::new();
     }
-    if let Some(vnis) = other_vni(facts, network) {
+    if let Some(vnis) = other_vni(facts, network).filter(|_| !blocked.is_here()) {
         return vec![vni_differs(facts, mesh, vnis)];
     }
     let what = words(tunnel);
-    let incoming = mesh
-        .paths
-        .iter()
-        .any(|path| path.verdict.state == State::OneWay);
-    let place = if incoming {
-        "to this node"
-    } else {
-        "on the way, or at the peers"
-    };
-    let finding = Finding::new(
-        "encap-blocked",
-        Severity::Broken,
-        "",
-        format!("{what} {} blocked {place}", is_or_are(tunnel)),
-        format!(
-            "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
-        ),
-    );
-    let mut finding = seen_by_probes(finding, mesh);
+    let mut finding = seen_by_probes(blocked_words(network, mesh, tunnel, &blocked), mesh);
     let mut commands = Vec::new();
-    for family in Family::ALL
-        .into_iter()
-        .filter(|family| network.travels_in(*family))
-    {
-        let shut: Vec<&Table> = tables()
-            .filter(|table| Family::from(table.network) == family)
+    for family in &blocked.families {
+        let shut: Vec<&Table> = blocked
+            .tables
+            .iter()
+            .copied()
+            .filter(|table| Family::from(table.network) == *family)
             .collect();
         finding = shut
             .iter()
             .fold(finding, |finding, table| refused_by(finding, table, &what));
         if !shut.is_empty() {
-            commands.extend(let_tunnel_in(facts, tunnel, family, &shut));
+            commands.extend(let_tunnel_in(facts, tunnel, *family, &shut));
         }
+    }
+    for drop in &blocked.drops {
+        let subject = super::drops::subject(drop);
+        finding = super::drops::seen(
+            finding.seen(format!("{subject} drops {what}"), "the rules of this host"),
+            drop,
+        );
+        commands.extend(super::drops::let_tunnel_pass(facts, network, drop));
     }
     if commands.is_empty() {
         // Nothing on this host drops them visibly: captures on the hosts show where they are lost.
@@ -321,6 +413,68 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         ];
     }
     vec![finding.run_all(commands)]
+}
+
+/// The finding without evidence and commands.
+fn blocked_words(
+    network: &Network,
+    mesh: &Mesh,
+    tunnel: Encapsulation,
+    blocked: &Blocked<'_>,
+) -> Finding {
+    let what = words(tunnel);
+    let families = Family::ALL
+        .into_iter()
+        .filter(|family| network.travels_in(*family));
+    let only = match blocked.families.as_slice() {
+        [family] if families.count() > 1 => Some(*family),
+        _ => None,
+    };
+    let over = only
+        .map(|family| format!(" over {family}"))
+        .unwrap_or_default();
+    let finding = Finding::new(
+        "encap-blocked",
+        Severity::Broken,
+        "",
+        format!(
+            "{what} {} blocked{over} {}",
+            is_or_are(tunnel),
+            where_blocked(mesh, &blocked.tables, &blocked.drops)
+        ),
+        if blocked.is_here() {
+            format!(
+                "a rule of this host drops {what}; peers answer beside the overlay and not through it"
+            )
+        } else {
+            format!(
+                "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
+            )
+        },
+    );
+    match only {
+        Some(family) => finding.of(family),
+        None => finding,
+    }
+}
+
+/// On which part of the way packets of the tunnel are lost.
+fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static str {
+    let only_sent = !drops.is_empty()
+        && tables.is_empty()
+        && drops.iter().all(|drop| drop.carried == Carried::TunnelOut);
+    let incoming = || {
+        mesh.paths
+            .iter()
+            .any(|path| path.verdict.state == State::OneWay)
+    };
+    if only_sent {
+        "by this node"
+    } else if !tables.is_empty() || !drops.is_empty() || incoming() {
+        "to this node"
+    } else {
+        "on the way, or at the peers"
+    }
 }
 
 /// Adds what probes found of the first peers.
@@ -418,7 +572,8 @@ fn nobody_answers(facts: &Facts) -> Option<String> {
     let fault = mesh
         .faults
         .iter()
-        .find(|fault| fault.state == State::CutOff);
+        // Where others answer, this end is well.
+        .find(|fault| fault.state == State::CutOff && fault.failed == fault.asked);
     if let Some(fault) = fault {
         return Some(fault.share());
     }
@@ -477,7 +632,47 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
     .run("flannelctl peers")
 }
 
-fn peer_cut(_: &Facts, path: &Path) -> Finding {
+/// Peers that were never heard while this daemon runs, and about which the store was not asked yet, where they are many: leases of machines that
+/// are long gone. The store is asked in a minute or two.
+fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
+    let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
+    let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();
+    if cut.len() <= MAX_LISTED {
+        return Vec::new();
+    }
+    let asked: BTreeSet<IpNet> = facts
+        .leases
+        .peers
+        .known()
+        .into_iter()
+        .flatten()
+        .filter(|peer| peer.silent.is_some())
+        .flat_map(|peer| peer.subnets.nets())
+        .collect();
+    cut.into_iter()
+        .filter(|path| {
+            !path.ever
+                && path.since.is_some_and(|since| since < STORE_TIME)
+                && !asked.contains(&path.subnet)
+        })
+        .map(|path| path.subnet)
+        .collect()
+}
+
+/// Whether Kubernetes hears the machine of a peer.
+fn is_ready(facts: &Facts, path: &Path) -> bool {
+    let mut peers = facts.leases.peers.known().into_iter().flatten();
+    let peer = peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet));
+    peer.and_then(|peer| peer.node)
+        .is_some_and(|node| node.ready)
+}
+
+fn peer_cut(facts: &Facts, path: &Path) -> Finding {
+    let (why, node) = if is_ready(facts, path) {
+        (READY, Some(format!("the Node {} is Ready", path.node)))
+    } else {
+        (super::leases::SILENCE, None)
+    };
     let finding = Finding::new(
         "peer-cut",
         Severity::Broken,
@@ -486,17 +681,50 @@ fn peer_cut(_: &Facts, path: &Path) -> Finding {
             "{} at {} answers nothing, ping neither",
             path.node, path.address
         ),
-        super::leases::SILENCE,
+        why,
     );
-    blame(
-        path,
-        finding.seen("no answer through the overlay, none beside it", "probes"),
+    let finding = finding.seen("no answer through the overlay, none beside it", "probes");
+    let finding = match node {
+        Some(text) => finding.seen(text, "kubectl get nodes"),
+        None => finding,
+    };
+    blame(path, finding)
+        .run(format!("ip route get {}", path.address))
+        .run(format!("ping -c 3 {}", path.address))
+}
+
+/// The finding where a peer publishes another VNI than this node has: the kernel drops its packets.
+fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
+    let own = facts.network.known()?.vni?;
+    let peers = facts.leases.peers.known()?;
+    let peer = peers
+        .iter()
+        .find(|peer| peer.subnets.nets().any(|net| net == path.subnet))?;
+    let other = peer.vni.filter(|vni| *vni != own)?;
+    let alike = peers.iter().filter(|peer| peer.vni == Some(own)).count();
+    let finding = Finding::new(
+        check,
+        Severity::Broken,
+        about(path),
+        format!("{} uses VNI {other}, this node uses VNI {own}", path.node),
+        "the kernel drops packets of another VNI: the network configuration changed, and not every daemon was restarted since",
     )
-    .run(format!("ip route get {}", path.address))
-    .run(format!("ping -c 3 {}", path.address))
+    .seen(
+        format!("VNI {other} in the lease of {}", path.node),
+        "flannelctl leases --long",
+    )
+    .seen(format!("VNI {own} in {alike} other leases"), "flannelctl leases --long");
+    Some(
+        finding
+            .run(super::interface_remedy::restart(facts))
+            .on(crate::finding::EVERYWHERE),
+    )
 }
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
+    if let Some(finding) = peer_vni_differs(facts, "overlay-cut", path) {
+        return finding;
+    }
     let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
     let daemon = match path.verdict.ping_only {
         _ if is_encrypted => " to ping; its daemon is asked through the tunnel alone",
@@ -553,6 +781,9 @@ fn filter_words(filter: &str) -> String {
 }
 
 fn one_way(facts: &Facts, path: &Path) -> Finding {
+    if let Some(finding) = peer_vni_differs(facts, "one-way", path) {
+        return finding;
+    }
     let tunnel = facts.network.known().and_then(Network::tunnel);
     let dropped = tunnel
         .map(|tunnel| format!(" ({})", words(tunnel)))
@@ -683,15 +914,16 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 "",
                 format!(
-                    "{} of {all} peers answer ping alone: UDP port {port} is filtered",
+                    "{} of {all} peers answer ping alone: flanneld hangs there, or UDP port {port} is filtered",
                     filtered.len()
                 ),
-                format!("traffic between pods is well; {unseen}"),
+                format!("traffic between pods is well; {unseen}. The doctor of that node tells which of both"),
             )
             .seen(
                 format!("{} answer ping and not UDP port {port}", names(&filtered)),
                 "probes",
             )
+            .run("flannelctl doctor")
             .run_all(let_in::commands(
                 let_in::program(facts.host.firewalls.known()),
                 &[Encapsulation::udp(port)],

@@ -35,7 +35,7 @@ pub const CHECKS: &[Check] = &[
             Need::NameServers,
             Need::Peers,
         ],
-        explains: &[],
+        explains: &["pod-route"],
         waits: false,
         judge: network_overlap,
     },
@@ -210,10 +210,12 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             .index
             .and_then(|index| facts.host.interface(index))
             .map(|interface| interface.name.as_str());
-        let is_of_pods = device.is_some_and(|name| {
-            name == "lo" || name.starts_with("flannel") || is_pods_bridge(name)
-        });
         let overlapped = leased.iter().find(|(subnet, _)| overlap(subnet, &to));
+        let is_of_pods = device.is_some_and(|name| {
+            name == "lo"
+                || name.starts_with("flannel")
+                || is_pods_bridge(name) && overlapped.is_none()
+        });
         let own = network.own.nets().any(|own| overlap(&own, &to));
         // The nodes may be inside of Network, and have routes to each other.
         let of_nodes = overlapped.is_none() && device == underlay;
@@ -246,20 +248,24 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             "a route to {to}{by} is inside the network of pods, {}",
             network.networks
         );
-        findings.push(
-            Finding::new(
-                "network-overlap",
-                severity,
-                format!("route {to}"),
-                what,
-                why,
-            )
-            .seen(
-                format!("{to}{by}, which flannel did not make"),
-                format!("{ip} route show {to}"),
-            )
-            .on("whoever configures the network, or that route"),
+        let finding = Finding::new(
+            "network-overlap",
+            severity,
+            format!("route {to}"),
+            what,
+            why,
+        )
+        .seen(
+            format!("{to}{by}, which flannel did not make"),
+            format!("{ip} route show {to}"),
         );
+        // Nothing but pods of this node is behind their bridge.
+        findings.push(match device.filter(|name| is_pods_bridge(name)) {
+            Some(name) => finding
+                .run(format!("{ip} route delete {to} dev {}", word(name)))
+                .note("what made the route may make it again"),
+            None => finding.on("whoever configures the network, or that route"),
+        });
     }
     findings
 }

@@ -36,12 +36,15 @@ pub const CHECKS: &[Check] = &[
         "Service rules do not see packets on the bridge",
         bridge_nf_call,
     ),
-    check(
-        "rp-filter",
-        Severity::Broken,
-        "Strict rp_filter drops packets of peers",
-        rp_filter,
-    ),
+    Check {
+        explains: &["encap-blocked", "overlay-cut", "one-way"],
+        ..check(
+            "rp-filter",
+            Severity::Broken,
+            "Strict rp_filter drops packets of peers",
+            rp_filter,
+        )
+    },
 ];
 
 const fn check(
@@ -91,6 +94,13 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
             "net.ipv6.conf.all.forwarding",
         ),
     };
+    if family == Family::V4 && used && value == Some(1) {
+        return sysctls
+            .closed
+            .iter()
+            .map(|device| closed(facts, device))
+            .collect();
+    }
     if !used || value != Some(0) {
         return Vec::new();
     }
@@ -108,6 +118,37 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
             }));
     }
     vec![finding.run_all(sysctl(name, 1))]
+}
+
+/// The finding about a device that does not forward, though the host does.
+fn closed(facts: &Facts, device: &str) -> Finding {
+    let name = format!("net/ipv4/conf/{}/forwarding", word(device));
+    let default = "net.ipv4.conf.default.forwarding";
+    Finding::new(
+        "ip-forward",
+        Severity::Broken,
+        device,
+        format!("net.ipv4.conf.{device}.forwarding is 0"),
+        format!(
+            "this node forwards no packets of pods that come by {device}, though ip_forward is 1; devices take {default} when they are made; {}",
+            by_hand(facts)
+        ),
+    )
+    .of(Family::V4)
+    .seen(
+        format!("net.ipv4.conf.{device}.forwarding = 0"),
+        format!("sysctl {name}"),
+    )
+    .run_all(sysctl(&name, 1))
+    .run_all(sysctl(default, 1))
+}
+
+/// Where a sysctl is set that flanneld does not set.
+fn by_hand(facts: &Facts) -> &'static str {
+    match facts.daemon.launch {
+        Launch::Systemd => "flanneld does not set it",
+        Launch::Kubernetes { .. } => "set it on the node itself: flanneld's pod cannot",
+    }
 }
 
 const BRIDGED: &str = "pods do not reach pods of the same node through a service address";
@@ -184,44 +225,32 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
     if !network.v4() {
         return Vec::new();
     }
-    let mut findings = Vec::new();
-    for device in &sysctls.strict_tunnels {
-        findings.push(
-            Finding::new(
-                "rp-filter",
-                // The setting of hardened hosts (rp_filter = 1 for all), which does not affect pods.
-                Severity::Risk,
-                device,
-                format!("rp_filter is strict on {device}"),
-                "packets from the tunnel are dropped if this node reaches their source through another interface: those of programs bound to a node's own address",
-            )
-            .seen(format!("net.ipv4.conf.{device}.rp_filter and net.ipv4.conf.all.rp_filter: the larger one is 1"), format!("sysctl net/ipv4/conf/{device}/rp_filter"))
-            .run_all(sysctl(&format!("net/ipv4/conf/{}/rp_filter", word(device)), 2)),
-        );
-    }
-    if let Some(first) = sysctls.astray.first() {
-        let underlay = &sysctls.underlay;
-        // Only a peer from which nothing arrives shows that packets are dropped: on routed hosts the routes alone prove nothing.
-        let lost = super::mesh::paths(facts)
-            .iter()
-            .any(|path| sysctls.astray.contains(&path.address) && path.is_lost());
-        findings.push(
-            Finding::new(
-                "rp-filter",
-                if lost { Severity::Broken } else { Severity::Risk },
-                underlay,
-                format!(
-                    "rp_filter is strict on {underlay}, but the route to {} peer(s), such as {first}, does not use {underlay}",
-                    sysctls.astray.len()
-                ),
-                match lost {
-                    true => "packets from these peers are dropped before flannel sees them",
-                    false => "packets from these peers are dropped if they arrive by this interface; none is missed so far",
-                },
-            )
-            .seen(format!("{first} is reached by another interface"), format!("ip route get {first}"))
-            .run_all(sysctl(&format!("net/ipv4/conf/{}/rp_filter", word(underlay)), 2)),
-        );
-    }
-    findings
+    // Only a peer from which nothing arrives shows that packets are dropped: on routed hosts the routes alone prove nothing.
+    let is_lost = super::mesh::paths(facts)
+        .iter()
+        .any(|path| sysctls.astray.contains(&path.address) && path.is_lost());
+    let Some(first) = sysctls.astray.first().filter(|_| is_lost) else {
+        return Vec::new();
+    };
+    let underlay = &sysctls.underlay;
+    vec![
+        Finding::new(
+            "rp-filter",
+            Severity::Broken,
+            underlay,
+            format!(
+                "rp_filter is strict on {underlay}, but the route to {} peer(s), such as {first}, does not use {underlay}",
+                sysctls.astray.len()
+            ),
+            "packets from these peers are dropped before flannel sees them",
+        )
+        .seen(
+            format!("{first} is reached by another interface"),
+            format!("ip route get {first}"),
+        )
+        .run_all(sysctl(
+            &format!("net/ipv4/conf/{}/rp_filter", word(underlay)),
+            2,
+        )),
+    ]
 }

@@ -2,9 +2,12 @@
 
 use crate::fact::Fact;
 use crate::firewalls::Firewalls;
+use crate::pod_path::PodPacket;
 use ipnet::IpNet;
 use netstate::host::is_link_local;
-pub use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer};
+pub use netstate::host::{
+    Address, Forwarded, Interface, Neighbour, NoRoute, PolicyRule, Route, RouteAnswer,
+};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,8 +23,16 @@ pub struct Host {
     pub interfaces: Fact<Vec<Interface>>,
     /// The routes of the main table that forward packets.
     pub routes: Fact<Vec<Route>>,
+    /// The routes of the main table that drop packets, but for flannel's own.
+    pub barring: Fact<Vec<Route>>,
     /// Where packets to some addresses leave: those of the store, the peers and the API server.
     pub lookups: Fact<Vec<RouteLookup>>,
+    /// Where packets between pods of this node and of others go.
+    pub pod_routes: Fact<Vec<PodRoute>>,
+    /// The rules of policy routing.
+    pub policy_rules: Fact<Vec<PolicyRule>>,
+    /// The neighbours on the underlay that the kernel has asked for.
+    pub underlay_neighbours: Fact<Vec<Neighbour>>,
     /// The sysctls that pods depend on.
     pub sysctls: Fact<Sysctls>,
     /// The firewalls that filter packets.
@@ -85,6 +96,15 @@ pub struct RouteLookup {
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
+/// The kernel's route lookup for a packet between pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRoute {
+    /// The packet.
+    pub packet: PodPacket,
+    /// The interface, or why there is no route.
+    pub by: Result<RouteAnswer, NoRoute>,
+}
+
 /// The owner of an address that is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupPurpose {
@@ -94,6 +114,8 @@ pub enum LookupPurpose {
     ApiServer,
     /// A peer, at the address that its lease publishes.
     Peer,
+    /// A peer that answers nothing, at the same address.
+    SilentPeer,
 }
 
 /// The sysctls that pods' packets depend on. `None`: there is no such file.
@@ -115,8 +137,8 @@ pub struct Sysctls {
     pub call_iptables: Option<i64>,
     /// net.bridge.bridge-nf-call-ip6tables; `None` if it cannot be read.
     pub call_ip6tables: Option<i64>,
-    /// Tunnel devices on which rp_filter is strict.
-    pub strict_tunnels: Vec<String>,
+    /// Devices on the path of pods' packets that do not forward IPv4, though the host does.
+    pub closed: Vec<String>,
     /// Addresses of peers that this node reaches through another interface while rp_filter is strict on the underlay.
     pub astray: Vec<IpAddr>,
 }

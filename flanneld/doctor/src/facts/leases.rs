@@ -29,6 +29,8 @@ pub struct Own {
     pub trouble: Option<Problem>,
     /// Whether it ends sooner than `--subnet-lease-renew-margin`.
     pub within_margin: bool,
+    /// The addresses that it publishes: those to which peers send.
+    pub published: Vec<IpAddr>,
 }
 
 /// Another node, by its lease.
@@ -44,6 +46,8 @@ pub struct Peer {
     pub vni: Option<u32>,
     /// For how many seconds its holder has been silent, if that is known.
     pub silent: Option<u64>,
+    /// What Kubernetes says of its Node, where it answers nothing; `None` with other stores.
+    pub node: Option<NodeHealth>,
 }
 
 impl Peer {
@@ -51,6 +55,15 @@ impl Peer {
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.public.into_iter().flat_map(|public| public.ips())
     }
+}
+
+/// What Kubernetes says of a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeHealth {
+    /// Whether its condition Ready is True.
+    pub ready: bool,
+    /// Whether it is cordoned: no new pods are placed there.
+    pub cordoned: bool,
 }
 
 /// A lease that is not used.

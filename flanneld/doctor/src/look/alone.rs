@@ -1,16 +1,19 @@
 //! Facts about a node on which no daemon answers.
 
 use super::kubernetes::{self, namespace_of_pod};
-use super::netlink::Target;
+use super::netlink::{PodsOf, Target};
 use super::{Look, Options, Places, missing_modules, taken_ports};
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, ExitReport, Launch};
-use crate::facts::host::{Host, Interface, LookupPurpose};
+use crate::facts::host::{FLANNELD, Host, Interface, LookupPurpose};
 use crate::facts::leases::Leases;
 use crate::facts::pods::Env;
 use crate::facts::store::Store;
+use crate::facts::wireguard::Wireguard;
 use crate::facts::{Facts, Network};
+use crate::pod_path::{self, PodPeer};
 use crate::surroundings::Surroundings;
+use netstate::netlink::host::HostReader;
 use run_dir::status_file::{self, StatusFile};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,21 +21,25 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
+/// So many routes of pods' packets are looked up.
+const MAX_LOOKUPS: usize = 32;
 /// Why most facts about the daemon are unavailable.
 const NO_DAEMON: &str = "no flanneld answers on this node";
 
-/// Gathers facts without the help of a daemon. The network may have any of these backends.
-pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static Profile>) -> Facts {
+/// Gathers facts without the help of a daemon. The network may have any of these backends. `other`: a flanneld of another kind that runs here.
+pub async fn facts(
+    look: &mut Look,
+    subnet_file: &Path,
+    backends: Vec<&'static Profile>,
+    other: Option<&str>,
+) -> Facts {
     let exit_report = exit_report(subnet_file);
     let ended = exit_report.known().cloned();
     let options = Options::read(&look.places);
     let (place, addresses) = options.store();
     let targets: Vec<Target> = addresses.iter().map(|ip| of_store(*ip)).collect();
-    let mut host = look.host(None, None, &targets).await;
-    let status = Fact::from_result(
-        status_file::read(subnet_file)
-            .map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())),
-    );
+    let mut host = look.host(None, None, &targets, &[]).await;
+    let status = status(subnet_file);
     // What it published last is what peers use.
     let vtep = status
         .known()
@@ -43,6 +50,15 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
         &host,
     );
     let (running, silent, reasons) = by_status_file(status);
+    let running = match other {
+        Some(who) => Fact::unavailable(format!(
+            "another flanneld runs here ({who}): Go flannel, or a version without a socket"
+        )),
+        None if running.known() == Some(&false) && !is_installed(look, subnet_file, &host) => {
+            Fact::unavailable("flanneld is not installed on this host")
+        }
+        None => running,
+    };
     let daemon = Daemon {
         running,
         young: false,
@@ -67,11 +83,7 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
     host.modules = Fact::Known(problem.as_ref().map(missing_modules).unwrap_or_default());
     host.ports = Fact::Known(problem.as_ref().map(taken_ports).unwrap_or_default());
     let pods = look.pods(&daemon, network.as_ref(), &host);
-    let wireguard = match network.as_ref().and_then(|network| network.backend) {
-        Some(backend) if !backend.encrypts => Fact::Absent,
-        // It may be wireguard that left no device.
-        _ => Fact::unavailable(NO_DAEMON),
-    };
+    let network_backend = network.as_ref().and_then(|network| network.backend);
     let alive = daemon.running.known() == Some(&true);
     Facts {
         backends,
@@ -95,10 +107,45 @@ pub async fn facts(look: &mut Look, subnet_file: &Path, backends: Vec<&'static P
             refused: Fact::unavailable(NO_DAEMON),
         },
         mesh: Fact::unavailable(NO_DAEMON),
-        wireguard,
+        wireguard: wireguard(network_backend),
         pods,
         kubernetes: Fact::Absent,
     }
+}
+
+/// Reads the status file.
+fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
+    Fact::from_result(
+        status_file::read(subnet_file)
+            .map_err(|error| format!("{}: {error}", status_file::path(subnet_file).display())),
+    )
+}
+
+/// The peers of WireGuard are known to its daemon alone.
+fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
+    match backend {
+        Some(backend) if !backend.encrypts => Fact::Absent,
+        // It may be wireguard that left no device.
+        _ => Fact::unavailable(NO_DAEMON),
+    }
+}
+
+/// Whether there is a sign of flannel on this host: its unit, options or files, a device, a configuration of CNI, a kubelet.
+fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
+    let places = &look.places;
+    let files = places
+        .units
+        .iter()
+        .chain([&places.options, &places.kubelet]);
+    let has_device = host
+        .interfaces
+        .known()
+        .is_none_or(|all| all.iter().any(|known| known.name.starts_with("flannel")));
+    has_device
+        || subnet_file.exists()
+        || run_dir::exit_report::path(subnet_file).exists()
+        || files.into_iter().any(|path| path.exists())
+        || super::cni::names_flannel(places)
 }
 
 /// An address of the store, whose route is looked up.
@@ -164,12 +211,39 @@ async fn look_at_network(
         .flat_map(Interface::nets)
         .map(|net| net.trunc())
         .collect();
+    let underlay = Some(underlay).filter(|name| !name.is_empty());
+    look_at_pods(host, network, underlay.as_deref()).await;
+    let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
     let around = Surroundings {
-        underlay: Some(underlay).filter(|name| !name.is_empty()),
+        bridge: pod_path::bridge(interfaces, network).map(|bridge| bridge.name.clone()),
+        underlay,
         peers: Vec::new(),
         near,
     };
     host.firewalls = look.programs.firewalls(network, &around).await;
+}
+
+/// Looks up the routes of pods' packets to the subnets that flannel has routes to.
+async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>) {
+    let routes = host.routes.known().into_iter().flatten();
+    let peers: Vec<PodPeer> = routes
+        .filter(|route| route.protocol == FLANNELD)
+        .take(MAX_LOOKUPS)
+        .map(|route| PodPeer {
+            name: route.to.to_string(),
+            subnet: route.to,
+        })
+        .collect();
+    let pods = PodsOf {
+        network,
+        underlay,
+        peers: &peers,
+    };
+    let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
+    host.pod_routes = match HostReader::open() {
+        Ok(mut reader) => super::netlink::pod_routes(&mut reader, interfaces, Some(&pods)).await,
+        Err(error) => Fact::unavailable(error),
+    };
 }
 
 /// What a daemon that ended reported of the network configuration: one that it cannot use ends it.

@@ -60,8 +60,10 @@ fn is_configuration(name: &str) -> bool {
 /// Reads the CNI configurations.
 pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let folder = &places.cni;
+    let runs = kubelet_runs(places);
     let names = match names(folder) {
         Ok(Some(names)) => names,
+        Ok(None) if runs => Vec::new(),
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::unavailable(why),
     };
@@ -81,12 +83,26 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
         .filter(|name| is_configuration(name))
         .map(read)
         .collect();
-    let expected = places.kubelet.is_dir() || files.iter().any(|file| file.flannel);
+    let expected = runs || files.iter().any(|file| file.flannel);
     Fact::Known(Cni {
         folder: folder.clone(),
         files,
         expected,
     })
+}
+
+/// Whether a kubelet listens: its folder alone may be left of one that was removed.
+fn kubelet_runs(places: &Places) -> bool {
+    ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"]
+        .iter()
+        .any(|socket| run_dir::api_socket::connect_to(&places.kubelet.join(socket)).is_ok())
+}
+
+/// Whether a configuration names flannel.
+pub(super) fn names_flannel(places: &Places) -> bool {
+    configurations(places)
+        .known()
+        .is_some_and(|cni| cni.files.iter().any(|file| file.flannel))
 }
 
 /// The addresses that host-local keeps, network by network.

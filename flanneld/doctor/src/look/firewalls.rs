@@ -1,5 +1,6 @@
 //! The listings of the programs that manage firewalls.
 
+use crate::drops::{self, Commands};
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::firewalls::{Barrier, Firewalls};
@@ -12,7 +13,7 @@ use traffic_rules::programs::{Iptables, ProgramError, Variant, nft_table, run};
 use traffic_rules::reader::model::{Base, Table};
 use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::walk::Missing;
-use traffic_rules::reader::{self, Packet, Rules, Walk};
+use traffic_rules::reader::{self, Layer, Packet, Rules, Walk};
 use types::Family;
 
 /// Limit on the chains, sets and maps that are listed one by one.
@@ -31,32 +32,40 @@ fn blinds(error: &ProgramError) -> bool {
 }
 
 impl Programs {
+    /// The variants of iptables that are installed, for each network.
+    async fn installed(&mut self, network: &Network) -> Vec<(IpNet, Iptables)> {
+        if let Some(known) = self.iptables.take() {
+            return known;
+        }
+        let mut found = Vec::new();
+        for net in network.networks.nets() {
+            let installed = Iptables::installed(net.into())
+                .await
+                .inspect_err(|error| tracing::debug!(error = %error, "cannot look for iptables"));
+            found.extend(
+                installed
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|(programs, _)| (net, programs)),
+            );
+        }
+        found
+    }
+
     /// Lists the firewalls. A program that is not installed lists nothing; one that fails makes the firewalls unknown.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
-        let iptables = match self.iptables.take() {
-            Some(known) => known,
-            None => {
-                let mut found = Vec::new();
-                for net in network.networks.nets() {
-                    let installed = Iptables::installed(net.into()).await.inspect_err(
-                        |error| tracing::debug!(error = %error, "cannot look for iptables"),
-                    );
-                    found.extend(
-                        installed
-                            .unwrap_or_default()
-                            .into_iter()
-                            .map(|(programs, _)| (net, programs)),
-                    );
-                }
-                found
-            }
-        };
-        let (mut tables, mut blind) = (Vec::new(), None);
+        let iptables = self.installed(network).await;
+        let mut all = list(&["chains"], Extent::Names).await;
+        if let Some(rules) = &mut all {
+            find_devices(rules).await;
+        }
+        let (mut tables, mut blind, mut commands) = (Vec::new(), None, Commands::new());
+        let mut saved_rules = Rules::default();
         for (net, programs) in &iptables {
-            match programs.dump_filter().await {
+            let family = Family::from(net.addr());
+            match programs.dump_tables(&tables_of(all.as_ref(), family)).await {
                 Ok(saved) => {
-                    let rules =
-                        reader::iptables::read(&saved, Family::from(net.addr()), programs.variant);
+                    let rules = reader::iptables::read(&saved, family, programs.variant);
                     tables.push(passage::table(
                         &rules,
                         net,
@@ -64,6 +73,8 @@ impl Programs {
                         around,
                         &programs.command(),
                     ));
+                    saved_rules.extend(rules);
+                    commands.push((family, programs.variant, programs.command()));
                 }
                 Err(error) => {
                     tracing::debug!(error = %error, "cannot list the rules of iptables");
@@ -90,15 +101,28 @@ impl Programs {
         let firewalld = listing.map(|listing| {
             passage::firewalld(&reader::nft::read(&listing, Extent::Rules), network, around)
         });
-        let barriers = barriers(network, around, &listed).await;
+        let barriers = match &mut all {
+            Some(rules) => barriers(rules, network, around, &listed).await,
+            None => Vec::new(),
+        };
+        let mut rules = all.unwrap_or_default();
+        rules.extend(saved_rules);
+        list_missing(&mut rules, |rules| drops::missing(rules, network, around)).await;
+        let drops = drops::drops(&rules, &commands, network, around);
         match blind {
-            Some(why) if tables.is_empty() && barriers.is_empty() && firewalld.is_none() => {
+            Some(why)
+                if tables.is_empty()
+                    && barriers.is_empty()
+                    && drops.is_empty()
+                    && firewalld.is_none() =>
+            {
                 Fact::Unavailable(why)
             }
             _ => Fact::Known(Firewalls {
                 tables,
                 firewalld,
                 barriers,
+                drops,
             }),
         }
     }
@@ -125,54 +149,114 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     Some(reader::nft::read(&listing, extent))
 }
 
-/// The nftables chains that block pods' packets. Lists only what packets of pods come to: kube-proxy's table is large.
-async fn barriers(network: &Network, around: &Surroundings, iptables: &[Family]) -> Vec<Barrier> {
-    let Some(mut rules) = list(&["chains"], Extent::Names).await else {
-        return Vec::new();
+/// The tables of iptables to list: `filter`, and those of the others that there are. Without nft that is not known.
+fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
+    let is_there = |name: &str| {
+        listed.is_none_or(|rules| {
+            rules
+                .tables
+                .iter()
+                .any(|table| table.layer == Layer::of(family) && table.name == name)
+        })
     };
-    let gates = passage::gates(&rules, iptables);
+    ["filter", "raw", "mangle", "security"]
+        .into_iter()
+        .filter(|name| *name == "filter" || is_there(name))
+        .collect()
+}
+
+/// The nftables chains that block pods' packets. Lists only what packets of pods come to: kube-proxy's table is large.
+async fn barriers(
+    rules: &mut Rules,
+    network: &Network,
+    around: &Surroundings,
+    iptables: &[Family],
+) -> Vec<Barrier> {
+    let gates = passage::gates(rules, iptables);
     let packets: Vec<Packet> = network
         .networks
         .nets()
-        .flat_map(|net| passage::of_pods(&net, network, around))
+        .flat_map(|net| {
+            let mut both = passage::of_pods(&net, network, around);
+            both.extend(passage::of_connections(&net, network, around));
+            both
+        })
         .collect();
-    let mut asked = BTreeSet::new();
-    while asked.len() < PARTS {
-        let missing = missing(&rules, &gates, &packets, &asked);
-        if missing.is_empty() {
-            break;
-        }
-        for part in missing {
-            let Missing {
-                layer,
-                table,
-                name,
-                part: kind,
-            } = &part;
-            if let Some(found) = list(&[kind.name(), layer, table, name], Extent::Rules).await {
-                rules.extend(found);
-            }
-            asked.insert(part);
-        }
-    }
+    list_missing(rules, |rules| missing(rules, &gates, &packets)).await;
     gates
         .iter()
         .flat_map(|gate| {
             network
                 .networks
                 .nets()
-                .filter_map(|net| passage::barrier(&rules, gate, &net, network, around))
+                .filter_map(|net| passage::barrier(rules, gate, &net, network, around))
         })
         .collect()
 }
 
+/// Finds the devices of chains of the family netdev: nft before 1.0.7 prints them as text alone.
+async fn find_devices(rules: &mut Rules) {
+    let tables = rules
+        .tables
+        .iter_mut()
+        .filter(|table| table.layer == Layer::Netdev);
+    for table in tables {
+        for (name, chain) in &mut table.chains {
+            let Some(base) = chain.base.as_mut().filter(|base| base.device.is_none()) else {
+                continue;
+            };
+            let args = [
+                "list",
+                "chain",
+                "netdev",
+                table.name.as_str(),
+                name.as_str(),
+            ];
+            base.device = run(Path::new("nft"), &args, None)
+                .await
+                .ok()
+                .and_then(|text| device_in(&text));
+        }
+    }
+}
+
+/// The only device in the text of a chain.
+fn device_in(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("hook ingress device ")?;
+    let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+    Some(name.to_owned())
+}
+
+/// Lists parts of tables as long as some are missing.
+async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Missing>) {
+    let mut asked = BTreeSet::new();
+    while asked.len() < PARTS {
+        let wanted: Vec<Missing> = missing(rules)
+            .into_iter()
+            .filter(|part| !asked.contains(part))
+            .collect();
+        if wanted.is_empty() {
+            break;
+        }
+        for part in wanted {
+            let Missing {
+                layer,
+                table,
+                name,
+                part: kind,
+            } = &part;
+            let listed = list(&[kind.name(), layer, table, name], Extent::Rules).await;
+            if let Some(mut found) = listed {
+                find_devices(&mut found).await;
+                rules.extend(found);
+            }
+            asked.insert(part);
+        }
+    }
+}
+
 /// Returns which of these chains, and of those that they lead to, packets traverse and have not been listed yet.
-fn missing(
-    rules: &Rules,
-    gates: &[Gate],
-    packets: &[Packet],
-    asked: &BTreeSet<Missing>,
-) -> BTreeSet<Missing> {
+fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet]) -> BTreeSet<Missing> {
     let only = |table: &Table, chain: &str, _: &Base| {
         gates
             .iter()
@@ -182,6 +266,25 @@ fn missing(
     packets
         .iter()
         .flat_map(|packet| walk.missing(packet))
-        .filter(|part| !asked.contains(part))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_of_a_chain_is_read_from_its_text() {
+        let text = |of: &str| {
+            format!(
+                "table netdev f {{\n\tchain c {{\n\t\ttype filter hook ingress {of} priority filter; policy accept;\n\t}}\n}}\n"
+            )
+        };
+        assert_eq!(
+            device_in(&text("device \"enp0s8\"")).as_deref(),
+            Some("enp0s8")
+        );
+        assert_eq!(device_in(&text("devices = { \"a\", \"b\" }")), None);
+        assert_eq!(device_in(""), None);
+    }
 }

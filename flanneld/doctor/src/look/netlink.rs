@@ -2,7 +2,12 @@
 
 use super::unread::Unread;
 use crate::fact::Fact;
-use crate::facts::host::{Interface, LookupPurpose, NoRoute, Route, RouteLookup};
+use crate::facts::Network;
+use crate::facts::host::{
+    FLANNELD, Interface, LookupPurpose, Neighbour, NoRoute, PodRoute, PolicyRule, Route,
+    RouteLookup,
+};
+use crate::pod_path::{self, PodPeer};
 use netstate::netlink::host::HostReader;
 use std::net::IpAddr;
 
@@ -17,27 +22,56 @@ pub struct Target {
     pub kind: LookupPurpose,
 }
 
-/// Reads all three. Each is unavailable for itself if the kernel does not answer.
-pub(super) async fn read(
-    targets: &[Target],
-) -> (
-    Fact<Vec<Interface>>,
-    Fact<Vec<Route>>,
-    Fact<Vec<RouteLookup>>,
-) {
+/// What packets of pods are looked up for.
+pub(super) struct PodsOf<'a> {
+    /// The network of this node.
+    pub network: &'a Network,
+    /// The interface for packets between nodes.
+    pub underlay: Option<&'a str>,
+    /// The peers.
+    pub peers: &'a [PodPeer],
+}
+
+/// What the kernel says of interfaces and routes. Each part is unavailable for itself if it does not answer.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub interfaces: Fact<Vec<Interface>>,
+    pub routes: Fact<Vec<Route>>,
+    pub barring: Fact<Vec<Route>>,
+    pub lookups: Fact<Vec<RouteLookup>>,
+    pub pod_routes: Fact<Vec<PodRoute>>,
+    pub policy_rules: Fact<Vec<PolicyRule>>,
+    pub underlay_neighbours: Fact<Vec<Neighbour>>,
+}
+
+/// Reads all of it.
+pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
         Err(error) => {
             let why = Unread::Netlink(error);
-            return (
-                Fact::unavailable(&why),
-                Fact::unavailable(&why),
-                Fact::unavailable(&why),
-            );
+            return Seen {
+                interfaces: Fact::unavailable(&why),
+                routes: Fact::unavailable(&why),
+                barring: Fact::unavailable(&why),
+                lookups: Fact::unavailable(&why),
+                pod_routes: Fact::unavailable(&why),
+                policy_rules: Fact::unavailable(&why),
+                underlay_neighbours: Fact::unavailable(&why),
+            };
         }
     };
     let interfaces = Fact::from_result(reader.interfaces().await.map_err(Unread::Interfaces));
-    let routes = Fact::from_result(reader.routes(Route::carries).await.map_err(Unread::Routes));
+    let (routes, barring) = match reader.routes(is_wanted).await {
+        Ok(all) => {
+            let (routes, barring) = all.into_iter().partition(Route::carries);
+            (Fact::Known(routes), Fact::Known(barring))
+        }
+        Err(error) => {
+            let why = Unread::Routes(error);
+            (Fact::unavailable(&why), Fact::unavailable(&why))
+        }
+    };
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
     let answers = reader.look_up(&addresses).await;
     let lookup = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup {
@@ -46,11 +80,55 @@ pub(super) async fn read(
         kind: target.kind,
         by,
     };
-    (
-        interfaces,
+    let known = interfaces.known().map_or(&[][..], Vec::as_slice);
+    let pod_routes = pod_routes(&mut reader, known, pods).await;
+    let underlay = pods
+        .and_then(|pods| pods.underlay)
+        .and_then(|name| known.iter().find(|interface| interface.name == name));
+    let underlay_neighbours = match underlay {
+        Some(underlay) => Fact::from_result(
+            reader
+                .neighbours(underlay.index)
+                .await
+                .map_err(Unread::Neighbours),
+        ),
+        None => Fact::Absent,
+    };
+    Seen {
         routes,
-        Fact::Known(targets.iter().zip(answers).map(lookup).collect()),
-    )
+        barring,
+        lookups: Fact::Known(targets.iter().zip(answers).map(lookup).collect()),
+        pod_routes,
+        policy_rules: Fact::from_result(reader.policy_rules().await.map_err(Unread::PolicyRules)),
+        underlay_neighbours,
+        interfaces,
+    }
+}
+
+/// Whether a route forwards packets, or drops them and is not flannel's.
+fn is_wanted(route: &Route) -> bool {
+    route.carries() || route.protocol != FLANNELD
+}
+
+/// Where packets between pods of this node and of others go.
+pub(super) async fn pod_routes(
+    reader: &mut HostReader,
+    interfaces: &[Interface],
+    pods: Option<&PodsOf<'_>>,
+) -> Fact<Vec<PodRoute>> {
+    let Some(PodsOf {
+        network,
+        underlay,
+        peers,
+    }) = pods
+    else {
+        return Fact::unavailable("the network of this node is not known");
+    };
+    let wanted = pod_path::packets(interfaces, network, *underlay, peers);
+    let packets: Vec<_> = wanted.iter().map(|wanted| wanted.packet).collect();
+    let answers = reader.look_up_forwarded(&packets).await;
+    let all = wanted.into_iter().zip(answers);
+    Fact::Known(all.map(|(packet, by)| PodRoute { packet, by }).collect())
 }
 
 #[cfg(test)]
@@ -65,7 +143,14 @@ mod tests {
             whose: "this host".to_owned(),
             kind: LookupPurpose::Peer,
         };
-        let (interfaces, routes, lookups) = read(std::slice::from_ref(&target)).await;
+        let Seen {
+            interfaces,
+            routes,
+            lookups,
+            policy_rules,
+            pod_routes,
+            ..
+        } = read(std::slice::from_ref(&target), None).await;
         let lo = interfaces
             .known()
             .unwrap()
@@ -85,6 +170,14 @@ mod tests {
             lookups.known().unwrap()[0].by.as_ref().unwrap().index,
             lo.index
         );
-        assert!(routes.known().is_some());
+        assert!(routes.known().is_some() && pod_routes.known().is_none());
+        assert!(
+            policy_rules
+                .known()
+                .unwrap()
+                .iter()
+                .any(|rule| rule.is_standard() && rule.priority == 32766),
+            "{policy_rules:?}"
+        );
     }
 }

@@ -32,6 +32,12 @@ pub fn is_strict(device: &str) -> bool {
         == RP_FILTER_STRICT
 }
 
+/// Whether a device does not forward IPv4 though the host does.
+pub(super) fn is_closed(device: &str) -> bool {
+    sysctl("net/ipv4/ip_forward") == Some(1)
+        && sysctl(&format!("net/ipv4/conf/{device}/forwarding")) == Some(0)
+}
+
 /// Whether the module br_netfilter is loaded.
 pub fn has_br_netfilter() -> bool {
     Path::new("/proc/sys/net/bridge").is_dir()
@@ -39,15 +45,6 @@ pub fn has_br_netfilter() -> bool {
 
 /// The sysctls, but for what has to be asked elsewhere.
 pub fn sysctls(underlay: &str) -> Sysctls {
-    let devices = std::fs::read_dir("/proc/sys/net/ipv4/conf")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let names = devices.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut strict_tunnels: Vec<String> = names
-        .filter(|name| name.starts_with("flannel") && is_strict(name))
-        .collect();
-    strict_tunnels.sort();
     Sysctls {
         underlay: underlay.to_owned(),
         ip_forward: sysctl("net/ipv4/ip_forward"),
@@ -57,7 +54,7 @@ pub fn sysctls(underlay: &str) -> Sysctls {
         module: None,
         call_iptables: sysctl("net/bridge/bridge-nf-call-iptables"),
         call_ip6tables: sysctl("net/bridge/bridge-nf-call-ip6tables"),
-        strict_tunnels,
+        closed: Vec::new(),
         astray: Vec::new(),
     }
 }

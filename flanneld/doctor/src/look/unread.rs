@@ -20,6 +20,10 @@ pub(super) enum Unread {
     Interfaces(KernelError),
     /// The routes cannot be listed.
     Routes(KernelError),
+    /// The rules of policy routing cannot be listed.
+    PolicyRules(KernelError),
+    /// The neighbours cannot be listed.
+    Neighbours(KernelError),
 }
 
 impl Coded for Unread {
@@ -30,6 +34,8 @@ impl Coded for Unread {
             Unread::Netlink(_) => "netlink-unavailable",
             Unread::Interfaces(_) => "interfaces-unreadable",
             Unread::Routes(_) => "routes-unreadable",
+            Unread::PolicyRules(_) => "policy-rules-unreadable",
+            Unread::Neighbours(_) => "neighbours-unreadable",
         }
     }
 }
@@ -44,6 +50,15 @@ impl fmt::Display for Unread {
                 write!(f, "the interfaces cannot be read (netlink): {error}")
             }
             Unread::Routes(error) => write!(f, "the routes cannot be read (netlink): {error}"),
+            Unread::PolicyRules(error) => {
+                write!(
+                    f,
+                    "the rules of policy routing cannot be read (netlink): {error}"
+                )
+            }
+            Unread::Neighbours(error) => {
+                write!(f, "the neighbours cannot be read (netlink): {error}")
+            }
         })
     }
 }
@@ -52,9 +67,11 @@ impl Error for Unread {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Unread::File(_, error) | Unread::Folder(_, error) => Some(error),
-            Unread::Netlink(error) | Unread::Interfaces(error) | Unread::Routes(error) => {
-                Some(error)
-            }
+            Unread::Netlink(error)
+            | Unread::Interfaces(error)
+            | Unread::Routes(error)
+            | Unread::PolicyRules(error)
+            | Unread::Neighbours(error) => Some(error),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! For each check, the change of a healthy node's facts that raises it.
 
 use super::healthy::{address, interface, peer};
+use crate::drops::{Carried, Drop};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport};
 use crate::facts::host::{
-    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbours, Port, Route,
-    RouteAnswer, RouteLookup, Sysctls,
+    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, Neighbours, NoRoute,
+    Port, Route, RouteAnswer, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
@@ -20,8 +21,8 @@ use jiff::Timestamp;
 use netstate::names::Mac;
 use std::collections::BTreeMap;
 use traffic_rules::programs::Variant;
-use traffic_rules::reader::Stop;
 use traffic_rules::reader::model::Program;
+use traffic_rules::reader::{Hook, Stop};
 use types::problem::{PortPurpose, StoreCause};
 use types::{Detail, Dual, Encapsulation, Problem};
 
@@ -154,6 +155,19 @@ pub(super) fn table(command: &str) -> Table {
     }
 }
 
+/// A peer to which there is no route.
+pub(super) fn unrouted(facts: &mut Facts) {
+    inside(&mut facts.host.lookups).push(RouteLookup {
+        to: "192.0.2.2".parse().unwrap(),
+        whose: "node-2".to_owned(),
+        kind: LookupPurpose::SilentPeer,
+        by: Err(NoRoute::Refused {
+            errno: 22,
+            words: String::new(),
+        }),
+    });
+}
+
 /// What drops packets: a rule of a chain, or its policy.
 pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     let stop = Stop {
@@ -166,8 +180,27 @@ pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
         chain: chain.to_owned(),
         place: rule.map(|_| 1),
         rule: rule.unwrap_or_default().to_owned(),
+        packets: None,
+        named: false,
     };
     Block { stop, doubt: false }
+}
+
+/// A rule of the table mangle that drops these packets.
+pub(super) fn dropped(carried: Carried) -> Drop {
+    let rule = "-A PREROUTING -s 10.244.0.0/16 -j DROP";
+    let Block { stop, .. } = block("PREROUTING", Some(rule));
+    Drop {
+        carried,
+        family: types::Family::V4,
+        stop: Stop {
+            table: "mangle".to_owned(),
+            packets: Some(7),
+            ..stop
+        },
+        hook: Hook::Prerouting,
+        command: Some("iptables".to_owned()),
+    }
 }
 
 fn firewall(facts: &mut Facts, change: impl Fn(&mut Firewalls)) {
@@ -257,6 +290,58 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             "another machine is this one",
         );
     }),
+    ("pods-dropped", |facts| {
+        firewall(facts, |firewalls| {
+            firewalls.drops = vec![dropped(Carried::Pods)];
+        });
+    }),
+    ("pod-bridge", |facts| named(facts, "cni0").up = false),
+    ("pod-bridge", |facts| {
+        named(facts, "cni0")
+            .addresses
+            .retain(|address| address.net.addr().is_ipv6());
+    }),
+    ("pod-route", |facts| {
+        inside(&mut facts.host.pod_routes)[0].by = Err(NoRoute::Refused {
+            errno: 22,
+            words: String::new(),
+        });
+    }),
+    ("pod-route", |facts| {
+        inside(&mut facts.host.pod_routes)[1].by = Ok(RouteAnswer {
+            index: 2,
+            source: None,
+        });
+    }),
+    ("ip-forward", |facts| {
+        sysctls(facts).closed = vec!["cni0".to_owned()];
+    }),
+    ("encap-blocked", |facts| {
+        one(facts, State::OneWay, true);
+        firewall(facts, |firewalls| {
+            firewalls.drops = vec![dropped(Carried::TunnelIn)];
+        });
+    }),
+    ("peer-unrouted", |facts| {
+        one(facts, State::CutOff, false);
+        unrouted(facts);
+    }),
+    ("public-ip", |facts| {
+        all(facts, &State::OneWay, true);
+        inside(&mut facts.leases.own).published = vec!["192.0.2.99".parse().unwrap()];
+    }),
+    ("no-arp", |facts| {
+        all(facts, &State::CutOff, false);
+        named(facts, "eth0").noarp = true;
+    }),
+    ("duplicate-mac", |facts| {
+        one(facts, State::CutOff, false);
+        let mac = named(facts, "eth0").mac;
+        facts.host.underlay_neighbours = Fact::Known(vec![Neighbour {
+            address: "192.0.2.2".parse().unwrap(),
+            mac,
+        }]);
+    }),
     ("no-interface", |facts| {
         facts.daemon.choice = Fact::Absent;
         reason(facts, "underlay", Detail::None, "no interface eth7");
@@ -303,6 +388,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             ends_in: Some(60),
             within_margin: true,
             trouble: Some(of_store(StoreCause::Silent, "no answer")),
+            ..Own::default()
         });
     }),
     ("lease", |facts| {
@@ -374,9 +460,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         (sysctls(facts).call_iptables, sysctls(facts).call_ip6tables) = (Some(0), Some(0));
     }),
     ("rp-filter", |facts| {
-        sysctls(facts).strict_tunnels.push("flannel.1".to_owned());
-    }),
-    ("rp-filter", |facts| {
+        one(facts, State::OneWay, true);
         sysctls(facts).astray.push("192.0.2.2".parse().unwrap());
     }),
     ("forward-policy", |facts| {
@@ -411,6 +495,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         });
     }),
     ("ufw", |facts| {
+        all(facts, &State::OneWay, true);
         firewall(facts, |seen| {
             seen.tables.push(Table {
                 ufw: true,
@@ -420,6 +505,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         });
     }),
     ("firewalld", |facts| {
+        all(facts, &State::OneWay, true);
         firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()));
     }),
     ("module", |facts| {

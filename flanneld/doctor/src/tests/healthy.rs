@@ -3,8 +3,8 @@
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
 use crate::facts::host::{
-    Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, Route, RouteAnswer,
-    RouteLookup, Sysctls,
+    Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, PodRoute, PolicyRule,
+    Route, RouteAnswer, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer, Vtep};
@@ -13,6 +13,7 @@ use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
+use crate::pod_path::PodPeer;
 use netstate::names::Mac;
 use types::Subnets;
 use types::access::Etcd;
@@ -77,6 +78,7 @@ pub(super) fn peer(name: &str, number: u8) -> Peer {
         )),
         vni: Some(1),
         silent: None,
+        node: None,
     }
 }
 
@@ -154,6 +156,10 @@ fn host() -> Host {
                 source: Some("192.0.2.1".parse().unwrap()),
             }),
         }]),
+        barring: Fact::Known(Vec::new()),
+        pod_routes: Fact::Known(pod_routes()),
+        policy_rules: Fact::Known(policy_rules()),
+        underlay_neighbours: Fact::Known(Vec::new()),
         sysctls: Fact::Known(Sysctls {
             underlay: "eth0".to_owned(),
             ip_forward: Some(1),
@@ -181,6 +187,35 @@ fn host() -> Host {
         foreign: Fact::Known(Vec::new()),
         daemons: Fact::Known(1),
     }
+}
+
+/// Packets between pods go by the tunnel's device and the bridge.
+fn pod_routes() -> Vec<PodRoute> {
+    let peers = ["10.244.2.0/24", "10.244.3.0/24"].map(|subnet| PodPeer {
+        name: format!("node-{}", &subnet[7..8]),
+        subnet: subnet.parse().unwrap(),
+    });
+    let packets = crate::pod_path::packets(&interfaces(), &network(), Some("eth0"), &peers);
+    assert_eq!(packets.len(), 4);
+    packets
+        .into_iter()
+        .map(|packet| PodRoute {
+            by: Ok(RouteAnswer {
+                index: if packet.out { 3 } else { 4 },
+                source: None,
+            }),
+            packet,
+        })
+        .collect()
+}
+
+fn policy_rules() -> Vec<PolicyRule> {
+    let rule = |priority, table| PolicyRule {
+        priority,
+        table: Some(table),
+        ..PolicyRule::default()
+    };
+    vec![rule(0, 255), rule(32766, 254), rule(32767, 253)]
 }
 
 fn network() -> Network {
@@ -244,6 +279,7 @@ fn leases() -> Leases {
     Leases {
         own: Fact::Known(Own {
             ends_in: Some(80_000),
+            published: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
             ..Own::default()
         }),
         vtep: Fact::Known(Vtep {

@@ -1,0 +1,205 @@
+//! Rules at hooks without a check of their own that drop packets of pods or of the tunnel.
+
+use crate::check::Check;
+use crate::drops::{Carried, Drop};
+use crate::facts::{Facts, Network};
+use crate::finding::{Finding, Severity};
+use crate::let_in::Origin;
+use crate::need::Need;
+use crate::persist;
+use crate::shell::word;
+use traffic_rules::reader::Hook;
+use types::Family;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[Check {
+    id: "pods-dropped",
+    severity: Severity::Broken,
+    title: "A rule outside of FORWARD drops packets of pods",
+    needs: &[Need::Network, Need::Firewalls],
+    explains: &["pod-route"],
+    waits: false,
+    judge: pods_dropped,
+}];
+
+/// What drops these packets.
+pub(super) fn of(facts: &Facts, carried: Carried) -> impl Iterator<Item = &Drop> {
+    facts
+        .host
+        .firewalls
+        .known()
+        .into_iter()
+        .flat_map(|firewalls| &firewalls.drops)
+        .filter(move |drop| drop.carried == carried)
+}
+
+fn pods_dropped(facts: &Facts) -> Vec<Finding> {
+    let Some(network) = facts.network.known() else {
+        return Vec::new();
+    };
+    of(facts, Carried::Pods)
+        .map(|drop| {
+            let finding = Finding::new(
+                "pods-dropped",
+                Severity::Broken,
+                place(drop),
+                format!("{} drops packets of pods", subject(drop)),
+                "packets between pods of this node and pods of other nodes are lost; no probe takes this way",
+            )
+            .of(drop.family);
+            seen(finding, drop).run_all(let_pods_pass(network, drop))
+        })
+        .collect()
+}
+
+/// The table and the chain, as the program that made them names them.
+fn place(drop: &Drop) -> String {
+    let stop = &drop.stop;
+    match &drop.command {
+        Some(command) => format!("{command} {} {}", stop.table, stop.chain),
+        None => format!("{} {} {}", stop.layer, stop.table, stop.chain),
+    }
+}
+
+/// The rule or the policy, its chain and its table.
+pub(super) fn subject(drop: &Drop) -> String {
+    let stop = &drop.stop;
+    let table = match &drop.command {
+        Some(command) => format!("the table {} of {command}", stop.table),
+        None => format!("the nftables table {} {}", stop.layer, stop.table),
+    };
+    match (&stop.rule, stop.place) {
+        _ if stop.is_policy() => format!("the policy of the chain {} in {table}", stop.chain),
+        (rule, _) if !rule.is_empty() => format!("the rule `{rule}` in {table}"),
+        (_, Some(number)) => format!("rule {number} of the chain {} in {table}", stop.chain),
+        (_, None) => format!("the chain {} in {table}", stop.chain),
+    }
+}
+
+/// Adds the place, the counter, and the command that shows both.
+pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
+    let stop = &drop.stop;
+    let chain = word(&stop.chain);
+    let from = match &drop.command {
+        Some(command) => format!("{command} -t {} -nvL {chain}", stop.table),
+        None => format!(
+            "nft -a list chain {} {} {chain}",
+            stop.layer,
+            word(&stop.table)
+        ),
+    };
+    let hook = format!("at the hook {}", hook(drop.hook));
+    let text = match stop.packets {
+        Some(1) => format!("it has dropped 1 packet {hook}"),
+        Some(packets) => format!("it has dropped {packets} packets {hook}"),
+        None => format!("it has no counter; the kernel asks it {hook}"),
+    };
+    finding.seen(text, from)
+}
+
+fn hook(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Ingress => "ingress",
+        Hook::Prerouting => "prerouting",
+        Hook::Input => "input",
+        Hook::Forward => "forward",
+        Hook::Output => "output",
+        Hook::Postrouting => "postrouting",
+    }
+}
+
+/// The commands that let packets of pods pass before the rule.
+fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
+    let nets = network
+        .networks
+        .nets()
+        .filter(|net| Family::from(net.addr()) == drop.family);
+    let conditions: Vec<Condition> = nets
+        .flat_map(|net| {
+            let ip = drop.family.pick("ip", "ip6");
+            ["s", "d"].map(|side| Condition {
+                iptables: format!("-{side} {net}"),
+                nft: format!("{ip} {side}addr {net}"),
+            })
+        })
+        .collect();
+    let_pass(drop, &conditions)
+}
+
+/// The commands that let packets of the tunnel pass before the rule.
+pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> Vec<String> {
+    let origin = Origin::of(facts, drop.family);
+    if origin.sources.is_empty() {
+        return Vec::new();
+    }
+    let out = drop.carried == Carried::TunnelOut;
+    let conditions: Vec<Condition> = network
+        .tunnel()
+        .map(|tunnel| tunnel.each(drop.family))
+        .unwrap_or_default()
+        .into_iter()
+        .map(|kind| Condition {
+            iptables: origin.by_iptables(kind, out),
+            nft: origin.by_nft(kind, out),
+        })
+        .collect();
+    let_pass(drop, &conditions)
+}
+
+/// Packets, in the languages of both programs.
+struct Condition {
+    iptables: String,
+    nft: String,
+}
+
+fn let_pass(drop: &Drop, conditions: &[Condition]) -> Vec<String> {
+    let stop = &drop.stop;
+    let (base, table) = (word(&stop.base), word(&stop.table));
+    match &drop.command {
+        Some(command) => {
+            let rules = |verb: &str| -> Vec<(String, String)> {
+                conditions
+                    .iter()
+                    .map(|condition| {
+                        let accepts = format!("-t {table} {verb} {} -j ACCEPT", condition.iptables);
+                        (command.clone(), accepts)
+                    })
+                    .collect()
+            };
+            let (now, later) = match stop.number {
+                Some(number) if number > 1 => (format!("-I {base} {number}"), format!("-I {base}")),
+                Some(_) => (format!("-I {base}"), format!("-I {base}")),
+                None => (format!("-A {base}"), format!("-A {base}")),
+            };
+            persist::iptables(
+                &format!("flannel-{}-{command}", stop.table),
+                &rules(&now),
+                &rules(&later),
+            )
+        }
+        None => {
+            let place = format!("{} {table} {base}", stop.layer);
+            let (verb, at) = match stop.handle {
+                Some(handle) => ("insert", format!("{place} handle {handle}")),
+                None if stop.is_policy() => ("add", place.clone()),
+                None => return Vec::new(),
+            };
+            let accepts = |condition: &Condition| format!("{} accept", condition.nft);
+            let mut commands: Vec<String> = conditions
+                .iter()
+                .map(|condition| format!("nft {verb} rule {at} {}", accepts(condition)))
+                .collect();
+            let kept: Vec<String> = conditions
+                .iter()
+                .map(|condition| {
+                    format!(
+                        "{verb} rule {place} {}",
+                        accepts(condition).replace('\'', "")
+                    )
+                })
+                .collect();
+            commands.push(persist::nftables(stop.layer, &stop.table, &kept));
+            commands
+        }
+    }
+}

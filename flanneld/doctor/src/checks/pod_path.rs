@@ -1,0 +1,364 @@
+//! The path of pods' packets through this host: the bridge, the sysctls of its devices, routes and rules of policy routing.
+//!
+//! Probes go from host to host and take another path.
+
+use crate::check::Check;
+use crate::facts::host::{FLANNELD, Interface, NoRoute, PodRoute, PolicyRule};
+use crate::facts::{Facts, Network};
+use crate::finding::{Finding, Severity};
+use crate::need::Need;
+use crate::pod_path::{bridge, has_ports, outside};
+use crate::shell::word;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use types::Family;
+
+/// What becomes of the bridge when the host starts.
+const AFTER_REBOOT: &str = "after a reboot the bridge plugin makes it anew with the first pod";
+/// So many peers are named in a finding.
+const NAMED: usize = 3;
+
+/// The checks of this group.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "pod-bridge",
+        severity: Severity::Broken,
+        title: "The pods' bridge is down, or lacks its address",
+        needs: &[Need::Network, Need::Interfaces],
+        explains: &["pod-route"],
+        waits: false,
+        judge: pod_bridge,
+    },
+    Check {
+        id: "pod-route",
+        severity: Severity::Broken,
+        title: "Packets of pods are not routed to other nodes, or not to pods",
+        needs: &[
+            Need::Network,
+            Need::Interfaces,
+            Need::PodRoutes,
+            Need::PolicyRules,
+        ],
+        explains: &[],
+        // The routes come with the first leases.
+        waits: true,
+        judge: pod_route,
+    },
+];
+
+fn interfaces(facts: &Facts) -> &[Interface] {
+    facts.host.interfaces.known().map_or(&[], Vec::as_slice)
+}
+
+/// The first address of a subnet: the gateway of its pods.
+fn gateway(own: &IpNet) -> Option<IpNet> {
+    let first = own.hosts().next()?;
+    IpNet::new(first, own.prefix_len()).ok()
+}
+
+fn pod_bridge(facts: &Facts) -> Vec<Finding> {
+    let (Some(network), all) = (facts.network.known(), interfaces(facts)) else {
+        return Vec::new();
+    };
+    // Without pods the plugin sets it up with the next one.
+    let Some(bridge) = bridge(all, network).filter(|bridge| has_ports(all, bridge)) else {
+        return Vec::new();
+    };
+    let name = &bridge.name;
+    if !bridge.up {
+        return vec![
+            Finding::new(
+                "pod-bridge",
+                Severity::Broken,
+                name,
+                format!("the bridge {name} is down"),
+                "pods of this node reach nothing but each other's cables: no packet of theirs leaves the bridge",
+            )
+            .seen(format!("{name} is not UP"), format!("ip link show {}", word(name)))
+            .run(format!("ip link set dev {} up", word(name)))
+            .note(AFTER_REBOOT),
+        ];
+    }
+    let mut findings = Vec::new();
+    for own in network.own.nets() {
+        let family = Family::from(own.addr());
+        // An address of another subnet has a check of its own.
+        let has_one = bridge
+            .nets()
+            .any(|net| Family::from(net.addr()) == family && !is_local(&net));
+        let Some(gateway) = gateway(&own).filter(|_| !has_one) else {
+            continue;
+        };
+        let ip = family.pick("ip", "ip -6");
+        findings.push(
+            Finding::new(
+                "pod-bridge",
+                Severity::Broken,
+                format!("{name} {family}"),
+                format!("the bridge {name} has no {family} address"),
+                format!("{} is the gateway of this node's pods: without it they reach nothing outside the bridge", gateway.addr()),
+            )
+            .of(family)
+            .seen(
+                format!("no {family} address"),
+                format!("{ip} address show dev {}", word(name)),
+            )
+            .run(format!("{ip} address add {gateway} dev {}", word(name)))
+            .note(AFTER_REBOOT),
+        );
+    }
+    findings
+}
+
+fn is_local(net: &IpNet) -> bool {
+    netstate::host::is_link_local(net.addr())
+}
+
+/// What is wrong with the route of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wrong {
+    /// The kernel sends it nowhere, with this reason.
+    Nowhere(String),
+    /// It leaves by this interface.
+    Elsewhere(String),
+}
+
+/// Whether a packet goes where it has to.
+fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute) -> Option<Wrong> {
+    let all = interfaces(facts);
+    let family = Family::from(route.packet.packet.to);
+    let underlay = facts
+        .daemon
+        .choice
+        .known()
+        .map(|choice| choice.interface.as_str());
+    let answer = match &route.by {
+        Ok(answer) => answer,
+        // Nothing was learned.
+        Err(NoRoute::Unanswered) => return None,
+        Err(error) => return Some(Wrong::Nowhere(error.to_string())),
+    };
+    let right = if route.packet.out {
+        let tunnel = outside(all, network, family, None);
+        if tunnel.is_none() && network.device(family).is_some() {
+            // Without flannel's device the reason is another one.
+            return None;
+        }
+        let underlay = all
+            .iter()
+            .find(|interface| Some(interface.name.as_str()) == underlay);
+        let by_tunnel = tunnel.is_some_and(|tunnel| tunnel.index == answer.index);
+        let by_underlay = underlay.is_some_and(|underlay| underlay.index == answer.index);
+        // Without a tunnel, routes to nodes may lead by any of several uplinks.
+        by_tunnel
+            || by_underlay
+            || tunnel.is_none()
+                && facts
+                    .host
+                    .interface(answer.index)
+                    .is_some_and(crate::facts::host::joins_hosts)
+    } else {
+        answer.index == bridge.index
+    };
+    let name = facts
+        .host
+        .interface(answer.index)
+        .map_or_else(|| answer.index.to_string(), |known| known.name.clone());
+    (!right).then_some(Wrong::Elsewhere(name))
+}
+
+/// The rule of policy routing that leads a packet astray: the first one that is about it, and that the kernel did not make.
+fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
+    let packet = &route.packet.packet;
+    let incoming = facts.host.interface(packet.incoming);
+    let incoming = incoming.map(|interface| interface.name.as_str());
+    facts
+        .host
+        .policy_rules
+        .known()?
+        .iter()
+        .find(|rule| rule.is_about(packet.from, packet.to, incoming) && rule.priority > 0)
+        .filter(|rule| !rule.is_standard())
+}
+
+fn pod_route(facts: &Facts) -> Vec<Finding> {
+    let (Some(network), Some(routes)) = (facts.network.known(), facts.host.pod_routes.known())
+    else {
+        return Vec::new();
+    };
+    let all = interfaces(facts);
+    let Some(bridge) = bridge(all, network) else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    for family in Family::ALL {
+        for out in [true, false] {
+            let of_way = || {
+                routes.iter().filter(|route| {
+                    Family::from(route.packet.packet.to) == family && route.packet.out == out
+                })
+            };
+            let bad: Vec<(&PodRoute, Wrong)> = of_way()
+                .filter_map(|route| Some((route, wrong(facts, network, bridge, route)?)))
+                .collect();
+            let kinds: BTreeSet<&Wrong> = bad.iter().map(|(_, wrong)| wrong).collect();
+            let count = of_way().count();
+            for kind in kinds {
+                let alike: Vec<&PodRoute> = bad
+                    .iter()
+                    .filter(|(_, wrong)| wrong == kind)
+                    .map(|(route, _)| *route)
+                    .collect();
+                findings.extend(misrouted(facts, bridge, kind, &alike, count));
+            }
+        }
+    }
+    findings
+}
+
+/// The finding about packets that are misrouted alike. `count`: how many were looked up.
+fn misrouted(
+    facts: &Facts,
+    bridge: &Interface,
+    wrong: &Wrong,
+    alike: &[&PodRoute],
+    count: usize,
+) -> Option<Finding> {
+    let first = alike.first()?;
+    let packet = &first.packet.packet;
+    let out = first.packet.out;
+    let family = Family::from(packet.to);
+    let all_of_them = alike.len() == count;
+    let whose = if all_of_them {
+        "other nodes".to_owned()
+    } else {
+        let names: Vec<&str> = alike
+            .iter()
+            .take(NAMED)
+            .map(|route| route.packet.peer.name.as_str())
+            .collect();
+        match alike.len().checked_sub(NAMED) {
+            Some(more @ 1..) => format!("{} and {more} more", names.join(", ")),
+            _ => names.join(", "),
+        }
+    };
+    let direction = if out { "to" } else { "from" };
+    let fate = match wrong {
+        Wrong::Nowhere(why) => format!("are dropped by the routing of this host: {why}"),
+        Wrong::Elsewhere(name) => format!("go out by {name}"),
+    };
+    let about = format!(
+        "{direction} {} {family}",
+        if all_of_them {
+            "all"
+        } else {
+            &first.packet.peer.name
+        }
+    );
+    let incoming = facts.host.interface(packet.incoming);
+    let incoming = incoming.map_or_else(|| packet.incoming.to_string(), |known| known.name.clone());
+    let ip = family.pick("ip", "ip -6");
+    let show = format!(
+        "{ip} route get {} from {} iif {}",
+        packet.to,
+        packet.from,
+        word(&incoming)
+    );
+    let finding = Finding::new(
+        "pod-route",
+        Severity::Broken,
+        about,
+        format!("packets of pods {direction} {whose} {fate}"),
+        "no probe takes this way: it comes from the host itself",
+    )
+    .of(family)
+    .seen(
+        match wrong {
+            Wrong::Nowhere(why) => format!("from {} to {}: {why}", packet.from, packet.to),
+            Wrong::Elsewhere(name) => {
+                format!("from {} to {}: by {name}", packet.from, packet.to)
+            }
+        },
+        show,
+    );
+    with_remedy(finding, facts, bridge, first)
+}
+
+/// Adds why packets go astray, and the command that ends it.
+fn with_remedy(
+    finding: Finding,
+    facts: &Facts,
+    bridge: &Interface,
+    first: &PodRoute,
+) -> Option<Finding> {
+    let packet = &first.packet.packet;
+    let out = first.packet.out;
+    let family = Family::from(packet.to);
+    let ip = family.pick("ip", "ip -6");
+    Some(match culprit(facts, first) {
+        Some(rule) => by_rule(finding, facts, rule, first),
+        None if !out => {
+            let own = facts.network.known()?.own.nets();
+            let own = own
+                .into_iter()
+                .find(|own| Family::from(own.addr()) == family)?;
+            let net = own.trunc();
+            finding
+                .run(format!(
+                    "{ip} route replace {net} dev {} proto kernel scope link src {}",
+                    word(&bridge.name),
+                    gateway(&own)?.addr()
+                ))
+                .note(AFTER_REBOOT)
+        }
+        None => match foreign_route(facts, first) {
+            Some((net, device)) => finding
+                .seen(
+                    format!("{net} by {device}, which flannel did not make"),
+                    format!("{ip} route show match {}", packet.to),
+                )
+                .run(format!("{ip} route delete {net} dev {}", word(&device)))
+                .note("what made the route may make it again"),
+            None => finding.run(format!("{ip} route show match {}", packet.to)),
+        },
+    })
+}
+
+/// The most specific route to a peer's pods, if another program made it, with its device.
+fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
+    let to = route.packet.packet.to;
+    let found = facts
+        .host
+        .routes
+        .known()?
+        .iter()
+        .filter(|known| known.to.contains(&to))
+        .max_by_key(|known| known.to.prefix_len())?;
+    let device = facts.host.interface(found.index?)?;
+    let narrower = found.to.prefix_len() > route.packet.peer.subnet.prefix_len();
+    (found.protocol != FLANNELD && narrower).then(|| (found.to, device.name.clone()))
+}
+
+/// Adds the rule of policy routing, and the command that looks up pods' packets before it.
+fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute) -> Finding {
+    let family = Family::from(route.packet.packet.to);
+    let ip = family.pick("ip", "ip -6");
+    let finding = finding.seen(format!("the rule `{rule}`"), format!("{ip} rule"));
+    let network = facts
+        .network
+        .known()
+        .into_iter()
+        .flat_map(|network| network.networks.nets())
+        .find(|net| Family::from(net.addr()) == family);
+    // The table `local` has priority 0.
+    let Some((network, before)) =
+        network.zip(rule.priority.checked_sub(1).filter(|before| *before > 0))
+    else {
+        return finding;
+    };
+    finding
+        .run(format!(
+            "{ip} rule add priority {before} to {network} lookup main"
+        ))
+        .note("not kept over a reboot: give it to what makes the other rule")
+}

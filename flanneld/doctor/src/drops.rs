@@ -1,0 +1,153 @@
+//! What drops flannel's packets at other hooks than those with checks of their own: `raw`, `mangle`, bridges, devices, what this host sends.
+//! Rules in, facts out.
+
+use crate::facts::Network;
+use crate::passage::{self, FIREWALLD};
+use crate::policies::holds_policies;
+use crate::surroundings::Surroundings;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use traffic_rules::programs::Variant;
+use traffic_rules::reader::model::{Base, Program, Table};
+use traffic_rules::reader::walk::Missing;
+use traffic_rules::reader::{
+    Device, Fate, Hook, HookPath, Layer, Packet, Ranges, Rules, Stop, Walk,
+};
+use types::Family;
+
+/// Which of flannel's packets are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Carried {
+    /// Those between pods of this node and of others.
+    Pods,
+    /// Those of the tunnel that other nodes send to this one.
+    TunnelIn,
+    /// Those of the tunnel that this node sends.
+    TunnelOut,
+}
+
+/// A rule or a policy that drops packets of flannel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drop {
+    /// Which packets.
+    pub carried: Carried,
+    /// The address family of the packets, or of those that carry them.
+    pub family: Family,
+    /// Where.
+    pub stop: Stop,
+    /// The hook at which the kernel calls the chain.
+    pub hook: Hook,
+    /// The command of iptables for the table; `None` for a table of nft.
+    pub command: Option<String>,
+}
+
+/// The commands of iptables, by family and variant.
+pub(crate) type Commands = Vec<(Family, Variant, String)>;
+
+/// Whether a chain that the kernel calls is looked at here.
+fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
+    if base.nat || table.name.starts_with("flannel") {
+        return false;
+    }
+    match (table.program, base.hook) {
+        (Program::Nft, _) if table.name == FIREWALLD => false,
+        // It has a check of its own.
+        (Program::Nft, Hook::Forward) if carried == Carried::Pods => table.layer == Layer::Bridge,
+        (Program::Iptables(_), Hook::Forward | Hook::Input) => table.name != "filter",
+        _ => true,
+    }
+}
+
+/// The packets whose way is followed.
+fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Packet)> {
+    let mut all = Vec::new();
+    for net in network.networks.nets() {
+        let pods = passage::of_pods(&net, network, around)
+            .into_iter()
+            .chain(passage::of_connections(&net, network, around));
+        all.extend(pods.map(|packet| (Carried::Pods, Family::from(net.addr()), packet)));
+    }
+    let pods: Vec<IpNet> = network.networks.nets().collect();
+    for family in Family::ALL
+        .into_iter()
+        .filter(|family| network.travels_in(*family))
+    {
+        let tunnel = passage::of_tunnel(network.tunnel(), family, around, &pods);
+        for packet in tunnel {
+            let sent = Packet {
+                path: HookPath::Output,
+                incoming: Device::none(),
+                outgoing: packet.incoming.clone(),
+                source: Ranges::every_address(family),
+                destination: packet.source.clone(),
+                ..packet.clone()
+            };
+            all.push((Carried::TunnelIn, family, packet));
+            all.push((Carried::TunnelOut, family, sent));
+        }
+    }
+    all
+}
+
+/// What drops flannel's packets for certain: the first place for each kind of them.
+pub(crate) fn drops(
+    rules: &Rules,
+    commands: &Commands,
+    network: &Network,
+    around: &Surroundings,
+) -> Vec<Drop> {
+    let mut found: Vec<Drop> = Vec::new();
+    for (carried, family, packet) in packets(network, around) {
+        let only = |table: &Table, _: &str, base: &Base| is_looked_at(carried, table, base);
+        let Fate::No(stop) = Walk::through(rules).only(&only).fate(&packet) else {
+            continue;
+        };
+        let is_own = stop.chain.starts_with("FLANNEL");
+        let is_known = found
+            .iter()
+            .any(|known| known.carried == carried && known.stop == stop);
+        if is_own || is_known || holds_policies(&stop.chain) {
+            continue;
+        }
+        let command = match stop.program {
+            Program::Nft => None,
+            Program::Iptables(variant) => commands
+                .iter()
+                .find(|(of, by, _)| (*of, *by) == (family, variant))
+                .map(|(.., command)| command.clone()),
+        };
+        let base = rules
+            .tables
+            .iter()
+            .filter(|table| {
+                (table.program, table.layer.name(), table.name.as_str())
+                    == (stop.program, stop.layer, stop.table.as_str())
+            })
+            .find_map(|table| table.chains.get(&stop.base)?.base.as_ref());
+        let Some(hook) = base.map(|base| base.hook) else {
+            continue;
+        };
+        found.push(Drop {
+            carried,
+            family,
+            stop,
+            hook,
+            command,
+        });
+    }
+    found
+}
+
+/// The parts of tables on the way of flannel's packets that were not listed yet.
+pub(crate) fn missing(
+    rules: &Rules,
+    network: &Network,
+    around: &Surroundings,
+) -> BTreeSet<Missing> {
+    let mut all = BTreeSet::new();
+    for (carried, _, packet) in packets(network, around) {
+        let only = |table: &Table, _: &str, base: &Base| is_looked_at(carried, table, base);
+        all.extend(Walk::through(rules).only(&only).missing(&packet));
+    }
+    all
+}

@@ -1,0 +1,122 @@
+//! Packets between pods of this node and of others, for look-ups of their routes: which ones, and by which interfaces they have to go. Pure.
+
+use crate::facts::Network;
+use crate::facts::host::{Forwarded, Interface};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use types::Family;
+
+/// The number of a pod's address in its subnet: none of the gateway's, and in every subnet.
+const POD: u128 = 2;
+
+/// A peer, for look-ups: its name and a subnet of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPeer {
+    /// The node's name; foreign text.
+    pub name: String,
+    /// Its subnet of one family.
+    pub subnet: IpNet,
+}
+
+/// A packet between a pod of this node and one of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPacket {
+    /// The peer.
+    pub peer: PodPeer,
+    /// Whether it goes to the peer; otherwise it comes from there.
+    pub out: bool,
+    /// Its addresses, and the interface by which it comes.
+    pub packet: Forwarded,
+}
+
+/// The bridge of this node's pods: `cni0`, or the one that has an address of this node's subnet, as Docker's may.
+pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
+    let is_in_own = |interface: &&Interface| {
+        interface.kind == "bridge"
+            && interface
+                .nets()
+                .any(|net| network.own.nets().any(|own| own.contains(&net.addr())))
+    };
+    interfaces
+        .iter()
+        .find(|interface| interface.name == "cni0" && interface.kind == "bridge")
+        .or_else(|| interfaces.iter().find(is_in_own))
+}
+
+/// Whether pods are on a bridge.
+pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
+    interfaces
+        .iter()
+        .any(|interface| interface.master == Some(bridge.index))
+}
+
+/// The interface by which packets of pods go to other nodes: that of the tunnel, or the underlay's.
+pub fn outside<'a>(
+    interfaces: &'a [Interface],
+    network: &Network,
+    family: Family,
+    underlay: Option<&str>,
+) -> Option<&'a Interface> {
+    let device = network.device(family);
+    let name = device.as_deref().or(underlay)?;
+    interfaces.iter().find(|interface| interface.name == name)
+}
+
+/// The packets to look up, out and in. Nothing as long as there are no pods.
+pub(crate) fn packets(
+    interfaces: &[Interface],
+    network: &Network,
+    underlay: Option<&str>,
+    peers: &[PodPeer],
+) -> Vec<PodPacket> {
+    let Some(bridge) = bridge(interfaces, network).filter(|bridge| has_ports(interfaces, bridge))
+    else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for peer in peers {
+        let family = Family::from(peer.subnet.addr());
+        let own = network
+            .own
+            .nets()
+            .find(|own| Family::from(own.addr()) == family);
+        let ends = own
+            .and_then(|own| pod_of(&own.trunc()))
+            .zip(pod_of(&peer.subnet));
+        let outside = outside(interfaces, network, family, underlay);
+        let (Some((own, theirs)), Some(outside)) = (ends, outside) else {
+            continue;
+        };
+        all.push(PodPacket {
+            peer: peer.clone(),
+            out: true,
+            packet: Forwarded {
+                from: own,
+                to: theirs,
+                incoming: bridge.index,
+            },
+        });
+        all.push(PodPacket {
+            peer: peer.clone(),
+            out: false,
+            packet: Forwarded {
+                from: theirs,
+                to: own,
+                incoming: outside.index,
+            },
+        });
+    }
+    all
+}
+
+/// The address of a pod in a subnet.
+fn pod_of(subnet: &IpNet) -> Option<IpAddr> {
+    let address = match subnet.network() {
+        IpAddr::V4(first) => {
+            let number = u32::from(first).checked_add(u32::try_from(POD).ok()?)?;
+            IpAddr::V4(number.into())
+        }
+        IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(POD)?.into()),
+    };
+    subnet.contains(&address).then_some(address)
+}

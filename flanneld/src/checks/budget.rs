@@ -1,0 +1,67 @@
+//! How many lines about findings are logged: a fault may come and go for hours.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So many lines at once,
+const LINES: u32 = 20;
+/// and one more in this time.
+const REFILL: Duration = Duration::from_secs(6);
+
+/// The lines that may be logged.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: u32,
+    /// Until when refills are counted.
+    counted: Option<Instant>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            left: LINES,
+            counted: None,
+        }
+    }
+}
+
+impl Budget {
+    /// Takes as many of these lines as there are left.
+    pub(super) fn take(&mut self, now: Instant, lines: usize) -> usize {
+        let since = *self.counted.get_or_insert(now);
+        let refills = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
+        let refills = u32::try_from(refills).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_add(refills).min(LINES);
+        self.counted = Some(if self.left == LINES {
+            now
+        } else {
+            since + REFILL * refills
+        });
+        let taken = u32::try_from(lines).unwrap_or(u32::MAX).min(self.left);
+        self.left -= taken;
+        usize::try_from(taken).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded_and_return_with_time() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut budget = Budget::default();
+        assert_eq!(budget.take(at(0), 5), 5);
+        assert_eq!(budget.take(at(0), 100), 15);
+        assert_eq!(budget.take(at(5), 1), 0);
+        assert_eq!(budget.take(at(6), 3), 1);
+        assert_eq!(budget.take(at(17), 3), 1, "the rest of a second counts");
+        assert_eq!(budget.take(at(18), 3), 1);
+        assert_eq!(budget.take(at(10_000), 1000), 20);
+        let an_hour: usize = (0..3600)
+            .map(|second| budget.take(at(20_000 + second), 9))
+            .sum();
+        assert!((600..=625).contains(&an_hour), "{an_hour}");
+    }
+}
