@@ -130,10 +130,8 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
 const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// How many findings of a check the daemon reports.
-fn findings(daemon: &lab::Flanneld, check: &str) -> Option<f64> {
-    daemon
-        .metric(&format!("flannel_findings{{check=\"{check}\"}}"))
-        .ok()
+fn findings(daemon: &lab::Flanneld, check: &str) -> Option<u32> {
+    daemon.findings(check).ok().flatten()
 }
 
 fn sysctl(host: &Host, key: &str) -> String {
@@ -162,12 +160,12 @@ fn finding_is_logged_when_it_appears_and_disappears() {
         .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
         .unwrap();
     for (check, count) in [
-        ("ip-forward", 1.0),
-        ("ipv6-forwarding", 0.0),
-        ("bridge-nf-call", 1.0),
-        ("rp-filter", 2.0),
-        ("br-netfilter", 0.0),
-        ("ufw", 0.0),
+        ("ip-forward", 1),
+        ("ipv6-forwarding", 0),
+        ("bridge-nf-call", 1),
+        ("rp-filter", 0),
+        ("br-netfilter", 0),
+        ("ufw", 0),
     ] {
         eventually(DEADLINE, check, || findings(&daemon, check) == Some(count)).unwrap();
     }
@@ -204,7 +202,7 @@ fn finding_is_logged_when_it_appears_and_disappears() {
         .unwrap();
         host.netns().sysctl("net/ipv4/ip_forward", "1").unwrap();
         eventually(DEADLINE, "it is gone", || {
-            findings(&daemon, "ip-forward") == Some(0.0)
+            findings(&daemon, "ip-forward") == Some(0)
         })
         .unwrap();
         eventually(DEADLINE, "its end is logged", || {
@@ -233,15 +231,15 @@ fn firewalls_are_reported_by_name() {
              iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER; iptables -P FORWARD DROP
              iptables -A FORWARD -m comment --comment 'the rest' -j REJECT --reject-with icmp-host-prohibited")
         .unwrap();
-    for (config, policy) in [(DUAL, 0.0), (NFTABLES, 1.0)] {
+    for (config, policy) in [(DUAL, 0), (NFTABLES, 1)] {
         let store = store(&lab, config);
         let daemon = host
             .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
             .unwrap();
         for (check, count) in [
-            ("firewalld", 1.0),
-            ("ufw", 1.0),
-            ("forward-reject", 1.0),
+            ("firewalld", 1),
+            ("ufw", 1),
+            ("forward-reject", 1),
             ("forward-policy", policy),
         ] {
             eventually(DEADLINE, check, || findings(&daemon, check) == Some(count)).unwrap();
@@ -265,7 +263,7 @@ fn firewalls_are_reported_by_name() {
         .flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))
         .unwrap();
     for check in ["firewalld", "ufw", "forward-reject", "forward-policy"] {
-        eventually(DEADLINE, check, || findings(&daemon, check) == Some(0.0)).unwrap();
+        eventually(DEADLINE, check, || findings(&daemon, check) == Some(0)).unwrap();
     }
     assert!(
         !daemon
@@ -316,14 +314,14 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
     let pods = Bed::pods(&hosts, &daemons).unwrap();
     let passes = || reaches(pods[1].netns(), pods[0].address().unwrap());
     eventually(DEADLINE, "the first look", || {
-        findings(daemon, "forward-policy") == Some(0.0)
+        findings(daemon, "forward-policy") == Some(0)
     })
     .unwrap();
     eventually(DEADLINE, "packets flow", passes).unwrap();
     for family in ["inet", "ip"] {
         host.netns().sh(&format!("nft 'table {family} wall {{ chain gate {{ type filter hook forward priority 7; policy drop; }}; }}'")).unwrap();
         eventually(SOON, "it is named", || {
-            findings(daemon, "forward-policy") == Some(1.0)
+            findings(daemon, "forward-policy") == Some(1)
         })
         .unwrap();
         assert!(!passes(), "and truly stops packets");
@@ -345,7 +343,7 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
         host.netns().sh(&remedy).unwrap();
         assert!(passes(), "the remedy helps: {remedy}");
         eventually(SOON, "its end is logged", || {
-            findings(daemon, "forward-policy") == Some(0.0)
+            findings(daemon, "forward-policy") == Some(0)
         })
         .unwrap();
         host.netns()
@@ -418,7 +416,7 @@ fn sysctls_are_set_on_request_and_kept() {
     );
     // The doctor may have looked in between.
     eventually(DEADLINE, "nothing is found", || {
-        findings(&daemon, "ip-forward") == Some(0.0)
+        findings(&daemon, "ip-forward") == Some(0)
     })
     .unwrap();
     assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());

@@ -6,7 +6,7 @@ mod fault;
 mod firewalls;
 mod healthy;
 mod host;
-mod node;
+pub(crate) mod node;
 mod store;
 mod trap;
 

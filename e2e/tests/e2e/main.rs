@@ -55,6 +55,7 @@ mod traffic;
 mod two_networks;
 mod underlay;
 mod vagrant;
+mod verdicts;
 mod vm;
 mod vm_scale;
 mod wireguard_churn;

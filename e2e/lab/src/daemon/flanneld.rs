@@ -286,6 +286,20 @@ impl Flanneld {
             .with_context(|| format!("metric {name}"))
     }
 
+    /// How many findings of a check the metrics count, of any severity; `None` where the check could not be made.
+    ///
+    /// # Errors
+    /// When the daemon does not answer.
+    pub fn findings(&self, check: &str) -> Result<Option<u32>> {
+        let (_, text) = self.get("/metrics")?;
+        let start = format!("flannel_findings{{check=\"{check}\",");
+        let counts: Vec<u32> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(&start)?.split_once("} ")?.1.parse().ok())
+            .collect();
+        Ok((!counts.is_empty()).then(|| counts.iter().sum()))
+    }
+
     /// The lines of its log that report an error.
     pub fn errors(&self) -> Vec<String> {
         let log = self.process.log();

@@ -43,7 +43,7 @@ exec "$@"
 "#;
 
 /// A node as its operator sees it.
-pub(super) struct Node {
+pub(crate) struct Node {
     pub host: Host,
     /// Its /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
     pub files: PathBuf,
@@ -55,7 +55,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(
+    pub(crate) fn new(
         lab: &Lab,
         host: &Host,
         options: &FlanneldOptions,
@@ -103,7 +103,7 @@ impl Node {
     }
 
     /// Makes the daemon see the same files, and what this line of a shell does before it.
-    pub(super) fn wrap(&self, before: &str) -> Result<()> {
+    pub(crate) fn wrap(&self, before: &str) -> Result<()> {
         let flanneld = binaries::own("flanneld")?;
         write_script(
             &self.wrapper(),
@@ -116,7 +116,7 @@ impl Node {
     }
 
     /// Starts the daemon, as its unit would: with the options of the file.
-    pub(super) fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
         let options = file
@@ -130,7 +130,7 @@ impl Node {
     }
 
     /// Ends it, as systemd does: one that is stopped is woken to end.
-    pub(super) fn stop(&mut self) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
                 daemon.signal(Signal::SIGTERM)?;
@@ -142,17 +142,17 @@ impl Node {
     }
 
     /// Restarts it.
-    pub(super) fn restart(&mut self) -> Result<()> {
+    pub(crate) fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.start()
     }
 
-    pub(super) fn daemon(&mut self) -> Result<&mut Flanneld> {
+    pub(crate) fn daemon(&mut self) -> Result<&mut Flanneld> {
         self.daemon.as_mut().context("no daemon was started")
     }
 
     /// Waits until the daemon is ready.
-    pub(super) fn ready(&mut self) -> Result<()> {
+    pub(crate) fn ready(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         eventually_ok(DEADLINE, "the daemon is ready", || {
             match daemon.get("/readyz")? {
@@ -163,7 +163,7 @@ impl Node {
     }
 
     /// Waits until the daemon has run for longer than the grace periods of the checks.
-    pub(super) fn grown(&mut self) -> Result<()> {
+    pub(crate) fn grown(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         eventually_ok(DEADLINE, "the first ten seconds", || {
             let text = daemon.get("/status")?.1;
@@ -174,7 +174,7 @@ impl Node {
     }
 
     /// Runs a script on the host, and returns its exit code and what it printed.
-    pub(super) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
+    pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
         let variables: String = self
@@ -195,14 +195,14 @@ impl Node {
     }
 
     /// Runs a script that succeeds.
-    pub(super) fn run(&mut self, script: &str) -> Result<()> {
+    pub(crate) fn run(&mut self, script: &str) -> Result<()> {
         let (code, text) = self.sh(script)?;
         ensure!(code == 0, "{script}: {code}: {text}");
         Ok(())
     }
 
     /// The exit code of the doctor, and its report in JSON.
-    pub(super) fn doctor(&mut self) -> Result<(i32, Value)> {
+    pub(crate) fn doctor(&mut self) -> Result<(i32, Value)> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         let report =
             serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
@@ -210,14 +210,14 @@ impl Node {
     }
 
     /// The first finding.
-    pub(super) fn first(&mut self) -> Result<Value> {
+    pub(crate) fn first(&mut self) -> Result<Value> {
         let (_, report) = self.doctor()?;
         ensure!(report["findings"][0].is_object(), "{report:#}");
         Ok(report["findings"][0].clone())
     }
 
     /// The findings of a check that another one explains, and that one.
-    pub(super) fn folded(&mut self, check: &str) -> Result<Option<String>> {
+    pub(crate) fn folded(&mut self, check: &str) -> Result<Option<String>> {
         let (_, report) = self.doctor()?;
         let mut findings = report["findings"].as_array().context("no findings")?.iter();
         let found = findings.find(|finding| finding["check"] == check);
@@ -227,19 +227,19 @@ impl Node {
     }
 
     /// Waits until exactly these causes are found, in this order: in JSON, in the text, and in the metrics of a daemon that answers.
-    pub(super) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
+    pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         self.expect_within(DEADLINE, wanted)
     }
 
     /// The same, for what takes longer.
-    pub(super) fn expect_within(&mut self, deadline: Duration, wanted: &[&str]) -> Result<()> {
+    pub(crate) fn expect_within(&mut self, deadline: Duration, wanted: &[&str]) -> Result<()> {
         eventually_ok(deadline, &format!("the doctor finds {wanted:?}"), || {
             self.finds(wanted)
         })
     }
 
     /// One look.
-    pub(super) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
+    pub(crate) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
         let (code, report) = self.doctor()?;
         let findings = report["findings"].as_array().context("no findings")?;
         let causes: Vec<&Value> = findings
@@ -255,7 +255,7 @@ impl Node {
             "{found:?} instead of {wanted:?}: {:#}",
             report["findings"]
         );
-        let broken = causes.iter().any(|finding| finding["severity"] != "risk");
+        let broken = causes.iter().any(|finding| finding["severity"] == "broken");
         ensure!(code == if broken { 3 } else { 0 }, "{code}: {report:#}");
         let (_, text) = self.sh("flannelctl doctor")?;
         if let Some(first) = wanted.first() {
@@ -278,11 +278,16 @@ impl Node {
     fn counted(&mut self) -> Result<BTreeSet<String>> {
         let (_, text) = self.daemon()?.get("/metrics")?;
         let lines = text.lines().filter_map(|line| {
-            line.strip_prefix("flannel_findings{check=\"")?
-                .split_once("\"} ")
+            let (check, rest) = line
+                .strip_prefix("flannel_findings{check=\"")?
+                .split_once("\",severity=\"")?;
+            Some((check, rest.split_once("} ")?.1))
         });
         let found: BTreeSet<(&str, &str)> = lines.collect();
-        ensure!(found.len() > 40, "{text}");
+        let unknown = text
+            .lines()
+            .filter(|line| line.starts_with("flannel_checks_unknown{") && line.ends_with(" 1"));
+        ensure!(found.len() + unknown.count() > 50, "{text}");
         Ok(found
             .into_iter()
             .filter(|(_, count)| *count != "0")
@@ -291,12 +296,12 @@ impl Node {
     }
 
     /// Status and body of /readyz.
-    pub(super) fn readyz(&mut self) -> Result<(u16, String)> {
+    pub(crate) fn readyz(&mut self) -> Result<(u16, String)> {
         self.daemon()?.get("/readyz")
     }
 
     /// Runs commands as they are printed, and restarts the daemon where they ask systemd for it.
-    pub(super) fn type_in(&mut self, commands: &[String]) -> Result<()> {
+    pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
             self.run(command)?;
@@ -311,12 +316,12 @@ impl Node {
     }
 
     /// Runs what the units of remedies run when the host starts.
-    pub(super) fn run_units(&mut self) -> Result<()> {
+    pub(crate) fn run_units(&mut self) -> Result<()> {
         self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }
 
     /// The commands of the first finding.
-    pub(super) fn commands(&mut self) -> Result<Vec<String>> {
+    pub(crate) fn commands(&mut self) -> Result<Vec<String>> {
         let first = self.first()?;
         let commands = first["remedy"]["commands"]
             .as_array()
@@ -329,7 +334,7 @@ impl Node {
     }
 
     /// Runs the commands of the first finding as they are printed.
-    pub(super) fn mend(&mut self) -> Result<()> {
+    pub(crate) fn mend(&mut self) -> Result<()> {
         let commands = self.commands()?;
         self.type_in(&commands)
     }
@@ -348,7 +353,7 @@ fn mounts(files: &Path) -> String {
 }
 
 /// Nodes on these hosts, with this network, and all of them ready.
-pub(super) fn ready_nodes(
+pub(crate) fn ready_nodes(
     lab: &Lab,
     hosts: &[Host],
     store: &Store,
@@ -390,7 +395,7 @@ pub(super) fn ready_nodes(
 }
 
 /// Runs a test with so many nodes of a network on one switch, whose leases are in the lab's folder `leases`. At the start nothing is found.
-pub(super) fn well_nodes(
+pub(crate) fn well_nodes(
     network: &str,
     title: &str,
     count: u8,
@@ -414,7 +419,7 @@ pub(super) fn well_nodes(
 }
 
 /// Waits until nothing is found on any node, and all are ready.
-pub(super) fn all_well(nodes: &mut [Node]) -> Result<()> {
+pub(crate) fn all_well(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
         node.expect(&[])?;
         node.ready()?;

@@ -1,0 +1,392 @@
+//! A fault of the second of three nodes, and what all of them have to say about it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{PingMatrix, eventually_ok};
+use serde_json::Value;
+
+use super::bench::Bench;
+use crate::doctor::node::Node;
+
+/// Within this time the first finding is the cause.
+const SOON: Duration = Duration::from_secs(15);
+/// The same for loss, the store, and daemons that hang.
+const LATE: Duration = Duration::from_secs(45);
+/// So long after the commands nothing is left.
+const AFTER: Duration = Duration::from_secs(30);
+/// Between two looks: each is a handful of processes.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// A machine that does something else for a moment is no fault.
+const MACHINE: Duration = Duration::from_secs(10);
+
+/// A fault.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    pub name: &'static str,
+    /// Whether it is among those of `make test`.
+    pub quick: bool,
+    /// The script that makes it, on the second node.
+    make: &'static str,
+    /// What the switch does with frames, as rules of nft.
+    wire: &'static str,
+    /// The checks of which one is the first finding of the second node; empty: none has to be.
+    here: &'static str,
+    /// The same for the others, whose finding names the second node; empty: they find nothing.
+    there: &'static str,
+    /// Words of the first finding.
+    words: &'static str,
+    /// The script that takes away what the fault and its remedy leave; with `by_hand` it mends it.
+    clear: &'static str,
+    by_hand: bool,
+    is_slow: bool,
+    /// Whether the third node is not concerned.
+    of_pair: bool,
+    /// Whether pods of this node and of others do not reach each other meanwhile.
+    cuts: bool,
+}
+
+/// A fault that the second node finds and its commands mend, and of which the others find nothing.
+pub(super) const fn fault(
+    name: &'static str,
+    make: &'static str,
+    here: &'static str,
+    clear: &'static str,
+) -> Fault {
+    Fault {
+        name,
+        quick: false,
+        make,
+        wire: "",
+        here,
+        there: "",
+        words: "",
+        clear,
+        by_hand: false,
+        is_slow: false,
+        of_pair: false,
+        cuts: false,
+    }
+}
+
+impl Fault {
+    /// The others find it, too, and name the node.
+    pub(super) const fn told(self, there: &'static str) -> Self {
+        Self { there, ..self }
+    }
+
+    /// It is among those of `make test`.
+    pub(super) const fn quick(self) -> Self {
+        Self {
+            quick: true,
+            ..self
+        }
+    }
+
+    /// No command mends it.
+    pub(super) const fn by_hand(self) -> Self {
+        Self {
+            by_hand: true,
+            ..self
+        }
+    }
+
+    /// It takes longer.
+    pub(super) const fn slow(self) -> Self {
+        Self {
+            is_slow: true,
+            ..self
+        }
+    }
+
+    /// It is between the first two nodes.
+    pub(super) const fn of_pair(self) -> Self {
+        Self {
+            of_pair: true,
+            ..self
+        }
+    }
+
+    /// Pods of the node and of others do not reach each other.
+    pub(super) const fn cuts(self) -> Self {
+        Self { cuts: true, ..self }
+    }
+
+    /// The first finding of the node has these words.
+    pub(super) const fn says(self, words: &'static str) -> Self {
+        Self { words, ..self }
+    }
+
+    /// The switch does this with frames.
+    pub(super) const fn wire(self, wire: &'static str) -> Self {
+        Self { wire, ..self }
+    }
+
+    fn deadline(&self) -> Duration {
+        MACHINE + if self.is_slow { LATE } else { SOON }
+    }
+}
+
+/// How a row ended.
+pub(super) struct Outcome {
+    name: &'static str,
+    /// When the node and the others named it.
+    named: Option<Duration>,
+    told: Option<Duration>,
+    error: Option<String>,
+}
+
+/// Walks through rows as long as there are any.
+pub(super) fn walk(
+    title: &str,
+    network: &str,
+    next: &Mutex<std::slice::Iter<'_, &'static Fault>>,
+    outcomes: &Mutex<Vec<Outcome>>,
+) -> Result<()> {
+    let take = || {
+        next.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next()
+            .copied()
+    };
+    while let Some(first) = take() {
+        let mut fault = first;
+        // A lab that a fault has spoiled is not used again.
+        Bench::run(title, network, |bench| {
+            loop {
+                let outcome = one(bench, fault);
+                let failed = outcome.error.is_some();
+                outcomes
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(outcome);
+                match take() {
+                    Some(another) if !failed => fault = another,
+                    Some(another) => {
+                        // It begins the next lab.
+                        let _ = another;
+                        fault = another;
+                        recover(bench)?;
+                    }
+                    None => return Ok(()),
+                }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// After a row that failed: the node starts anew.
+fn recover(bench: &mut Bench<'_>) -> Result<()> {
+    for node in bench.nodes.iter_mut() {
+        node.restart()?;
+        node.ready()?;
+        node.grown()?;
+    }
+    Ok(())
+}
+
+fn one(bench: &mut Bench<'_>, fault: &'static Fault) -> Outcome {
+    let mut outcome = Outcome {
+        name: fault.name,
+        named: None,
+        told: None,
+        error: None,
+    };
+    let done = tell_and_mend(bench, fault, &mut outcome);
+    let cleared = clear(bench, fault);
+    outcome.error = done.and(cleared).err().map(|error| format!("{error:#}"));
+    outcome
+}
+
+fn tell_and_mend(
+    bench: &mut Bench<'_>,
+    fault: &'static Fault,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let begun = Instant::now();
+    if !fault.wire.is_empty() {
+        let table = format!(
+            "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{}\n}}; }}\n",
+            fault.wire
+        );
+        bench.lan.netns().feed("nft", &["-f", "-"], &table)?;
+    }
+    bench
+        .faulty()?
+        .type_in(&[fault.make.to_owned()])
+        .context("making it")?;
+    outcome.named = Some(named(bench.faulty()?, fault.here, fault, begun).context("the node")?);
+    if !fault.words.is_empty() {
+        let first = bench.faulty()?.first()?.to_string();
+        ensure!(
+            lab::code_or_text(fault.here, fault.words)
+                .split('|')
+                .all(|words| first.contains(words)),
+            "no word of {}: {first}",
+            fault.words
+        );
+    }
+    if fault.cuts {
+        let matrix = PingMatrix::of(&bench.pods)?;
+        ensure!(
+            matrix.require_complete().is_err(),
+            "pods reach each other: {matrix}"
+        );
+    }
+    for number in [0, 2] {
+        let node = &mut bench.nodes[number];
+        let at = if fault.there.is_empty() || fault.of_pair && number == 2 {
+            nothing(node).with_context(|| format!("node {number}"))?;
+            begun.elapsed()
+        } else {
+            told(node, fault, begun).with_context(|| format!("node {number}"))?
+        };
+        outcome.told = outcome.told.max(Some(at));
+    }
+    if fault.by_hand {
+        return Ok(());
+    }
+    bench.faulty()?.mend().context("mending it")?;
+    quiet(bench).context("after its commands")
+}
+
+/// Waits until the first finding is of one of these checks.
+fn named(node: &mut Node, checks: &str, fault: &Fault, begun: Instant) -> Result<Duration> {
+    if checks.is_empty() {
+        return Ok(begun.elapsed());
+    }
+    loop {
+        let report = node.doctor()?.1;
+        let first = &report["findings"][0];
+        if is_one_of(first, checks) {
+            return Ok(begun.elapsed());
+        }
+        ensure!(
+            begun.elapsed() < fault.deadline(),
+            "not {checks} but {}",
+            brief(&report)
+        );
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Waits until another node names the one that has the fault.
+fn told(node: &mut Node, fault: &Fault, begun: Instant) -> Result<Duration> {
+    loop {
+        let report = node.doctor()?.1;
+        let first = &report["findings"][0];
+        let names = ["about", "what", "why", "remedy", "evidence"]
+            .iter()
+            .any(|field| first[field].to_string().contains("h2"));
+        if is_one_of(first, fault.there) && names {
+            return Ok(begun.elapsed());
+        }
+        ensure!(
+            begun.elapsed() < fault.deadline(),
+            "not {} about h2 but {}",
+            fault.there,
+            brief(&report)
+        );
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// The node finds nothing.
+fn nothing(node: &mut Node) -> Result<()> {
+    let report = node.doctor()?.1;
+    let found = report["findings"].as_array().context("no findings")?;
+    ensure!(found.is_empty(), "{}", brief(&report));
+    Ok(())
+}
+
+fn is_one_of(finding: &Value, checks: &str) -> bool {
+    checks
+        .split(' ')
+        .any(|check| finding["check"].as_str() == Some(check))
+}
+
+/// The findings in a line each.
+fn brief(report: &Value) -> String {
+    let lines = report["findings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|finding| {
+            format!(
+                "\n      {} {} [{}]: {} {} explained by {}; {}",
+                finding["severity"],
+                finding["check"],
+                finding["about"],
+                finding["what"],
+                finding["why"],
+                finding["explained_by"],
+                finding["evidence"],
+            )
+        });
+    let all: String = lines.collect();
+    if all.is_empty() {
+        "nothing".to_owned()
+    } else {
+        all
+    }
+}
+
+/// Waits until no node finds anything.
+fn quiet(bench: &mut Bench<'_>) -> Result<()> {
+    for (number, node) in bench.nodes.iter_mut().enumerate() {
+        eventually_ok(AFTER + MACHINE, "nothing is found", || nothing(node))
+            .with_context(|| format!("node {number}"))?;
+    }
+    Ok(())
+}
+
+fn clear(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
+    if !fault.wire.is_empty() {
+        bench
+            .lan
+            .netns()
+            .exec("nft", &["delete", "table", "bridge", "faults"])?;
+    }
+    let node = bench.faulty()?;
+    node.type_in(&[fault.clear.to_owned()])
+        .context("clearing it")?;
+    node.run(KEPT).context("clearing what is kept")?;
+    if bench.faulty()?.daemon()?.is_running() {
+        bench.faulty()?.ready()?;
+    }
+    quiet(bench).context("cleared")
+}
+
+/// What remedies keep for the next start of the host.
+const KEPT: &str =
+    "rm -f /etc/systemd/system/flannel-* /etc/sysctl.d/99-zz-flannel.conf /etc/modules-load.d/*";
+
+/// Prints the rows, and fails if one did.
+pub(super) fn report(outcomes: &[Outcome], wanted: usize) -> Result<()> {
+    let seconds = |time: Option<Duration>| {
+        time.map_or_else(
+            || "-".to_owned(),
+            |time| format!("{:.1}", time.as_secs_f64()),
+        )
+    };
+    for outcome in outcomes {
+        println!(
+            "{:52} {:>5} {:>5}  {}",
+            outcome.name,
+            seconds(outcome.named),
+            seconds(outcome.told),
+            outcome.error.as_deref().unwrap_or("")
+        );
+    }
+    let failed = outcomes
+        .iter()
+        .filter(|outcome| outcome.error.is_some())
+        .count();
+    if outcomes.len() != wanted {
+        bail!("{} rows of {wanted}", outcomes.len());
+    }
+    ensure!(failed == 0, "{failed} of {wanted} rows failed");
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! Odd but healthy hosts: no node finds anything.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Lab, Store, eventually_ok};
+use serde_json::Value;
+
+use crate::doctor::node::Node;
+
+/// So long nothing is found: two rounds of the doctor. No event shows that a round found nothing.
+const QUIET: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_secs(4);
+/// So many labs at once.
+const LABS: usize = 4;
+
+/// A lab of two hosts, each of which is odd in the same way.
+#[derive(Clone, Copy)]
+struct Odd {
+    name: &'static str,
+    /// The script that makes a host odd before its daemon starts.
+    before: &'static str,
+    /// The same when all is well.
+    after: &'static str,
+    /// The interface that the daemon is given.
+    iface: &'static str,
+    backend: &'static str,
+    hosts: u8,
+    /// A check that may find a risk.
+    risk: &'static str,
+}
+
+const fn odd(name: &'static str, before: &'static str, after: &'static str) -> Odd {
+    Odd {
+        name,
+        before,
+        after,
+        iface: "enp0s8",
+        backend: r#"{"Type":"vxlan"}"#,
+        hosts: 2,
+        risk: "",
+    }
+}
+
+const ODD: &[Odd] = &[
+    odd(
+        "default-drop firewall",
+        "iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+        iptables -A INPUT -p udp --dport 8472 -j ACCEPT; iptables -A INPUT -p udp --dport 8473 -j ACCEPT; iptables -A INPUT -p icmp -j ACCEPT
+        iptables -P INPUT DROP; iptables -P FORWARD DROP",
+        "",
+    ),
+    odd(
+        "default-drop firewall that takes no ICMP and no probes",
+        "",
+        "iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -p udp --dport 8472 -j ACCEPT; iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+        iptables -P INPUT DROP",
+    ),
+    Odd {
+        iface: "br0",
+        ..odd(
+            "the underlay is a bridge",
+            "ip link add br0 type bridge; address=$(ip -o -4 address show dev enp0s8 | sed 's/.*inet \\([^ ]*\\) .*/\\1/')
+            ip address flush dev enp0s8; ip link set enp0s8 master br0; ip link set br0 up; ip address add $address dev br0",
+            "",
+        )
+    },
+    Odd {
+        iface: "mv0",
+        ..odd(
+            "the underlay is a macvlan",
+            "ip link add mv0 link enp0s8 type macvlan mode bridge; address=$(ip -o -4 address show dev enp0s8 | sed 's/.*inet \\([^ ]*\\) .*/\\1/')
+            ip address flush dev enp0s8; ip link set mv0 up; ip address add $address dev mv0",
+            "",
+        )
+    },
+    odd(
+        "rp_filter is strict",
+        "sysctl -w net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1",
+        "",
+    ),
+    odd(
+        "Docker's rules and a network of its own",
+        "ip link add docker0 type bridge; ip address add 172.17.0.1/16 dev docker0; ip link set docker0 up
+        iptables -N DOCKER; iptables -N DOCKER-USER; iptables -N DOCKER-FORWARD; iptables -A DOCKER-USER -j RETURN
+        iptables -A FORWARD -j DOCKER-USER; iptables -A FORWARD -j DOCKER-FORWARD; iptables -A DOCKER-FORWARD -i docker0 -j ACCEPT
+        iptables -A DOCKER ! -i docker0 -o docker0 -j DROP; iptables -A DOCKER-FORWARD -o docker0 -j DOCKER
+        iptables -t raw -A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP
+        iptables -t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE; iptables -P FORWARD DROP",
+        "",
+    ),
+    odd(
+        "what Calico and Cilium left",
+        "iptables -N cali-FORWARD; iptables -A cali-FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT; iptables -I FORWARD -j cali-FORWARD
+        iptables -t mangle -N cali-PREROUTING; iptables -t mangle -I PREROUTING -j cali-PREROUTING; iptables -t mangle -A cali-PREROUTING -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+        iptables -t raw -N cali-PREROUTING; iptables -t raw -I PREROUTING -j cali-PREROUTING; iptables -t raw -A cali-PREROUTING -m mark --mark 0x40000/0x40000 -j DROP
+        iptables -N CILIUM_FORWARD; iptables -A CILIUM_FORWARD -o cilium_host -j ACCEPT; iptables -A FORWARD -j CILIUM_FORWARD",
+        "",
+    ),
+    odd(
+        "policy routing of others",
+        "ip rule add from 203.0.113.0/24 lookup 77; ip rule add fwmark 0x77 lookup 77; ip route add blackhole default table 77; ip rule add to 198.51.100.0/24 unreachable
+        ip rule add iif lo to 203.0.113.0/24 lookup 77",
+        "",
+    ),
+    odd(
+        "two interfaces in one subnet",
+        "address=$(ip -o -4 address show dev enp0s8 | sed 's/.*inet 192.168.56.\\([0-9]*\\).*/\\1/'); ip link add eth9 link enp0s8 type macvlan mode bridge
+        ip link set eth9 up; ip address add 192.168.56.$((address + 100))/24 dev eth9",
+        "",
+    ),
+    odd(
+        "three hundred veths",
+        "for i in $(seq 150); do echo link add x$i type veth peer name y$i; done | ip -batch -",
+        "",
+    ),
+    odd(
+        "CNI packages and the folder of a removed kubelet",
+        "echo '{\"cniVersion\":\"1.0.0\",\"name\":\"podman\",\"plugins\":[{\"type\":\"bridge\"}]}' > /etc/cni/net.d/87-podman.conflist",
+        "",
+    ),
+    Odd {
+        risk: "silent-node",
+        ..odd(
+            "dead leases",
+            "for i in $(seq 200 239); do f=$LEASES/subnets/10.5.$i.0-24; test -e $f && continue
+            echo '{\"PublicIP\":\"192.168.56.'$i'\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:01:'$(printf %02x $i)'\"}}' > $f.new
+            touch -d '2 hours ago' $f.new; mv $f.new $f; done",
+            "",
+        )
+    },
+    Odd {
+        hosts: 1,
+        ..odd("first boot, alone", "", "")
+    },
+    Odd {
+        backend: r#"{"Type":"host-gw"}"#,
+        ..odd(
+            "rules of nft that drop what is not ours",
+            "nft 'table inet site { set hosts { type ipv4_addr; flags interval; elements = { 192.168.56.0/24, 10.5.0.0/16 }; }
+                chain early { type filter hook prerouting priority -300; iifname \"lo\" accept; ip saddr 198.51.100.0/24 drop; }
+                chain site_in { type filter hook input priority 0; policy drop; iifname \"lo\" accept; ct state established,related accept; ip saddr @hosts accept; }
+                chain site_forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ip saddr @hosts ip daddr @hosts accept; }
+            }'",
+            "",
+        )
+    },
+];
+
+/// A lab in which nothing may be found.
+fn is_quiet(odd: &Odd) -> Result<()> {
+    let title = format!("odd: {}", odd.name);
+    Lab::run(&title, |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, odd.hosts)?;
+        let folder = lab.folder("leases")?;
+        let store = Store::dir(&folder);
+        store.configure(&format!(
+            r#"{{"Network":"10.5.0.0/16","SubnetMax":"10.5.150.0","Backend":{}}}"#,
+            odd.backend
+        ))?;
+        let options = FlanneldOptions::bare().iface(odd.iface);
+        let mut nodes = Vec::new();
+        for host in &hosts {
+            let mut node = Node::new(lab, host, &options, &store)?;
+            node.variables
+                .push(("LEASES", folder.display().to_string()));
+            std::fs::write(
+                node.files.join("cni/10-flannel.conflist"),
+                r#"{"plugins":[{"type":"flannel"}]}"#,
+            )?;
+            if !odd.before.is_empty() {
+                node.run(odd.before).context("before the start")?;
+            }
+            node.start()?;
+            nodes.push(node);
+        }
+        nodes.iter_mut().try_for_each(Node::ready)?;
+        let mut pods = Vec::new();
+        for node in &mut nodes {
+            let env = node.daemon()?.subnet_env()?;
+            pods.push(node.host.pod("p1", &env)?);
+        }
+        nodes.iter_mut().try_for_each(Node::grown)?;
+        eventually_ok(DEADLINE, "pods reach each other", || {
+            lab::PingMatrix::of(&pods)?.require_complete()
+        })?;
+        if !odd.after.is_empty() {
+            for node in &mut nodes {
+                node.run(odd.after).context("after the start")?;
+            }
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < QUIET {
+            for node in &mut nodes {
+                one_look(node, odd).with_context(|| format!("after {:?}", begun.elapsed()))?;
+            }
+            std::thread::sleep(INTERVAL);
+        }
+        Ok(())
+    })
+    .with_context(|| odd.name)
+}
+
+/// The doctor finds nothing, but for the risk of the row, once.
+fn one_look(node: &mut Node, odd: &Odd) -> Result<()> {
+    let (_, report) = node.doctor()?;
+    let (risks, loud): (Vec<&Value>, Vec<&Value>) = report["findings"]
+        .as_array()
+        .context("no findings")?
+        .iter()
+        .partition(|finding| finding["severity"] == "risk" && finding["check"] == odd.risk);
+    ensure!(
+        loud.is_empty() && risks.len() <= 1,
+        "{}: {loud:#?} {risks:#?}",
+        node.host.name()
+    );
+    Ok(())
+}
+
+#[test]
+fn odd_but_healthy_hosts_have_no_findings() -> Result<()> {
+    let wanted = std::env::var("FLANNEL_TEST_FAULT").unwrap_or_default();
+    let chosen: Vec<&Odd> = ODD
+        .iter()
+        .filter(|odd| odd.name.contains(&wanted))
+        .collect();
+    let next = std::sync::Mutex::new(chosen.iter());
+    let failed = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..LABS {
+            scope.spawn(|| {
+                loop {
+                    let taken = next
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .next();
+                    let Some(odd) = taken else { return };
+                    if let Err(error) = is_quiet(odd) {
+                        failed
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner)
+                            .push(format!("{error:#}"));
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    ensure!(
+        failed.is_empty(),
+        "{} of {} are not quiet:\n{}",
+        failed.len(),
+        chosen.len(),
+        failed.join("\n\n")
+    );
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! The faults. Each is of the second of three nodes: 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
+
+use super::fault::{Fault, fault};
+
+pub(super) const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+const NFT: &str = "nft delete table ip fault";
+
+pub(super) const FAULTS: &[Fault] = &[
+    // Packets of pods are dropped where no probe comes along.
+    fault(
+        "mangle FORWARD drops pods",
+        "iptables -t mangle -A FORWARD -s 10.5.0.0/16 -j DROP",
+        "pods-dropped",
+        "iptables -t mangle -F FORWARD",
+    )
+    .cuts()
+    .quick()
+    .says("iptables|mangle|FORWARD|10.5.0.0/16"),
+    fault(
+        "raw PREROUTING drops pods",
+        "iptables -t raw -A PREROUTING -i cni0 -j DROP",
+        "pods-dropped",
+        "iptables -t raw -F PREROUTING",
+    )
+    .cuts(),
+    fault(
+        "a bridge table drops pods",
+        "nft 'table bridge fault { chain c { type filter hook prerouting priority 0; ip saddr 10.5.0.0/16 drop; }; }'",
+        "pods-dropped",
+        "nft delete table bridge fault",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "nft forward drops what comes by the tunnel",
+        "nft 'table inet fault { chain c { type filter hook forward priority 0; iifname \"flannel.1\" drop; }; }'",
+        "forward-reject",
+        "nft delete table inet fault",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "FORWARD drops pods by their address",
+        "iptables -I FORWARD -s 10.5.0.0/16 -j DROP",
+        "forward-reject",
+        "iptables -F FORWARD",
+    )
+    .cuts(),
+    fault(
+        "DOCKER-USER drops all",
+        "iptables -N DOCKER-USER; iptables -A DOCKER-USER -j DROP; iptables -I FORWARD -j DOCKER-USER",
+        "forward-reject",
+        "iptables -F FORWARD; iptables -F DOCKER-USER; iptables -X DOCKER-USER",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "FORWARD drops replies",
+        "iptables -I FORWARD -s 10.5.0.0/16 -m conntrack --ctstate ESTABLISHED -j DROP",
+        "forward-reject",
+        "iptables -F FORWARD",
+    ),
+    fault(
+        "FORWARD drops large packets",
+        "iptables -I FORWARD -s 10.5.0.0/16 -m length --length 1000:65535 -j DROP",
+        "forward-reject",
+        "iptables -F FORWARD",
+    ),
+    fault(
+        "FORWARD drops TCP of pods",
+        "iptables -I FORWARD -p tcp -s 10.5.0.0/16 -j DROP",
+        "forward-reject",
+        "iptables -F FORWARD",
+    ),
+    fault(
+        "FORWARD policy, and no rule of flannel's",
+        "iptables -P FORWARD DROP; iptables -t mangle -N none; iptables -t mangle -X none; nft 'table ip fault { chain c { type filter hook forward priority 10; policy drop; }; }'",
+        "forward-policy",
+        "iptables -P FORWARD ACCEPT; nft delete table ip fault",
+    )
+    .cuts(),
+    fault(
+        "FORWARD rejects all",
+        "iptables -I FORWARD -j REJECT",
+        "forward-reject",
+        "iptables -F FORWARD",
+    )
+    .cuts(),
+    // The bridge of pods, sysctls, routes.
+    fault(
+        "the bridge is down",
+        "ip link set cni0 down",
+        "pod-bridge",
+        "true",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "the bridge has no address",
+        "ip address flush dev cni0",
+        "pod-bridge",
+        "true",
+    )
+    .cuts(),
+    fault(
+        "the bridge has no route",
+        "ip route delete $OWN.0/24 dev cni0",
+        "pod-route",
+        "true",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "the tunnel's device does not forward",
+        "sysctl -w net/ipv4/conf/flannel.1/forwarding=0",
+        "ip-forward",
+        "true",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "the bridge does not forward",
+        "sysctl -w net/ipv4/conf/cni0/forwarding=0",
+        "ip-forward",
+        "true",
+    )
+    .cuts(),
+    fault(
+        "ip_forward is 0",
+        "sysctl -w net.ipv4.ip_forward=0",
+        "ip-forward",
+        "true",
+    )
+    .cuts(),
+    fault(
+        "ip rule for the bridge into a blackhole",
+        "ip rule add iif cni0 lookup 99; ip route add blackhole default table 99",
+        "pod-route",
+        "ip rule delete iif cni0; ip route flush table 99; ip rule delete to 10.5.0.0/16 || true",
+    )
+    .cuts()
+    .quick(),
+    fault(
+        "ip rule for the network into a blackhole",
+        "ip rule add to 10.5.0.0/16 lookup 99; ip route add blackhole default table 99",
+        "pod-route",
+        "while ip rule delete to 10.5.0.0/16; do :; done; ip route flush table 99",
+    )
+    .cuts()
+    .told("overlay-cut one-way peer-cut")
+    .quick(),
+    fault(
+        "a route to a pod of another node leads into the bridge",
+        "ip route add $POD3/32 dev cni0",
+        "network-overlap pod-route",
+        "ip route delete $POD3/32 dev cni0 || true",
+    )
+    .cuts(),
+    // The tunnel.
+    fault(
+        "raw PREROUTING drops the tunnel",
+        "iptables -t raw -A PREROUTING -p udp --dport 8472 -j DROP",
+        "encap-blocked",
+        "iptables -t raw -F PREROUTING",
+    )
+    .cuts()
+    .told("overlay-cut one-way")
+    .says("raw|PREROUTING")
+    .quick(),
+    fault(
+        "nft prerouting drops the tunnel",
+        "nft 'table ip fault { chain c { type filter hook prerouting priority -300; udp dport 8472 drop; }; }'",
+        "encap-blocked",
+        NFT,
+    )
+    .cuts()
+    .told("overlay-cut one-way"),
+    fault(
+        "netdev ingress drops the tunnel",
+        "nft 'table netdev fault { chain c { type filter hook ingress device \"enp0s8\" priority 0; udp dport 8472 drop; }; }'",
+        "encap-blocked",
+        "nft delete table netdev fault",
+    )
+    .cuts()
+    .told("overlay-cut one-way")
+    .quick(),
+    fault(
+        "INPUT rejects the tunnel",
+        "iptables -A INPUT -p udp --dport 8472 -j REJECT",
+        "encap-blocked",
+        "iptables -F INPUT",
+    )
+    .cuts()
+    .told("overlay-cut one-way"),
+    fault(
+        "INPUT policy DROP",
+        "iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT; iptables -A INPUT -p udp --dport 8473 -j ACCEPT; iptables -P INPUT DROP",
+        "encap-blocked",
+        "iptables -P INPUT ACCEPT; iptables -F INPUT",
+    )
+    .cuts()
+    .told("overlay-cut one-way"),
+    fault(
+        "OUTPUT drops the tunnel",
+        "iptables -A OUTPUT -p udp --dport 8472 -j DROP",
+        "encap-blocked",
+        "iptables -F OUTPUT",
+    )
+    .cuts()
+    .told("overlay-cut one-way")
+    .quick(),
+    fault(
+        "INPUT drops the tunnel of one peer",
+        "iptables -A INPUT -p udp --dport 8472 -s 192.168.56.101 -j DROP",
+        "one-way overlay-cut",
+        "iptables -F INPUT",
+    )
+    .by_hand()
+    .cuts()
+    .of_pair()
+    .told("overlay-cut one-way"),
+    // The underlay.
+    fault(
+        "the interface is down at the switch",
+        "true",
+        "isolated",
+        "true",
+    )
+    .wire("ip saddr 192.168.56.102 drop\nip daddr 192.168.56.102 drop\narp saddr ip 192.168.56.102 drop\narp daddr ip 192.168.56.102 drop")
+    .by_hand()
+    .cuts()
+    .told("peer-cut"),
+    fault(
+        "the prefix is too long",
+        "ip address add 192.168.56.102/32 dev enp0s8; ip address delete 192.168.56.102/24 dev enp0s8",
+        "peer-unrouted",
+        "ip address add 192.168.56.102/24 dev enp0s8; ip address delete 192.168.56.102/32 dev enp0s8",
+    )
+    .by_hand()
+    .cuts()
+    .told("peer-cut"),
+    fault(
+        "a list of blocked hosts has the peers",
+        "ip route add blackhole 192.168.56.101; ip route add blackhole 192.168.56.103",
+        "peer-unrouted",
+        "ip route delete blackhole 192.168.56.101 || true; ip route delete blackhole 192.168.56.103 || true",
+    )
+    .cuts()
+    .told("peer-cut")
+    .quick(),
+    fault(
+        "ip rule sends the peers into a VPN",
+        "ip rule add to 192.168.56.0/24 lookup 98; ip route add blackhole default table 98",
+        "peer-unrouted",
+        "while ip rule delete to 192.168.56.0/24; do :; done; ip route flush table 98",
+    )
+    .cuts()
+    .told("peer-cut")
+    .quick(),
+    fault(
+        "the interface answers no ARP",
+        "ip link set enp0s8 arp off",
+        "no-arp",
+        "ip link set enp0s8 arp on",
+    )
+    .cuts()
+    .told("peer-cut")
+    .quick(),
+    fault(
+        "its hardware address is another host's",
+        "ip link set enp0s8 address $(ip neighbour show 192.168.56.101 | sed -n 's/.*lladdr \\([^ ]*\\).*/\\1/p')",
+        "duplicate-mac",
+        "ip link set enp0s8 address 02:00:00:00:56:02",
+    )
+    .cuts()
+    .by_hand()
+    .told("peer-cut overlay-cut duplicate-mac"),
+    fault(
+        "it publishes an address of nobody",
+        "echo FLANNELD_PUBLIC_IP=192.168.56.99 >> /etc/default/flanneld; systemctl restart flanneld",
+        "public-ip",
+        "sed -i /PUBLIC_IP/d /etc/default/flanneld; systemctl restart flanneld",
+    )
+    .cuts()
+    .slow()
+    .told("peer-cut overlay-cut one-way"),
+    fault(
+        "another VNI after a restart",
+        "sed 's/\"vxlan\"/\"vxlan\",\"VNI\":7/' $LEASES/config > $LEASES/.new; mv $LEASES/.new $LEASES/config; systemctl restart flanneld",
+        "encap-blocked",
+        "sed 's/,\"VNI\":7//' $LEASES/config > $LEASES/.new; mv $LEASES/.new $LEASES/config; systemctl restart flanneld",
+    )
+    .cuts()
+    .slow()
+    .by_hand()
+    .says("VNI 7")
+    .told("overlay-cut one-way"),
+    fault(
+        "a VPN has a part of a peer's subnet",
+        "ip link add vpn0 type veth peer name vpn1; ip link set vpn0 up; ip route add ${PEER%.0/24}.0/25 dev vpn0",
+        "network-overlap",
+        "ip link delete vpn0",
+    )
+    .by_hand()
+    .cuts(),
+    // Daemons.
+    fault(
+        "the daemon hangs",
+        "kill -STOP $(cat /run/flanneld.pid)",
+        "hangs",
+        "true",
+    )
+    .slow()
+    .told("probe-filtered peer-silent"),
+    fault(
+        "the daemon ended",
+        "kill -9 $(cat /run/flanneld.pid)",
+        "not-running",
+        "true",
+    )
+    .slow()
+    .told("probe-filtered peer-silent"),
+];
