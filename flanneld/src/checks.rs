@@ -95,6 +95,8 @@ pub struct Checks {
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// Time that the last listing of the firewalls took.
     cost: Duration,
+    /// The bridge of this node's pods, in the last round.
+    bridge: Option<String>,
     /// The last listing of the pods of flannel on this node.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
@@ -122,6 +124,7 @@ impl Checks {
             module: module::Module::default(),
             firewalls: (Fact::default(), None),
             cost: Duration::ZERO,
+            bridge: None,
             pods: (Fact::Absent, None),
             ledger: Ledger::default(),
             budget: Budget::default(),
@@ -231,7 +234,10 @@ impl Checks {
                 let listed = self
                     .look
                     .programs
-                    .firewalls(&running.network, &gather::surroundings(running))
+                    .firewalls(
+                        &running.network,
+                        &gather::surroundings(running, self.bridge.clone()),
+                    )
                     .await;
                 self.firewalls = (listed, Some(Instant::now()));
                 self.cost = cost.so_far();
@@ -259,6 +265,12 @@ impl Checks {
             Some(_) => self.firewalls.0.clone(),
             None => Fact::unavailable("the network of this node is not known yet"),
         };
+        self.bridge = facts
+            .network
+            .known()
+            .zip(facts.host.interfaces.known())
+            .and_then(|(network, interfaces)| doctor::pod_path::bridge(interfaces, network))
+            .map(|bridge| bridge.name.clone());
         self.report(began, &facts);
     }
 
@@ -297,10 +309,9 @@ impl Checks {
             news.went.iter().filter(is_logged_here).collect(),
         );
         let lines = self.budget.take(Instant::now(), came.len() + went.len());
-        if lines < came.len() + went.len() {
+        if let Some(unlogged) = self.budget.summary(Instant::now()) {
             warn!(
-                changes = came.len() + went.len(),
-                logged = lines,
+                unlogged,
                 "many problems of this node came or went: flannelctl doctor shows them"
             );
         }

@@ -16,7 +16,6 @@ pub mod fault;
 mod follow;
 mod holders;
 mod lines;
-mod liveness;
 pub mod node;
 mod node_client;
 pub mod nodes;
@@ -36,8 +35,8 @@ use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{
-    Claim, Counters, Error, Held, LastHeard, LeaseStore, Liveness, Lost, Nature, NodeInfo,
-    NodeState, Stopped, SubnetManager,
+    Claim, Counters, Error, Held, LastHeard, LeaseStore, Liveness, Lost, Nature, NodeHealth,
+    NodeInfo, NodeState, Stopped, SubnetManager,
 };
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
@@ -481,15 +480,23 @@ impl SubnetManager for KubeManager {
         Some(self.infos.subscribe())
     }
 
+    /// Nodes are followed: nothing is asked.
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
-        let name = self
-            .all
-            .with(|nodes| nodes.holder(lease).map(str::to_owned))?;
-        liveness::of_node(&self.api, &name)
-            .await
-            .inspect_err(|error| tracing::debug!(error = %error, "cannot read a Node"))
-            .ok()
-            .flatten()
+        let report = self.all.with(|nodes| nodes.report(lease))?;
+        let since = jiff::Timestamp::now()
+            .as_second()
+            .saturating_sub(report.since);
+        let ago = match report.ready {
+            true => Duration::ZERO,
+            false => Duration::from_secs(u64::try_from(since).unwrap_or_default()),
+        };
+        Some(LastHeard {
+            ago,
+            node: Some(NodeHealth {
+                ready: report.ready,
+                cordoned: report.cordoned,
+            }),
+        })
     }
 
     async fn servers(&self) -> Vec<IpAddr> {

@@ -293,10 +293,10 @@ pub struct Forwarded {
 }
 
 /// A rule of policy routing, as in ip-rule(8).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
-    /// Whether it is about IPv6.
-    pub v6: bool,
+    /// The family of the packets.
+    pub family: Family,
     /// Its priority: lower ones come first.
     pub priority: u32,
     /// The sources that it is about; `None`: all.
@@ -311,19 +311,35 @@ pub struct PolicyRule {
     pub inverted: bool,
     /// The routing table that it leads to; `None`: it drops.
     pub table: Option<u32>,
+    /// The destinations that its table has routes to, where that was looked up.
+    pub destinations: Option<Vec<IpNet>>,
 }
 
 impl PolicyRule {
-    /// Whether the kernel makes it at the start: the tables `local`, `main` and `default`.
+    /// A rule for all packets of a family that leads to a table.
+    pub fn of_all(family: Family, priority: u32, table: u32) -> Self {
+        Self {
+            family,
+            priority,
+            from: None,
+            to: None,
+            incoming: None,
+            conditional: false,
+            inverted: false,
+            table: Some(table),
+            destinations: None,
+        }
+    }
+
+    /// Whether it is one for all packets that leads to the tables `local`, `main` or `default`, as the kernel makes them.
     pub fn is_standard(&self) -> bool {
-        const STANDARD: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
+        // linux/rtnetlink.h: default, main, local. Others move them: VRFs, Cilium.
+        const STANDARD: [u32; 3] = [253, 254, 255];
         self.from.is_none()
             && self.to.is_none()
             && self.incoming.is_none()
             && !self.conditional
-            && self
-                .table
-                .is_some_and(|table| STANDARD.contains(&(self.priority, table)))
+            && self.table.is_some_and(|table| STANDARD.contains(&table))
     }
 
     /// Whether it is about packets between these addresses by this interface, as far as that is known.
@@ -333,7 +349,18 @@ impl PolicyRule {
             && holds(&self.from, from)
             && holds(&self.to, to)
             && (self.incoming.is_none() || self.incoming.as_deref() == incoming);
-        self.v6 == to.is_ipv6() && fits != self.inverted
+        self.family == Family::from(to) && fits != self.inverted
+    }
+}
+
+impl PolicyRule {
+    /// Whether it decides about a packet to this address: it drops, or its table has a route. Others leave the packet to the next rule.
+    pub fn decides(&self, to: IpAddr) -> bool {
+        match (self.table, &self.destinations) {
+            (None, _) => true,
+            (Some(_), Some(destinations)) => destinations.iter().any(|net| net.contains(&to)),
+            (Some(_), None) => false,
+        }
     }
 }
 

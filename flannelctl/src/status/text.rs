@@ -118,9 +118,11 @@ fn sentence(well: bool, text: &str, screen: Screen) -> String {
 }
 
 fn running(node: &Node, screen: Screen) -> String {
-    let problem_count = broken(node).len() + cut(node).len();
-    let is_well = node.readiness.ready && node.readiness.silent.is_none() && problem_count == 0;
-    let mut out = vec![headline(node, problem_count, is_well, screen)];
+    let is_well = node.readiness.ready
+        && node.readiness.silent.is_none()
+        && broken(node).is_empty()
+        && cut(node).is_empty();
+    let mut out = vec![headline(node, is_well, screen)];
     // Problems come first, for readers who stop there.
     out.extend(problems(node, screen));
     if !is_well {
@@ -134,18 +136,29 @@ fn running(node: &Node, screen: Screen) -> String {
 }
 
 /// The state of the node, with the version on the right.
-fn headline(node: &Node, problem_count: usize, is_well: bool, screen: Screen) -> String {
+fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     let name = printable::value(&node.node);
+    let count = |severity| {
+        broken(node)
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    // What is degraded is told where nothing is broken.
+    let (number, word) = match count(Severity::Broken) + cut(node).len() {
+        0 => (count(Severity::Degraded), Severity::Degraded),
+        number => (number, Severity::Broken),
+    };
     let state = match (
         node.readiness.silent.is_some(),
         node.readiness.ready,
-        problem_count,
+        number,
     ) {
         (true, ..) => format!("flanneld hangs on {name}"),
         (_, false, _) => format!("{name} is not ready"),
         (_, true, 0) => format!("{name} is ready"),
-        (_, true, 1) => format!("{name} is ready, and one thing is broken"),
-        (_, true, count) => format!("{name} is ready, and {count} things are broken"),
+        (_, true, 1) => format!("{name} is ready, and one thing is {word}"),
+        (_, true, number) => format!("{name} is ready, and {number} things are {word}"),
     };
     let used = state.chars().count() + if screen.is_terminal() { 2 } else { 0 };
     let version = format!(

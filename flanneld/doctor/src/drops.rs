@@ -2,6 +2,7 @@
 //! Rules in, facts out.
 
 use crate::facts::Network;
+use crate::firewalls::{Carried, Drop};
 use crate::passage::{self, FIREWALLD};
 use crate::policies::holds_policies;
 use crate::surroundings::Surroundings;
@@ -11,38 +12,15 @@ use traffic_rules::programs::Variant;
 use traffic_rules::reader::model::{Base, Program, Table};
 use traffic_rules::reader::walk::Missing;
 use traffic_rules::reader::{
-    Device, Fate, Hook, HookPath, Layer, Packet, Ranges, Rules, Stop, Walk,
+    Device, Fate, Hook, HookPath, Layer, Packet, Ranges, Rules, Walk, state,
 };
 use types::Family;
 
-/// Which of flannel's packets are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Carried {
-    /// Those between pods of this node and of others.
-    Pods,
-    /// Those of the tunnel that other nodes send to this one.
-    TunnelIn,
-    /// Those of the tunnel that this node sends.
-    TunnelOut,
-}
-
-/// A rule or a policy that drops packets of flannel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drop {
-    /// Which packets.
-    pub carried: Carried,
-    /// The address family of the packets, or of those that carry them.
-    pub family: Family,
-    /// Where.
-    pub stop: Stop,
-    /// The hook at which the kernel calls the chain.
-    pub hook: Hook,
-    /// The command of iptables for the table; `None` for a table of nft.
-    pub command: Option<String>,
-}
-
 /// The commands of iptables, by family and variant.
 pub(crate) type Commands = Vec<(Family, Variant, String)>;
+
+/// The tunnel's packets of so many peers are followed: rules may have sets of thousands of addresses.
+const MAX_PEERS: usize = 64;
 
 /// Whether a chain that the kernel calls is looked at here.
 fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
@@ -68,12 +46,22 @@ fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Pa
         all.extend(pods.map(|packet| (Carried::Pods, Family::from(net.addr()), packet)));
     }
     let pods: Vec<IpNet> = network.networks.nets().collect();
+    let around = &Surroundings {
+        peers: around.peers.iter().take(MAX_PEERS).copied().collect(),
+        ..around.clone()
+    };
     for family in Family::ALL
         .into_iter()
         .filter(|family| network.travels_in(*family))
     {
         let tunnel = passage::of_tunnel(network.tunnel(), family, around, &pods);
         for packet in tunnel {
+            // From any port, first or later: which one it is depends on the backend.
+            let packet = Packet {
+                source_port: Ranges::span(1_u32, u32::from(u16::MAX)),
+                state: Ranges::union(&[Ranges::one(state::NEW), Ranges::one(state::ESTABLISHED)]),
+                ..packet
+            };
             let sent = Packet {
                 path: HookPath::Output,
                 incoming: Device::none(),
@@ -116,23 +104,31 @@ pub(crate) fn drops(
                 .find(|(of, by, _)| (*of, *by) == (family, variant))
                 .map(|(.., command)| command.clone()),
         };
-        let base = rules
+        let chain = rules
             .tables
             .iter()
             .filter(|table| {
                 (table.program, table.layer.name(), table.name.as_str())
                     == (stop.program, stop.layer, stop.table.as_str())
             })
-            .find_map(|table| table.chains.get(&stop.base)?.base.as_ref());
-        let Some(hook) = base.map(|base| base.hook) else {
+            .find_map(|table| table.chains.get(&stop.base));
+        let Some(hook) = chain.and_then(|chain| chain.base.as_ref().map(|base| base.hook)) else {
             continue;
         };
+        let listed = chain.and_then(|chain| chain.rules.as_ref());
+        let before_policies = listed
+            .into_iter()
+            .flatten()
+            .skip(stop.number.unwrap_or_default())
+            .flat_map(passage::onward)
+            .any(holds_policies);
         found.push(Drop {
             carried,
             family,
             stop,
             hook,
             command,
+            before_policies,
         });
     }
     found

@@ -1,8 +1,8 @@
 //! What is known of the host's firewalls: what of them drops pods' packets, and the tunnel's.
 
-use crate::drops::Drop;
 use ipnet::IpNet;
-use traffic_rules::reader::Stop;
+use traffic_rules::reader::{Hook, Stop};
+use types::Family;
 
 /// What an active firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,34 @@ pub struct Firewalls {
     pub(crate) barriers: Vec<Barrier>,
     /// What drops flannel's packets elsewhere.
     pub drops: Vec<Drop>,
+}
+
+/// Which of flannel's packets are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Carried {
+    /// Those between pods of this node and of others.
+    Pods,
+    /// Those of the tunnel that other nodes send to this one.
+    TunnelIn,
+    /// Those of the tunnel that this node sends.
+    TunnelOut,
+}
+
+/// A rule or a policy that drops packets of flannel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drop {
+    /// Which packets.
+    pub carried: Carried,
+    /// The address family of the packets, or of those that carry them.
+    pub family: Family,
+    /// Where.
+    pub stop: Stop,
+    /// The hook at which the kernel calls the chain.
+    pub hook: Hook,
+    /// The command of iptables for the table; `None` for a table of nft.
+    pub command: Option<String>,
+    /// Whether chains of network policies come after it in the chain that the kernel called: a rule before it would let packets pass by them.
+    pub before_policies: bool,
 }
 
 /// A rule or a policy that drops packets.

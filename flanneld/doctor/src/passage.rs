@@ -83,7 +83,7 @@ fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a
 }
 
 /// The chains that a rule leads to, but for those in maps.
-fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
+pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     rule.steps.iter().filter_map(|step| match step {
         Step::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to.as_str()),
         _ => None,

@@ -1,7 +1,7 @@
 //! Packets between pods of this node and of others, for look-ups of their routes: which ones, and by which interfaces they have to go. Pure.
 
 use crate::facts::Network;
-use crate::facts::host::{Forwarded, Interface};
+use crate::facts::host::{Forwarded, Interface, PodPacket, PodPeer};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
@@ -9,27 +9,7 @@ use types::Family;
 /// The number of a pod's address in its subnet: none of the gateway's, and in every subnet.
 const POD: u128 = 2;
 
-/// A peer, for look-ups: its name and a subnet of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodPeer {
-    /// The node's name; foreign text.
-    pub name: String,
-    /// Its subnet of one family.
-    pub subnet: IpNet,
-}
-
-/// A packet between a pod of this node and one of a peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodPacket {
-    /// The peer.
-    pub peer: PodPeer,
-    /// Whether it goes to the peer; otherwise it comes from there.
-    pub out: bool,
-    /// Its addresses, and the interface by which it comes.
-    pub packet: Forwarded,
-}
-
-/// The bridge of this node's pods: `cni0`, or the one that has an address of this node's subnet, as Docker's may.
+/// The bridge of this node's pods: the one that has an address of this node's subnet, as Docker's may; `cni0` as long as it has no other address.
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"
@@ -37,10 +17,16 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
                 .nets()
                 .any(|net| network.own.nets().any(|own| own.contains(&net.addr())))
     };
+    let is_bare = |interface: &&Interface| {
+        let mut nets = interface.nets();
+        interface.name == "cni0"
+            && interface.kind == "bridge"
+            && nets.all(|net| netstate::host::is_link_local(net.addr()))
+    };
     interfaces
         .iter()
-        .find(|interface| interface.name == "cni0" && interface.kind == "bridge")
-        .or_else(|| interfaces.iter().find(is_in_own))
+        .find(is_in_own)
+        .or_else(|| interfaces.iter().find(is_bare))
 }
 
 /// Whether pods are on a bridge.
@@ -62,7 +48,7 @@ pub fn outside<'a>(
     interfaces.iter().find(|interface| interface.name == name)
 }
 
-/// The packets to look up, out and in. Nothing as long as there are no pods.
+/// The packets to look up, out and in; those that come in by the interface of the tunnel, or the underlay's. Nothing as long as there are no pods.
 pub(crate) fn packets(
     interfaces: &[Interface],
     network: &Network,

@@ -1,8 +1,11 @@
 //! The chains of network policies.
 
 /// The chains in which network policies hold packets: an accept rule before them would let packets pass by.
-const POLICIES: [&str; 7] = [
+const POLICIES: [&str; 10] = [
     "cali-",
+    "filter-cali-",
+    "mangle-cali-",
+    "raw-cali-",
     "KUBE-ROUTER-",
     "KUBE-NWPLCY",
     "KUBE-POD-FW",

@@ -397,7 +397,11 @@ fn restarting_daemon_is_no_filtered_port() {
     };
     mesh.paths[0].since = Some(30);
     assert_eq!(causes(&facts), ["probe-filtered"]);
-    assert!(only(&facts, "probe-filtered").remedy.commands[0].starts_with("iptables -I INPUT"));
+    let commands = only(&facts, "probe-filtered").remedy.commands;
+    assert!(
+        commands[0] == "flannelctl doctor" && commands[1].starts_with("iptables -I INPUT"),
+        "{commands:?}"
+    );
     // A closed port is not due to a firewall, and no command opens one because of it.
     let Fact::Known(mesh) = &mut facts.mesh else {
         panic!("no mesh")

@@ -8,12 +8,18 @@ const LINES: u32 = 20;
 /// and one more in this time.
 const REFILL: Duration = Duration::from_secs(6);
 
+/// How often a line tells how many were not logged.
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The lines that may be logged.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
     /// Until when refills are counted.
     counted: Option<Instant>,
+    /// How many lines were not logged since the last summary, and when that was.
+    unlogged: usize,
+    told: Option<Instant>,
 }
 
 impl Default for Budget {
@@ -21,6 +27,8 @@ impl Default for Budget {
         Self {
             left: LINES,
             counted: None,
+            unlogged: 0,
+            told: None,
         }
     }
 }
@@ -39,7 +47,21 @@ impl Budget {
         });
         let taken = u32::try_from(lines).unwrap_or(u32::MAX).min(self.left);
         self.left -= taken;
-        usize::try_from(taken).unwrap_or(usize::MAX)
+        let taken = usize::try_from(taken).unwrap_or(usize::MAX);
+        self.unlogged += lines.saturating_sub(taken);
+        taken
+    }
+
+    /// How many lines were not logged, if it is time to tell.
+    pub(super) fn summary(&mut self, now: Instant) -> Option<usize> {
+        let is_time = self
+            .told
+            .is_none_or(|told| now.saturating_duration_since(told) >= SUMMARY_INTERVAL);
+        if self.unlogged == 0 || !is_time {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 
@@ -63,5 +85,11 @@ mod tests {
             .map(|second| budget.take(at(20_000 + second), 9))
             .sum();
         assert!((600..=625).contains(&an_hour), "{an_hour}");
+        let unlogged = 3600 * 9 - an_hour + 980 + 2 + 2 + 2 + 1 + 85;
+        assert_eq!(budget.summary(at(30_000)), Some(unlogged));
+        assert_eq!(budget.take(at(30_000), 30), 20);
+        assert_eq!(budget.summary(at(30_059)), None, "once a minute");
+        assert_eq!(budget.summary(at(30_060)), Some(10));
+        assert_eq!(budget.summary(at(40_000)), None, "nothing more");
     }
 }

@@ -10,14 +10,13 @@ use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
-use doctor::facts::host::{LookupPurpose, Port};
+use doctor::facts::host::{LookupPurpose, PodPeer, Port};
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, NodeHealth, Own, Peer, Refused};
 use doctor::facts::mesh::Mesh;
 use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
-use doctor::pod_path::PodPeer;
 use doctor::surroundings::Surroundings;
 use netstate::object::Key;
 use probing::view::PeerView;
@@ -308,36 +307,42 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 }
 
 /// Returns the interface and the addresses from which packets of other nodes arrive.
-pub(super) fn surroundings(running: &RunningNetwork) -> Surroundings {
+///
+/// `bridge`: that of this node's pods, where it is known.
+pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> Surroundings {
     let leases = running.leases.borrow().clone();
     let peers = leases
         .others(&running.network.own, Kinds::Any)
         .flat_map(|lease| lease.attrs.addresses());
     Surroundings {
         underlay: Some(running.underlay.borrow().name.clone()),
-        bridge: None,
+        bridge,
         peers: peers.collect(),
         near: Vec::new(),
     }
 }
 
-/// The peers to whose pods routes are looked up, one entry a family.
+/// The peers to whose pods routes are looked up, one entry a family: those that were probed, and so have been served for some seconds.
 fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
-    let Some(running) = running else {
+    let Some(prober) = running.and_then(|running| running.prober.as_ref()) else {
         return Vec::new();
     };
-    let leases = running.leases.borrow().clone();
-    leases
-        .others(&running.network.own, Kinds::Any)
-        .take(MAX_LOOKUPS)
-        .flat_map(|lease| {
-            let peer = |subnet| PodPeer {
-                name: name(lease).to_string(),
-                subnet,
-            };
-            lease.subnets.nets().map(peer).collect::<Vec<_>>()
+    let peer = |peer: PeerView| {
+        let is_known = peer.verdict().state != State::Unknown && !peer.inferred;
+        is_known.then(|| PodPeer {
+            subnet: peer.subnet,
+            name: called(peer),
         })
-        .collect()
+    };
+    let known = prober.peers(peer);
+    known.into_iter().flatten().take(MAX_LOOKUPS).collect()
+}
+
+/// A peer's name; its address where it has none.
+fn called(peer: PeerView) -> String {
+    peer.name
+        .filter(|name| !name.is_empty())
+        .map_or_else(|| peer.address.to_string(), |name| name.to_string())
 }
 
 /// The objects that other programs keep changing.
@@ -428,11 +433,8 @@ fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
         let is_silent = peer.verdict().state == State::CutOff && !peer.inferred;
         is_silent.then(|| Target {
             to: peer.address,
-            whose: peer
-                .name
-                .filter(|name| !name.is_empty())
-                .map_or_else(|| peer.address.to_string(), |name| name.to_string()),
             kind: LookupPurpose::SilentPeer,
+            whose: called(peer),
         })
     };
     let silent = prober.peers(target);

@@ -34,6 +34,19 @@ pub struct Node {
     pub alive: bool,
     /// The id of its machine's present boot.
     pub boot: Option<String>,
+    /// What its kubelet and people say of it; `None` without the condition Ready.
+    pub report: Option<Report>,
+}
+
+/// What is said of a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Whether the condition Ready is True.
+    pub ready: bool,
+    /// Since when the condition has its status, in seconds since 1970; 0 where that is not said.
+    pub since: i64,
+    /// Whether it is cordoned.
+    pub cordoned: bool,
 }
 
 impl Node {
@@ -80,6 +93,9 @@ impl Node {
                 .and_then(|status| condition(status, "Ready"))
                 .is_some_and(|ready| ready == "True" || ready == "False"),
             boot: status.as_ref().and_then(boot),
+            report: status
+                .as_ref()
+                .and_then(|status| report(status, part("spec").as_ref())),
         })
     }
 }
@@ -132,6 +148,24 @@ fn condition(status: &Object<'_>, wanted: &str) -> Option<String> {
         let condition = object(raw)?;
         let kind: String = condition.read("type").ok()??;
         condition.read("status").ok()?.filter(|_| kind == wanted)
+    })
+}
+
+fn report(status: &Object<'_>, spec: Option<&Object<'_>>) -> Option<Report> {
+    let conditions: Vec<&RawValue> = serde_json::from_str(status.get("conditions")?.get()).ok()?;
+    conditions.into_iter().find_map(|raw| {
+        let condition = object(raw)?;
+        let word = |name: &str| condition.read::<String>(name).ok().flatten();
+        let status = word("status").filter(|_| word("type").as_deref() == Some("Ready"))?;
+        Some(Report {
+            ready: status == "True",
+            since: word("lastTransitionTime")
+                .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+                .map_or(0, jiff::Timestamp::as_second),
+            cordoned: spec
+                .and_then(|spec| spec.read::<bool>("unschedulable").ok().flatten())
+                .unwrap_or_default(),
+        })
     })
 }
 
@@ -188,6 +222,33 @@ mod tests {
             ),
             (Some("False"), true, Some("b1"))
         );
+    }
+
+    #[test]
+    fn node_reports_whether_it_is_ready_or_cordoned() {
+        let of = |status: &str, spec: &str| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"n1"}},"spec":{spec},"status":{{"conditions":[{{"type":"MemoryPressure","status":"False"}},
+                {{"type":"Ready","status":"{status}","lastTransitionTime":"1970-01-01T00:02:00Z"}}]}}}}"#
+            );
+            read(&text).unwrap().report
+        };
+        let report = |ready, cordoned| {
+            Some(Report {
+                ready,
+                since: 120,
+                cordoned,
+            })
+        };
+        assert_eq!(of("True", "{}"), report(true, false));
+        assert_eq!(of("Unknown", "{}"), report(false, false));
+        assert_eq!(
+            of("False", r#"{"unschedulable":true}"#),
+            report(false, true)
+        );
+        assert_eq!(of("False", r#"{"unschedulable":7}"#), report(false, false));
+        let without = r#"{"metadata":{"name":"n1"},"status":{"conditions":[7,{"type":"Ready"}]}}"#;
+        assert_eq!(read(without).unwrap().report, None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::annotations;
 use super::claims::Claims;
 use super::fault::NodeFault;
 use super::holders::{Claim, Holders};
-use super::node::Node;
+use super::node::{Node, Report};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
 use crate::manager::Claimant;
 use crate::table::{LeaseEvent, inside};
@@ -30,6 +30,8 @@ struct Known {
     /// Its addresses.
     claims: Claims,
     lease: Published,
+    /// What is said of it: another one changes no lease.
+    report: Option<Report>,
 }
 
 /// What a Node publishes.
@@ -184,6 +186,11 @@ impl Nodes {
             .map(|(name, _)| name.as_str())
     }
 
+    /// What is said of the Node that has these subnets.
+    pub(crate) fn report(&self, subnets: &Subnets) -> Option<Report> {
+        self.known.get(self.holder(subnets)?)?.report
+    }
+
     /// Who claims what: a podCIDR that is not inside the network counts for nothing.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
@@ -286,6 +293,7 @@ impl Known {
     fn of(node: Node, before: Option<&Known>, now: Duration) -> Self {
         let managed = annotations::managed(&node.annotations);
         let claims = Claims::of(&node);
+        let report = node.report;
         // The name is the identity.
         let name: Arc<str> = node.name.as_str().into();
         let id = NodeId {
@@ -340,6 +348,7 @@ impl Known {
             subnets,
             claims,
             lease: published,
+            report,
         }
     }
 

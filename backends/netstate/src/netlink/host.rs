@@ -15,6 +15,10 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
+/// So many tables of policy routing are read, and so many routes of each.
+const POLICY_TABLES: usize = 4;
+const POLICY_ROUTES: usize = 1024;
+
 /// A connection to the kernel of the network namespace in which it was opened.
 pub struct HostReader {
     requests: Requests,
@@ -182,7 +186,7 @@ impl HostReader {
                 request,
                 Vec::new,
                 |list: &mut Vec<PolicyRule>, message| {
-                    list.extend(policy_rule(message).filter(|rule| rule.v6 == family.is_v6()));
+                    list.extend(policy_rule(message).filter(|rule| rule.family == family));
                 },
             );
             match all.await {
@@ -193,7 +197,58 @@ impl HostReader {
                 Err(error) => return Err(error),
             }
         }
+        let mut tables: Vec<u32> = rules
+            .iter()
+            .filter(|rule| !rule.is_standard() && !rule.conditional | rule.inverted)
+            .filter_map(|rule| rule.table)
+            .collect();
+        tables.sort_unstable();
+        tables.dedup();
+        for table in tables.into_iter().take(POLICY_TABLES) {
+            let destinations = self.destinations(table).await?;
+            for rule in rules.iter_mut().filter(|rule| rule.table == Some(table)) {
+                let of_family = destinations
+                    .iter()
+                    .filter(|net| Family::from(**net) == rule.family);
+                rule.destinations = Some(of_family.copied().collect());
+            }
+        }
         Ok(rules)
+    }
+
+    /// The destinations that a table has routes to.
+    async fn destinations(&mut self, number: u32) -> Result<Vec<IpNet>, KernelError> {
+        let mut found = Vec::new();
+        for family in Family::ALL {
+            let request = || {
+                Message::new(
+                    RTM_GETROUTE,
+                    0,
+                    &route_header(family.pick(AF_INET, AF_INET6), 0, 0, 0, 0, 0),
+                )
+                .number(RTA_TABLE, number)
+            };
+            let all = self.requests.dump(
+                Listed::Routes,
+                request,
+                Vec::new,
+                |list: &mut Vec<IpNet>, message| {
+                    let seen = route(message).filter(|seen| seen.table == number);
+                    list.extend(
+                        seen.map(|seen| seen.net)
+                            .filter(|_| list.len() < POLICY_ROUTES),
+                    );
+                },
+            );
+            match all.await {
+                Ok(all) => found.extend(all),
+                Err(error) if family.is_v6() => {
+                    tracing::debug!(error = %error, "cannot read IPv6 routes of a table");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// The neighbours on the link of an interface that the kernel has asked for.
@@ -396,13 +451,21 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
         wire::u8_at(body, 7)?,
         wire::u32_at(body, 8)?,
     );
+    // Those that jump over others, or do nothing, decide nothing.
+    if !matches!(action, FR_ACT_TO_TBL | FR_ACT_BLACKHOLE..=FR_ACT_PROHIBIT) {
+        return None;
+    }
+    let family = match wire::u8_at(body, 0)? {
+        AF_INET => Family::V4,
+        AF_INET6 => Family::V6,
+        _ => return None,
+    };
     let mut rule = PolicyRule {
-        v6: wire::u8_at(body, 0)? == AF_INET6,
         // The type of service is a condition as well.
         conditional: wire::u8_at(body, 3)? != 0,
         inverted: flags & FIB_RULE_INVERT != 0,
         table: (action == FR_ACT_TO_TBL).then_some(header_table),
-        ..PolicyRule::default()
+        ..PolicyRule::of_all(family, 0, header_table)
     };
     for (kind, value) in wire::attrs(body, FIB_RULE) {
         match kind {

@@ -155,6 +155,8 @@ pub(super) const FRA_IP_PROTO: u16 = 22;
 pub(super) const FRA_SPORT_RANGE: u16 = 23;
 pub(super) const FRA_DPORT_RANGE: u16 = 24;
 pub(super) const FR_ACT_TO_TBL: u8 = 1;
+pub(super) const FR_ACT_BLACKHOLE: u8 = 6;
+pub(super) const FR_ACT_PROHIBIT: u8 = 8;
 
 /// linux/genetlink.h: the family that names the others.
 pub(super) const GENL_ID_CTRL: u16 = 16;

@@ -22,11 +22,6 @@ const FAULTS: &[Fault] = &[
     // Afterwards the host starts: its files mend the fault again.
     fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf"),
     fault(
-        "rp-filter",
-        "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1",
-        "sysctl -q -w net/ipv4/conf/flannel.1/rp_filter=1; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf",
-    ),
-    fault(
         "bridge-nf-call",
         "sysctl -q -w net.bridge.bridge-nf-call-iptables=0",
         "sysctl -q -w net.bridge.bridge-nf-call-iptables=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf",
@@ -46,7 +41,7 @@ const FAULTS: &[Fault] = &[
     fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
     fault(
         "bridge-mtu",
-        "ip link add cni0 type bridge; ip link add veth7 mtu 1500 type veth peer name eth7; ip link set veth7 master cni0",
+        "ip link add cni0 type bridge; ip link set cni0 up; ip address add $OWN.1/24 dev cni0; ip link add veth7 mtu 1500 type veth peer name eth7; ip link set veth7 master cni0",
         "ip link delete veth7; ip link delete cni0",
     ),
     fault("network-overlap", "ip link add other type bridge; ip address add 10.5.253.1/24 dev other", "ip link delete other").by_hand(),

@@ -218,6 +218,9 @@ fn tell_and_mend(
         .type_in(&[fault.make.to_owned()])
         .context("making it")?;
     outcome.named = Some(named(bench.faulty()?, fault.here, fault, begun).context("the node")?);
+    if !fault.here.is_empty() {
+        alone(bench.faulty()?, fault).context("the node")?;
+    }
     if !fault.words.is_empty() {
         let first = bench.faulty()?.first()?.to_string();
         ensure!(
@@ -270,6 +273,18 @@ fn named(node: &mut Node, checks: &str, fault: &Fault, begun: Instant) -> Result
         );
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// Nothing else is found that the first finding does not explain.
+fn alone(node: &mut Node, fault: &Fault) -> Result<()> {
+    let report = node.doctor()?.1;
+    let others = report["findings"].as_array().into_iter().flatten();
+    let loud = others
+        .filter(|finding| finding["explained_by"].is_null() && finding["severity"] == "broken")
+        .filter(|finding| !is_one_of(finding, fault.here))
+        .count();
+    ensure!(loud == 0, "not only {} but {}", fault.here, brief(&report));
+    Ok(())
 }
 
 /// Waits until another node names the one that has the fault.

@@ -128,7 +128,7 @@ fn with(change: impl FnOnce(&mut Node)) -> Status {
     status(Some(node))
 }
 
-fn findings() -> [Case; 4] {
+fn findings() -> [Case; 5] {
     [
         (
             with(|node| node.findings = Some(Vec::new())),
@@ -154,9 +154,20 @@ fn findings() -> [Case; 4] {
                     finding(Severity::Degraded, "slow", None),
                 ]);
             }),
-            "node-1 is ready, and 2 things are broken",
+            "node-1 is ready, and one thing is broken",
             true,
-            "  broken: slow is wrong",
+            "  degraded: slow is wrong",
+        ),
+        (
+            with(|node| {
+                node.findings = Some(vec![
+                    finding(Severity::Degraded, "lossy", None),
+                    finding(Severity::Degraded, "slow", None),
+                ]);
+            }),
+            "node-1 is ready, and 2 things are degraded",
+            false,
+            "  degraded: slow is wrong",
         ),
         (
             with(|node| node.findings = Some(vec![finding(Severity::Risk, "clock", None)])),

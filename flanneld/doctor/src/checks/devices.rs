@@ -38,6 +38,7 @@ pub const CHECKS: &[Check] = &[
         explains: &[
             "not-running",
             "drift-war",
+            "pod-route",
             "encap-blocked",
             "wireguard-silent",
             "overlay-cut",

@@ -1,9 +1,9 @@
 //! Rules at hooks without a check of their own that drop packets of pods or of the tunnel.
 
 use crate::check::Check;
-use crate::drops::{Carried, Drop};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
+use crate::firewalls::{Carried, Drop};
 use crate::let_in::Origin;
 use crate::need::Need;
 use crate::persist;
@@ -42,14 +42,21 @@ fn pods_dropped(facts: &Facts) -> Vec<Finding> {
             let finding = Finding::new(
                 "pods-dropped",
                 Severity::Broken,
-                place(drop),
+                format!("{} {}", place(drop), number(drop)),
                 format!("{} drops packets of pods", subject(drop)),
-                "packets between pods of this node and pods of other nodes are lost; no probe takes this way",
+                "packets between pods of this node and pods of other nodes are lost; probes do not show it: they come from the host itself",
             )
             .of(drop.family);
             seen(finding, drop).run_all(let_pods_pass(network, drop))
         })
         .collect()
+}
+
+/// What distinguishes it from others in its chain.
+fn number(drop: &Drop) -> String {
+    drop.stop
+        .place
+        .map_or_else(|| "policy".to_owned(), |number| number.to_string())
 }
 
 /// The table and the chain, as the program that made them names them.
@@ -154,6 +161,9 @@ struct Condition {
 
 fn let_pass(drop: &Drop, conditions: &[Condition]) -> Vec<String> {
     let stop = &drop.stop;
+    if drop.before_policies {
+        return Vec::new();
+    }
     let (base, table) = (word(&stop.base), word(&stop.table));
     match &drop.command {
         Some(command) => {
@@ -172,7 +182,11 @@ fn let_pass(drop: &Drop, conditions: &[Condition]) -> Vec<String> {
                 None => (format!("-A {base}"), format!("-A {base}")),
             };
             persist::iptables(
-                &format!("flannel-{}-{command}", stop.table),
+                &format!(
+                    "flannel-{}-{}-{command}",
+                    stop.table,
+                    stop.base.to_lowercase()
+                ),
                 &rules(&now),
                 &rules(&later),
             )

@@ -43,6 +43,7 @@ pub const CHECKS: &[Check] = &[
             "probe-filtered",
             "silent-node",
             "node-internal-ip",
+            "public-ip",
         ],
         waits: false,
         judge: wrong_interface,

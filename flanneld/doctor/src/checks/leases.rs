@@ -167,9 +167,9 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
             .peekable();
         own.peek().is_some() && own.all(|path| path.verdict.state == State::CutOff)
     };
-    // Kubernetes tells at once whether a kubelet reports, and whether people took a node out of service.
+    // Kubernetes tells at once whether a kubelet reports. A cordoned node still has its pods.
     let is_off = |peer: &Peer| match peer.node {
-        Some(node) => !node.ready || node.cordoned,
+        Some(node) => !node.ready,
         None => peer.silent.is_some_and(|age| age >= SILENT),
     };
     let peers = facts.leases.peers.known().into_iter().flatten();
@@ -186,8 +186,7 @@ fn silence_of(peer: &Peer) -> String {
         Some(node) if !node.ready => {
             format!("the Node {} is NotReady, for {minutes} min", peer.name)
         }
-        Some(_) => format!("the Node {} is cordoned, and answers nothing", peer.name),
-        None => format!("{} has not been heard of for {minutes} min", peer.name),
+        _ => format!("{} has not been heard of for {minutes} min", peer.name),
     }
 }
 

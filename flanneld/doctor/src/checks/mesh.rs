@@ -1,12 +1,11 @@
 //! The results of probes: the fault is a peer, the path to it, or this node.
 
 use crate::check::Check;
-use crate::drops::{Carried, Drop};
 use crate::encapsulation::{capture, is_or_are, words};
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity};
-use crate::firewalls::Table;
+use crate::firewalls::{Carried, Drop, Table};
 use crate::let_in::{self, Origin, Program};
 use crate::need::Need;
 use crate::shell::word;
@@ -292,11 +291,14 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// What drops the tunnel's packets on this host, where packets of a family are missed.
+/// What drops the tunnel's packets on this host, where no packet of a family arrives though peers are there.
 fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
-    let is_missed = paths(facts)
+    let judged: Vec<&Path> = paths(facts)
         .iter()
-        .any(|path| Family::from(path.address) == family && path.is_lost());
+        .filter(|path| Family::from(path.address) == family && path.verdict.state != State::Unknown)
+        .collect();
+    let is_missed =
+        judged.iter().all(|path| path.is_lost()) && judged.iter().any(|path| path.underlay);
     [Carried::TunnelIn, Carried::TunnelOut]
         .into_iter()
         .flat_map(|carried| super::drops::of(facts, carried))
@@ -917,7 +919,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                     "{} of {all} peers answer ping alone: flanneld hangs there, or UDP port {port} is filtered",
                     filtered.len()
                 ),
-                format!("traffic between pods is well; {unseen}. The doctor of that node tells which of both"),
+                format!("traffic between pods is well; {unseen}. The doctor on that node tells one from the other"),
             )
             .seen(
                 format!("{} answer ping and not UDP port {port}", names(&filtered)),

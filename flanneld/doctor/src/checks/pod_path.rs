@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 use types::Family;
 
 /// What becomes of the bridge when the host starts.
-const AFTER_REBOOT: &str = "after a reboot the bridge plugin makes it anew with the first pod";
+const AFTER_REBOOT: &str = "after a reboot the bridge plugin makes the bridge with the first pod";
+/// The table of this host's own addresses (linux/rtnetlink.h), which has none of pods'.
+const LOCAL: u32 = 255;
 /// So many peers are named in a finding.
 const NAMED: usize = 3;
 
@@ -72,9 +74,12 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 name,
                 format!("the bridge {name} is down"),
-                "pods of this node reach nothing but each other's cables: no packet of theirs leaves the bridge",
+                "no packet of this node's pods leaves the bridge",
             )
-            .seen(format!("{name} is not UP"), format!("ip link show {}", word(name)))
+            .seen(
+                format!("{name} is not UP"),
+                format!("ip link show {}", word(name)),
+            )
             .run(format!("ip link set dev {} up", word(name)))
             .note(AFTER_REBOOT),
         ];
@@ -177,7 +182,10 @@ fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
         .policy_rules
         .known()?
         .iter()
-        .find(|rule| rule.is_about(packet.from, packet.to, incoming) && rule.priority > 0)
+        .find(|rule| {
+            rule.is_about(packet.from, packet.to, incoming)
+                && (rule.is_standard() && rule.table != Some(LOCAL) || rule.decides(packet.to))
+        })
         .filter(|rule| !rule.is_standard())
 }
 
@@ -269,7 +277,7 @@ fn misrouted(
         Severity::Broken,
         about,
         format!("packets of pods {direction} {whose} {fate}"),
-        "no probe takes this way: it comes from the host itself",
+        "probes do not show it: they come from the host itself",
     )
     .of(family)
     .seen(

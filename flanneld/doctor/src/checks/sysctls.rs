@@ -12,18 +12,24 @@ use types::Family;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
-    check(
-        "ip-forward",
-        Severity::Broken,
-        "This node forwards no IPv4 packets",
-        |facts| forwarding(facts, Family::V4),
-    ),
-    check(
-        "ipv6-forwarding",
-        Severity::Broken,
-        "This node forwards no IPv6 packets",
-        |facts| forwarding(facts, Family::V6),
-    ),
+    Check {
+        explains: &["pod-route"],
+        ..check(
+            "ip-forward",
+            Severity::Broken,
+            "This node forwards no IPv4 packets",
+            |facts| forwarding(facts, Family::V4),
+        )
+    },
+    Check {
+        explains: &["pod-route"],
+        ..check(
+            "ipv6-forwarding",
+            Severity::Broken,
+            "This node forwards no IPv6 packets",
+            |facts| forwarding(facts, Family::V6),
+        )
+    },
     check(
         "br-netfilter",
         Severity::Degraded,

@@ -1,7 +1,9 @@
 //! The path of packets between nodes through this host: its routes, its rules of policy routing, hardware addresses.
 
 use crate::check::Check;
+use crate::command::Command;
 use crate::facts::Facts;
+use crate::facts::daemon::Launch;
 use crate::facts::host::{
     Interface, LookupPurpose, Neighbour, NoRoute, Route, RouteLookup, joins_hosts,
 };
@@ -11,12 +13,21 @@ use crate::let_in::near;
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
+use netstate::host::LinkClass;
+use netstate::names::Mac;
 use netstate::route::RouteKind;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
 /// So many peers are named as evidence, and have a command.
 const MAX_LISTED: usize = 4;
+/// The table of this host's own addresses (linux/rtnetlink.h).
+const LOCAL: u32 = 255;
+/// So many addresses are compared with the routes that drop.
+const MAX_ASKED: usize = 256;
+/// So many peers have to miss packets before the address of this node is blamed.
+const MIN_PEERS: usize = 2;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -115,16 +126,24 @@ fn paths(facts: &Facts) -> &[Path] {
 
 /// Why packets to an address do not leave by the underlay; `None` if they do, or may.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
+    // A VRF has a table of its own, which the look-up does not ask.
+    let master = underlay(facts).and_then(|underlay| facts.host.interface(underlay.master?));
+    if master.is_some_and(|master| master.kind == "vrf") {
+        return None;
+    }
     let answer = match &lookup.by {
         Ok(answer) => answer,
         Err(NoRoute::Unanswered) => return None,
         Err(error) => return Some(format!("the kernel answers: {error}")),
     };
     let interface = facts.host.interface(answer.index)?;
-    // Routed hosts reach each other by any of their uplinks.
-    let fits = joins_hosts(interface)
-        || underlay(facts).is_some_and(|underlay| underlay.index == interface.index);
-    (!fits).then(|| format!("it goes out by {}", interface.name))
+    let underlay = underlay(facts)?;
+    // Routed hosts reach each other by any of their uplinks, and some peers by a VPN: astray is who is on the underlay's own link.
+    let is_near = underlay.nets().any(|net| net.contains(&lookup.to));
+    let leads_back = interface.loopback || interface.name.starts_with("flannel");
+    let is_astray =
+        interface.index != underlay.index && (leads_back || is_near && !joins_hosts(interface));
+    is_astray.then(|| format!("it goes out by {}", interface.name))
 }
 
 fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
@@ -193,7 +212,10 @@ fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String
     }
     let lookups = lost.iter().map(|(lookup, _)| lookup.to);
     let peers = facts.leases.peers.known().into_iter().flatten();
-    for to in lookups.chain(peers.flat_map(|peer| peer.addresses())) {
+    for to in lookups
+        .chain(peers.flat_map(|peer| peer.addresses()))
+        .take(MAX_ASKED)
+    {
         found.extend(by_route(facts, to));
     }
     found
@@ -213,8 +235,11 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
         .policy_rules
         .known()?
         .iter()
-        .find(|rule| rule.priority > 1 && rule.is_about(source, lookup.to, None))
-        .filter(|rule| !rule.is_standard())?;
+        .find(|rule| {
+            rule.is_about(source, lookup.to, Some("lo"))
+                && (rule.is_standard() && rule.table != Some(LOCAL) || rule.decides(lookup.to))
+        })
+        .filter(|rule| !rule.is_standard() && rule.priority > 1)?;
     let to = near.unwrap_or_else(|| IpNet::from(lookup.to));
     Some((
         format!("the rule `{rule}`"),
@@ -262,7 +287,8 @@ fn kind(route: &Route) -> &'static str {
     }
 }
 
-/// A published address that is no interface's may be a router's that forwards the tunnel's port: only where nothing arrives it is the reason.
+/// A published address that is no interface's may be a router's that forwards the tunnel's port: only where peers are there and nothing arrives from
+/// any of them it is the reason. An address that somebody has set is not taken back by a command.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
         return Vec::new();
@@ -270,53 +296,77 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for published in &own.published {
         let family = Family::from(*published);
-        let (lost, all) = paths(facts)
+        let judged: Vec<&Path> = paths(facts)
             .iter()
             .filter(|path| {
                 Family::from(path.address) == family && path.verdict.state != State::Unknown
             })
-            .fold((0, 0), |(lost, all), path| {
-                (lost + usize::from(path.is_lost()), all + 1)
-            });
+            .collect();
+        let there = judged
+            .iter()
+            .filter(|path| path.is_lost() && path.underlay)
+            .count();
+        let is_missed = there >= MIN_PEERS && judged.iter().all(|path| path.is_lost());
         let address = crate::facts::host::address(underlay, family);
-        let Some(address) =
-            address.filter(|_| all > 0 && lost == all && facts.host.owner(*published).is_none())
+        let Some(address) = address.filter(|_| is_missed && facts.host.owner(*published).is_none())
         else {
             continue;
         };
-        let flag = family.pick("public-ip", "public-ipv6");
-        findings.push(
-            Finding::new(
-                "public-ip",
-                Severity::Broken,
-                published.to_string(),
-                format!("this node publishes {published}, which no interface of it has"),
-                format!("peers send to {published}, and nothing arrives from any of them: unless a router forwards the tunnel from there to this node, the address is wrong"),
-            )
-            .of(family)
-            .seen(
-                format!("{} has {}", underlay.name, address.addr()),
-                format!("ip address show dev {}", word(&underlay.name)),
-            )
-            .seen(
-                format!("none of {all} peers is heard through the overlay"),
-                "probes",
-            )
-            .run_all(super::interface_remedy::set_option(
-                facts,
-                flag,
-                &address.addr().to_string(),
-            )),
+        let (ip, own_address) = (word(&underlay.name), address.addr());
+        let finding = Finding::new(
+            "public-ip",
+            Severity::Broken,
+            published.to_string(),
+            format!("this node publishes {published}, which no interface of it has"),
+            format!("peers send to {published}, and nothing arrives from any of them: unless a router forwards the tunnel from there to this node, the address is wrong"),
+        )
+        .of(family)
+        .seen(
+            format!("{} has {own_address}", underlay.name),
+            format!("ip address show dev {ip}"),
+        )
+        .seen(
+            format!("{there} peers answer over the underlay, none through the overlay"),
+            "probes",
         );
+        findings.push(match &facts.daemon.launch {
+            // The options of the DaemonSet are those of all nodes.
+            Launch::Kubernetes { .. } => {
+                let node = facts
+                    .kubernetes
+                    .known()
+                    .map_or(facts.host.name.as_str(), |known| known.node.as_str());
+                let name = family.pick("public-ip-overwrite", "public-ipv6-overwrite");
+                finding.run(Command::kubectl(format!(
+                    "annotate node {} --overwrite flannel.alpha.coreos.com/{name}={own_address}",
+                    word(node)
+                )))
+            }
+            Launch::Systemd => finding.run_all(super::interface_remedy::set_option(
+                facts,
+                family.pick("public-ip", "public-ipv6"),
+                &own_address.to_string(),
+            )),
+        });
     }
     findings
 }
 
+/// Tunnels and other devices without hardware addresses of their own have the flag by nature.
+fn is_ethernet(interface: &Interface) -> bool {
+    interface.class() != LinkClass::Virtual
+        && interface.kind != "ipvlan"
+        && interface.mac.is_some_and(|mac| mac.0 != [0; 6])
+}
+
 fn no_arp(facts: &Facts) -> Vec<Finding> {
-    let is_lost = paths(facts)
+    let mut judged = paths(facts)
         .iter()
-        .any(|path| path.address.is_ipv4() && path.verdict.state == State::CutOff);
-    let Some(underlay) = underlay(facts).filter(|underlay| underlay.noarp && is_lost) else {
+        .filter(|path| path.address.is_ipv4() && path.verdict.state != State::Unknown)
+        .peekable();
+    let is_lost = judged.peek().is_some() && judged.all(|path| path.verdict.state == State::CutOff);
+    let is_odd = |underlay: &&Interface| underlay.noarp && is_ethernet(underlay) && is_lost;
+    let Some(underlay) = underlay(facts).filter(is_odd) else {
         return Vec::new();
     };
     let name = &underlay.name;
@@ -337,43 +387,64 @@ fn no_arp(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
+/// The peers that are not reached and have the hardware address of this node, or of one other node. Behind a router all have its address.
 fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
-    let (Some(neighbours), Some(underlay)) =
-        (facts.host.underlay_neighbours.known(), underlay(facts))
-    else {
+    let (Some(neighbours), Some(underlay)) = (
+        facts.host.underlay_neighbours.known(),
+        underlay(facts).filter(|underlay| is_ethernet(underlay)),
+    ) else {
         return Vec::new();
     };
     let Some(own) = underlay.mac else {
         return Vec::new();
     };
-    let mac_of = |address: IpAddr| {
-        neighbours
-            .iter()
-            .find(|neighbour: &&Neighbour| neighbour.address == address)
-            .and_then(|neighbour| neighbour.mac)
-    };
-    let lost: Vec<(&Path, netstate::names::Mac)> = paths(facts)
+    let macs: BTreeMap<IpAddr, Mac> = neighbours
         .iter()
-        .filter(|path| path.verdict.state == State::CutOff || path.is_lost())
-        .filter_map(|path| Some((path, mac_of(path.address)?)))
+        .filter_map(|neighbour: &Neighbour| Some((neighbour.address, neighbour.mac?)))
         .collect();
+    let mut nodes: BTreeMap<Mac, BTreeSet<&str>> = BTreeMap::new();
+    for path in paths(facts) {
+        if let Some(mac) = macs.get(&path.address) {
+            nodes.entry(*mac).or_default().insert(&path.node);
+        }
+    }
+    // Gateways answer for others.
+    let routers: BTreeSet<Mac> = facts
+        .host
+        .routes
+        .known()
+        .into_iter()
+        .flatten()
+        .filter_map(|route| macs.get(&route.via?).copied())
+        .collect();
+    let gone: BTreeSet<IpNet> = super::leases::gone(facts)
+        .flat_map(|peer| peer.subnets.nets())
+        .collect();
+    let known: BTreeSet<&str> = nodes.values().flatten().copied().collect();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
     let mut findings = Vec::new();
-    for (path, mac) in lost {
-        let other = if mac == own {
-            Some("this node".to_owned())
-        } else {
-            // Behind a router all have its address.
-            let mut alike = paths(facts)
-                .iter()
-                .filter(|known| known.node != path.node && mac_of(known.address) == Some(mac));
-            let first = alike.next();
-            first
-                .filter(|_| alike.next().is_none() && paths(facts).len() > 2)
-                .map(|known| known.node.to_string())
-        };
-        let Some(other) = other else {
+    for path in paths(facts)
+        .iter()
+        .filter(|path| path.is_lost() && !gone.contains(&path.subnet))
+    {
+        let Some(mac) = macs.get(&path.address).filter(|mac| !routers.contains(mac)) else {
             continue;
         };
+        let others: Vec<&str> = nodes
+            .get(mac)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|node| *node != &*path.node)
+            .collect();
+        let other = match others.as_slice() {
+            _ if *mac == own => "this node",
+            [one] if known.len() > 2 => one,
+            _ => continue,
+        };
+        if findings.len() == MAX_LISTED || !told.insert(&path.node) {
+            continue;
+        }
         findings.push(
             Finding::new(
                 "duplicate-mac",
@@ -392,9 +463,6 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
             .run(format!("ip link show dev {}", word(&underlay.name)))
             .on("the machine that was cloned"),
         );
-        if findings.len() == MAX_LISTED {
-            break;
-        }
     }
     findings
 }

@@ -2,7 +2,6 @@
 
 use crate::fact::Fact;
 use crate::firewalls::Firewalls;
-use crate::pod_path::PodPacket;
 use ipnet::IpNet;
 use netstate::host::is_link_local;
 pub use netstate::host::{
@@ -94,6 +93,26 @@ pub struct RouteLookup {
     pub kind: LookupPurpose,
     /// The interface and the source address, or why there is no route.
     pub by: Result<RouteAnswer, NoRoute>,
+}
+
+/// A peer, for look-ups: its name and a subnet of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPeer {
+    /// The node's name; foreign text.
+    pub name: String,
+    /// Its subnet of one family.
+    pub subnet: IpNet,
+}
+
+/// A packet between a pod of this node and one of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPacket {
+    /// The peer.
+    pub peer: PodPeer,
+    /// Whether it goes to the peer; otherwise it comes from there.
+    pub out: bool,
+    /// Its addresses, and the interface by which it comes.
+    pub packet: Forwarded,
 }
 
 /// The kernel's route lookup for a packet between pods.

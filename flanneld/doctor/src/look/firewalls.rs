@@ -222,9 +222,12 @@ async fn find_devices(rules: &mut Rules) {
 
 /// The only device in the text of a chain.
 fn device_in(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("hook ingress device ")?;
-    let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
-    Some(name.to_owned())
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let name = words.windows(3).find_map(|three| match three {
+        ["ingress", "device", name] => Some(*name),
+        _ => None,
+    })?;
+    Some(name.trim_matches('"').to_owned())
 }
 
 /// Lists parts of tables as long as some are missing.
@@ -234,6 +237,7 @@ async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Mi
         let wanted: Vec<Missing> = missing(rules)
             .into_iter()
             .filter(|part| !asked.contains(part))
+            .take(PARTS.saturating_sub(asked.len()))
             .collect();
         if wanted.is_empty() {
             break;

@@ -4,10 +4,10 @@ use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{
-    FLANNELD, Interface, LookupPurpose, Neighbour, NoRoute, PodRoute, PolicyRule, Route,
-    RouteLookup,
+    FLANNELD, Interface, LookupPurpose, Neighbour, NoRoute, PodPacket, PodPeer, PodRoute,
+    PolicyRule, Route, RouteLookup,
 };
-use crate::pod_path::{self, PodPeer};
+use crate::pod_path;
 use netstate::netlink::host::HostReader;
 use std::net::IpAddr;
 
@@ -125,10 +125,31 @@ pub(super) async fn pod_routes(
         return Fact::unavailable("the network of this node is not known");
     };
     let wanted = pod_path::packets(interfaces, network, *underlay, peers);
+    let (out, mut back): (Vec<PodPacket>, Vec<PodPacket>) =
+        wanted.into_iter().partition(|wanted| wanted.out);
+    let ways = looked_up(reader, out).await;
+    for packet in &mut back {
+        // What a peer sends comes by the interface by which it is reached: with DirectRouting the underlay's.
+        let way = ways.iter().find(|way| way.packet.peer == packet.peer);
+        let interface = way
+            .and_then(|way| way.by.as_ref().ok())
+            .and_then(|answer| interfaces.iter().find(|known| known.index == answer.index));
+        if let Some(interface) = interface.filter(|known| Some(known.name.as_str()) == *underlay) {
+            packet.packet.incoming = interface.index;
+        }
+    }
+    let back = looked_up(reader, back).await;
+    Fact::Known(ways.into_iter().chain(back).collect())
+}
+
+async fn looked_up(reader: &mut HostReader, wanted: Vec<PodPacket>) -> Vec<PodRoute> {
     let packets: Vec<_> = wanted.iter().map(|wanted| wanted.packet).collect();
     let answers = reader.look_up_forwarded(&packets).await;
-    let all = wanted.into_iter().zip(answers);
-    Fact::Known(all.map(|(packet, by)| PodRoute { packet, by }).collect())
+    wanted
+        .into_iter()
+        .zip(answers)
+        .map(|(packet, by)| PodRoute { packet, by })
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! For each check, the change of a healthy node's facts that raises it.
 
 use super::healthy::{address, interface, peer};
-use crate::drops::{Carried, Drop};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport};
@@ -16,7 +15,7 @@ use crate::facts::pods::{CniFile, Ipam, Kept};
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
-use crate::firewalls::{Barrier, Block, Firewalls, Table};
+use crate::firewalls::{Barrier, Block, Carried, Drop, Firewalls, Table};
 use jiff::Timestamp;
 use netstate::names::Mac;
 use std::collections::BTreeMap;
@@ -200,6 +199,7 @@ pub(super) fn dropped(carried: Carried) -> Drop {
         },
         hook: Hook::Prerouting,
         command: Some("iptables".to_owned()),
+        before_policies: false,
     }
 }
 
@@ -317,7 +317,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         sysctls(facts).closed = vec!["cni0".to_owned()];
     }),
     ("encap-blocked", |facts| {
-        one(facts, State::OneWay, true);
+        all(facts, &State::OneWay, true);
         firewall(facts, |firewalls| {
             firewalls.drops = vec![dropped(Carried::TunnelIn)];
         });

@@ -3,8 +3,8 @@
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
 use crate::facts::host::{
-    Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, PodRoute, PolicyRule,
-    Route, RouteAnswer, RouteLookup, Sysctls,
+    Address, Checksums, Fill, Host, Interface, LookupPurpose, Neighbours, PodPeer, PodRoute,
+    PolicyRule, Route, RouteAnswer, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer, Vtep};
@@ -13,7 +13,6 @@ use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
-use crate::pod_path::PodPeer;
 use netstate::names::Mac;
 use types::Subnets;
 use types::access::Etcd;
@@ -210,11 +209,7 @@ fn pod_routes() -> Vec<PodRoute> {
 }
 
 fn policy_rules() -> Vec<PolicyRule> {
-    let rule = |priority, table| PolicyRule {
-        priority,
-        table: Some(table),
-        ..PolicyRule::default()
-    };
+    let rule = |priority, table| PolicyRule::of_all(types::Family::V4, priority, table);
     vec![rule(0, 255), rule(32766, 254), rule(32767, 253)]
 }
 

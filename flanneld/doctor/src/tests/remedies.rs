@@ -656,7 +656,7 @@ fn probes_are_accepted_over_underlay_and_overlay() {
         .for_each(|(_, spoil)| spoil(&mut facts));
     let commands = only(&facts, "probe-filtered").remedy.commands;
     assert_eq!(
-        commands[0],
+        commands[1],
         "iptables -I INPUT -s 192.0.2.0/24,10.244.0.0/16 -p udp --dport 8473 -j ACCEPT"
     );
 }
