@@ -12,6 +12,8 @@ use types::problem::MUTE;
 pub const SCHEMA: &str = "flannel.findings/1";
 /// The place of remedies that name no other one.
 pub const HERE: &str = "this node";
+/// What a finding is about that tells of several peers.
+pub(crate) const SEVERAL: &str = "several peers";
 /// Where a remedy belongs that all nodes need.
 pub(crate) const EVERYWHERE: &str = "every node";
 /// Where commands of kubectl belong: once, since they are the cluster's.

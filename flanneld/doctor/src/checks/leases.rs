@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::leases::Peer;
 use crate::facts::mesh::State;
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, SEVERAL, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use types::{Detail, Problem};
@@ -126,7 +126,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
         let finding = Finding::new(
             "lease-refused",
             Severity::Degraded,
-            super::mesh::SEVERAL,
+            SEVERAL,
             format!("{} leases are not used", refused.len()),
             "pods of their nodes and pods of this one do not reach each other",
         );
@@ -213,7 +213,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
         let finding = Finding::new(
             "silent-node",
             Severity::Risk,
-            super::mesh::SEVERAL,
+            SEVERAL,
             what,
             "if those machines are gone for good, their subnets stay taken until their leases end, or on Kubernetes until their Nodes are deleted",
         );

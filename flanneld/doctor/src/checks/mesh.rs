@@ -4,7 +4,7 @@ use crate::check::Check;
 use crate::encapsulation::{capture, is_or_are, words};
 use crate::facts::mesh::{Mesh, Path, State};
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, SEVERAL, Severity};
 use crate::firewalls::{Carried, Drop, Table};
 use crate::let_in::{self, Origin, Program};
 use crate::need::Need;
@@ -28,9 +28,6 @@ const MAX_LISTED: usize = 3;
 
 /// Why a peer answers nothing though its kubelet reports.
 const READY: &str = "its machine runs, for its kubelet reports: a firewall drops ping and probes on the way or there, its network to the nodes is down, or its lease names an address that does not lead to it";
-
-/// What a finding is about that tells of several peers.
-pub(super) const SEVERAL: &str = "several peers";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[

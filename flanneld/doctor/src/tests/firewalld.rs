@@ -62,7 +62,7 @@ fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {
         firewalld: Some(known),
         ..Firewalls::default()
     });
-    super::remedies::forget_probes(&mut facts);
+    super::healthy::forget_probes(&mut facts);
     report(&facts).findings
 }
 

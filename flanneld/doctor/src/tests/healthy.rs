@@ -346,3 +346,12 @@ fn kubernetes() -> Kubernetes {
         by_service_unanswered: false,
     }
 }
+
+/// Nothing was probed yet: nothing refutes what the rules say.
+pub(super) fn forget_probes(facts: &mut Facts) {
+    if let Fact::Known(mesh) = &mut facts.mesh {
+        mesh.paths
+            .iter_mut()
+            .for_each(|path| path.verdict.state = State::Unknown);
+    }
+}

@@ -84,7 +84,7 @@ fn with(network: &Network, sysctls: &Sysctls, firewalls: Firewalls) -> Facts {
         subnets: Some(network.own),
         ..Default::default()
     });
-    super::remedies::forget_probes(&mut facts);
+    super::healthy::forget_probes(&mut facts);
     facts
 }
 

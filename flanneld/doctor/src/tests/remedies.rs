@@ -136,15 +136,6 @@ fn read(lines: &str) -> Table {
     )
 }
 
-/// Nothing was probed yet: nothing refutes what the rules say.
-pub(super) fn forget_probes(facts: &mut Facts) {
-    if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths
-            .iter_mut()
-            .for_each(|path| path.verdict.state = State::Unknown);
-    }
-}
-
 /// A node with these firewalls, whose own rules are in nftables.
 fn behind(firewalls: Firewalls) -> Facts {
     let mut facts = healthy();
@@ -153,7 +144,7 @@ fn behind(firewalls: Firewalls) -> Facts {
         ..network()
     });
     facts.host.firewalls = Fact::Known(firewalls);
-    forget_probes(&mut facts);
+    super::healthy::forget_probes(&mut facts);
     facts
 }
 
