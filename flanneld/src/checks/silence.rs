@@ -31,7 +31,7 @@ const MANY: usize = 1024;
 /// So many are asked about in a round where there are more.
 const EACH_ROUND: usize = 4;
 
-/// How often Kubernetes is asked about a peer whose Node is not Ready.
+/// How often the Node of a silent peer is looked at: Nodes are followed, so nobody is asked.
 const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the store says of holders that answer no probe, by subnet.
