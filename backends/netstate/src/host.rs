@@ -292,6 +292,11 @@ pub struct Forwarded {
     pub incoming: u32,
 }
 
+/// linux/rtnetlink.h: the numbers of the kernel's own tables.
+const RT_TABLE_DEFAULT: u32 = 253;
+const RT_TABLE_MAIN: u32 = 254;
+const RT_TABLE_LOCAL: u32 = 255;
+
 /// A rule of policy routing, as in ip-rule(8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
@@ -333,8 +338,8 @@ impl PolicyRule {
 
     /// Whether it is one for all packets that leads to the tables `local`, `main` or `default`, as the kernel makes them.
     pub fn is_standard(&self) -> bool {
-        // linux/rtnetlink.h: default, main, local. Others move them: VRFs, Cilium.
-        const STANDARD: [u32; 3] = [253, 254, 255];
+        // VRFs and Cilium move them to other priorities.
+        const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
         self.from.is_none()
             && self.to.is_none()
             && self.incoming.is_none()
@@ -354,10 +359,13 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Whether it decides about a packet to this address: it drops, or its table has a route. Others leave the packet to the next rule.
+    /// Whether it decides about a packet to another host: it drops, or its table has a route. Others leave the packet to the next rule.
+    ///
+    /// The table `main` is taken to have one.
     pub fn decides(&self, to: IpAddr) -> bool {
         match (self.table, &self.destinations) {
-            (None, _) => true,
+            (None, _) | (Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN), _) => true,
+            (Some(RT_TABLE_LOCAL), _) => false,
             (Some(_), Some(destinations)) => destinations.iter().any(|net| net.contains(&to)),
             (Some(_), None) => false,
         }

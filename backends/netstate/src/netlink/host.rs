@@ -1,6 +1,6 @@
 //! Reads this host's interfaces, routes and neighbours, whoever made them, and receives the events about them.
 
-use super::decode::{link, neighbor, route};
+use super::decode::{SeenNeighbor, link, neighbor, route};
 use super::header::{address_header, forwarded_header, neighbor_header, route_header, rule_header};
 use super::socket::{Answer, LOOKUPS, Notices, Requests};
 use super::uapi::*;
@@ -256,25 +256,15 @@ impl HostReader {
     /// # Errors
     /// The list is incomplete.
     pub async fn neighbours(&mut self, index: u32) -> Result<Vec<Neighbour>, KernelError> {
-        let request = || {
-            Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0)).number(NDA_IFINDEX, index)
-        };
-        let all = self.requests.dump(
-            Listed::Neighbours,
-            request,
-            Vec::new,
-            |list: &mut Vec<Neighbour>, message| {
-                let seen = neighbor(message).filter(|seen| seen.index == index);
-                list.extend(seen.and_then(|seen| {
-                    let mac = seen.mac.filter(|_| seen.answered());
-                    (seen.unanswered() || mac.is_some()).then_some(Neighbour {
-                        address: seen.dst?,
-                        mac,
-                    })
-                }));
-            },
-        );
-        all.await
+        self.entries(index, |seen| {
+            let mac = seen.mac.filter(|_| seen.answered());
+            let is_asked_for = seen.unanswered() || mac.is_some();
+            Some(Neighbour {
+                address: seen.dst.filter(|_| is_asked_for)?,
+                mac,
+            })
+        })
+        .await
     }
 
     /// The hosts that have answered on the link of an interface.
@@ -282,6 +272,16 @@ impl HostReader {
     /// # Errors
     /// The list is incomplete.
     pub async fn answered(&mut self, index: u32) -> Result<Vec<IpAddr>, KernelError> {
+        self.entries(index, |seen| seen.dst.filter(|_| seen.answered()))
+            .await
+    }
+
+    /// What `of` makes of the entries of an interface in the table of neighbours.
+    async fn entries<T>(
+        &mut self,
+        index: u32,
+        of: impl Fn(SeenNeighbor) -> Option<T>,
+    ) -> Result<Vec<T>, KernelError> {
         let request = || {
             Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0)).number(NDA_IFINDEX, index)
         };
@@ -289,11 +289,11 @@ impl HostReader {
             Listed::Neighbours,
             request,
             Vec::new,
-            |list: &mut Vec<IpAddr>, message| {
+            |list: &mut Vec<T>, message| {
                 list.extend(
                     neighbor(message)
-                        .filter(|seen| seen.index == index && seen.answered())
-                        .and_then(|seen| seen.dst),
+                        .filter(|seen| seen.index == index)
+                        .and_then(&of),
                 );
             },
         );
@@ -572,6 +572,8 @@ mod tests {
 
     #[test]
     fn policy_rule_is_about_the_packets_that_it_names() {
+        // linux/fib_rules.h: the program that made it, which is no condition.
+        const FRA_PROTOCOL: u16 = 21;
         let all_ones = u32::MAX;
         let plain = |priority: u32| {
             Message::new(
@@ -582,7 +584,7 @@ mod tests {
             .number(FRA_PRIORITY, priority)
             .number(FRA_TABLE, 99)
             .number(FRA_SUPPRESS_PREFIXLEN, all_ones)
-            .attr(21, &[3])
+            .attr(FRA_PROTOCOL, &[3])
         };
         let rule = read(plain(100).attr(FRA_DST, &[10, 244, 0, 0]), policy_rule).unwrap();
         let is_about = |rule: &PolicyRule, to: &str, by: Option<&str>| {

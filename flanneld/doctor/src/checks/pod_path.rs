@@ -15,8 +15,6 @@ use types::Family;
 
 /// What becomes of the bridge when the host starts.
 const AFTER_REBOOT: &str = "after a reboot the bridge plugin makes the bridge with the first pod";
-/// The table of this host's own addresses (linux/rtnetlink.h), which has none of pods'.
-const LOCAL: u32 = 255;
 /// So many peers are named in a finding.
 const NAMED: usize = 3;
 
@@ -182,10 +180,7 @@ fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
         .policy_rules
         .known()?
         .iter()
-        .find(|rule| {
-            rule.is_about(packet.from, packet.to, incoming)
-                && (rule.is_standard() && rule.table != Some(LOCAL) || rule.decides(packet.to))
-        })
+        .find(|rule| rule.is_about(packet.from, packet.to, incoming) && rule.decides(packet.to))
         .filter(|rule| !rule.is_standard())
 }
 
