@@ -116,12 +116,15 @@ pub(crate) fn drops(
             continue;
         };
         let listed = chain.and_then(|chain| chain.rules.as_ref());
-        let before_policies = listed
-            .into_iter()
-            .flatten()
-            .skip(stop.number.unwrap_or_default())
-            .flat_map(passage::onward)
-            .any(holds_policies);
+        // The chain's policy comes after all of its rules.
+        let before_policies = stop.number.is_some_and(|number| {
+            listed
+                .into_iter()
+                .flatten()
+                .skip(number)
+                .flat_map(passage::onward)
+                .any(holds_policies)
+        });
         found.push(Drop {
             carried,
             family,
@@ -146,4 +149,71 @@ pub(crate) fn missing(
         all.extend(Walk::through(rules).only(&only).missing(&packet));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::network;
+    use traffic_rules::reader::iptables::read;
+
+    /// What these lines of one table drop, with the packets that the rule has counted and whether network policies follow.
+    fn found(table: &str, lines: &str) -> Vec<(Carried, Option<u64>, bool)> {
+        let chains = ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]";
+        let saved = format!("*{table}\n{chains}\n{lines}\nCOMMIT\n");
+        let around = Surroundings {
+            underlay: Some("eth0".to_owned()),
+            peers: vec!["192.0.2.2".parse().unwrap(), "192.0.2.3".parse().unwrap()],
+            ..Surroundings::default()
+        };
+        let commands = vec![(Family::V4, Variant::Nft, "iptables".to_owned())];
+        let rules = read(&saved, Family::V4, Variant::Nft);
+        drops(&rules, &commands, &network(), &around)
+            .into_iter()
+            .map(|drop| {
+                assert_eq!(drop.command.as_deref(), Some("iptables"));
+                (drop.carried, drop.stop.packets, drop.before_policies)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn rule_that_drops_is_found_with_its_counter() {
+        let pods = "-s 10.244.0.0/16 -j DROP";
+        assert_eq!(
+            found("mangle", &format!("[7:420] -A FORWARD {pods}")),
+            [(Carried::Pods, Some(7), false)]
+        );
+        assert_eq!(
+            found("raw", "-A PREROUTING -p udp -m udp --dport 8472 -j DROP"),
+            [(Carried::TunnelIn, None, false)]
+        );
+        assert_eq!(
+            found("raw", "-A OUTPUT -p udp -m udp --dport 8472 -j DROP"),
+            [(Carried::TunnelOut, None, false)]
+        );
+        assert_eq!(
+            found("mangle", "-A FORWARD -m length --length 1000:65535 -j DROP").len(),
+            1,
+            "large packets alone"
+        );
+        let policies =
+            format!(":cali-FORWARD - [0:0]\n-A FORWARD {pods}\n-A FORWARD -j cali-FORWARD");
+        assert_eq!(found("mangle", &policies), [(Carried::Pods, None, true)]);
+    }
+
+    #[test]
+    fn packets_that_may_pass_are_no_drop() {
+        for lines in [
+            "",
+            "-A FORWARD -s 198.51.100.0/24 -j DROP",
+            "-A FORWARD -m mark --mark 7 -j DROP",
+            "-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n-A FORWARD -d 10.244.0.0/16 -j ACCEPT\n-A FORWARD -j DROP",
+            "-A OUTPUT -p udp -m udp --sport 8472 --dport 8472 -m conntrack --ctstate NEW -j DROP",
+        ] {
+            assert_eq!(found("mangle", lines), [], "{lines}");
+        }
+        // FORWARD and INPUT of the table filter have checks of their own.
+        assert_eq!(found("filter", "-A FORWARD -s 10.244.0.0/16 -j DROP"), []);
+    }
 }

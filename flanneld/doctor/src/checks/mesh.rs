@@ -443,11 +443,11 @@ fn blocked_words(
         ),
         if blocked.is_here() {
             format!(
-                "a rule of this host drops {what}; peers answer beside the overlay and not through it"
+                "a rule of this host drops {what}: peers reply over the underlay and not over the overlay"
             )
         } else {
             format!(
-                "peers answer beside the overlay and not through it: a firewall on a host, in a security group or in a hypervisor drops {what}"
+                "peers reply over the underlay and not over the overlay: a firewall on a host, in a security group or in a hypervisor drops {what}"
             )
         },
     );
@@ -492,7 +492,7 @@ fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
         };
         finding.seen(
             format!(
-                "{} at {} answers beside the overlay, and through it {through}",
+                "{} at {} replies over the underlay, and over the overlay {through}",
                 path.node, path.address
             ),
             "probes",
@@ -682,7 +682,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         ),
         why,
     );
-    let finding = finding.seen("no answer through the overlay, none beside it", "probes");
+    let finding = finding.seen("no reply over the overlay or the underlay", "probes");
     let finding = match node {
         Some(text) => finding.seen(text, "kubectl get nodes"),
         None => finding,
@@ -756,7 +756,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     let finding = blame(
         path,
         finding.seen(
-            format!("{} answers beside the overlay{daemon}", path.address),
+            format!("{} replies over the underlay{daemon}", path.address),
             "probes",
         ),
     )

@@ -22,8 +22,15 @@ use types::Family;
 
 /// So many peers are named as evidence, and have a command.
 const MAX_LISTED: usize = 4;
-/// The table of this host's own addresses (linux/rtnetlink.h).
-const LOCAL: u32 = 255;
+/// What probes find of peers whose packets do not arrive.
+const SILENCE: &[&str] = &[
+    "isolated",
+    "peer-cut",
+    "overlay-cut",
+    "one-way",
+    "encap-blocked",
+    "wireguard-silent",
+];
 /// So many addresses are compared with the routes that drop.
 const MAX_ASKED: usize = 256;
 /// So many peers have to miss packets before the address of this node is blamed.
@@ -43,14 +50,7 @@ pub const CHECKS: &[Check] = &[
             Need::Barring,
             Need::PolicyRules,
         ],
-        explains: &[
-            "isolated",
-            "peer-cut",
-            "overlay-cut",
-            "one-way",
-            "encap-blocked",
-            "wireguard-silent",
-        ],
+        explains: SILENCE,
         waits: true,
         judge: peer_unrouted,
     },
@@ -65,14 +65,7 @@ pub const CHECKS: &[Check] = &[
             Need::Interfaces,
             Need::Choice,
         ],
-        explains: &[
-            "isolated",
-            "peer-cut",
-            "overlay-cut",
-            "one-way",
-            "encap-blocked",
-            "wireguard-silent",
-        ],
+        explains: SILENCE,
         waits: true,
         judge: public_ip,
     },
@@ -81,14 +74,7 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "The interface between nodes answers no ARP",
         needs: &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
-        explains: &[
-            "isolated",
-            "peer-cut",
-            "overlay-cut",
-            "one-way",
-            "encap-blocked",
-            "wireguard-silent",
-        ],
+        explains: SILENCE,
         waits: true,
         judge: no_arp,
     },
@@ -103,14 +89,7 @@ pub const CHECKS: &[Check] = &[
             Need::Choice,
             Need::UnderlayNeighbours,
         ],
-        explains: &[
-            "isolated",
-            "peer-cut",
-            "overlay-cut",
-            "one-way",
-            "encap-blocked",
-            "wireguard-silent",
-        ],
+        explains: SILENCE,
         waits: true,
         judge: duplicate_mac,
     },
@@ -235,10 +214,7 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
         .policy_rules
         .known()?
         .iter()
-        .find(|rule| {
-            rule.is_about(source, lookup.to, Some("lo"))
-                && (rule.is_standard() && rule.table != Some(LOCAL) || rule.decides(lookup.to))
-        })
+        .find(|rule| rule.is_about(source, lookup.to, Some("lo")) && rule.decides(lookup.to))
         .filter(|rule| !rule.is_standard() && rule.priority > 1)?;
     let to = near.unwrap_or_else(|| IpNet::from(lookup.to));
     Some((
@@ -278,11 +254,13 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
 /// A route's type as `ip route` names it.
 fn kind(route: &Route) -> &'static str {
     // linux/rtnetlink.h
+    const RTN_UNREACHABLE: u8 = 7;
+    const RTN_PROHIBIT: u8 = 8;
     match route.kind {
         RouteKind::Unicast => "unicast",
         RouteKind::Blackhole => "blackhole",
-        RouteKind::Other(7) => "unreachable",
-        RouteKind::Other(8) => "prohibit",
+        RouteKind::Other(RTN_UNREACHABLE) => "unreachable",
+        RouteKind::Other(RTN_PROHIBIT) => "prohibit",
         RouteKind::Other(_) => "throw",
     }
 }
