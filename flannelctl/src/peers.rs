@@ -20,7 +20,7 @@ const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 const ROW_TIMEOUT: Duration = Duration::from_millis(20);
 /// The pause between two checks for them.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// Progress is told from so long a wait on.
+/// After this time a terminal shows how many nodes are missing.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// Which rows, how often, and in which form.

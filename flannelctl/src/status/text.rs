@@ -144,7 +144,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
             .filter(|finding| finding.severity == severity)
             .count()
     };
-    // What is degraded is told where nothing is broken.
+    // The headline counts what is degraded only if nothing is broken.
     let (number, word) = match count(Severity::Broken) + cut(node).len() {
         0 => (count(Severity::Degraded), Severity::Degraded),
         number => (number, Severity::Broken),
