@@ -1,15 +1,16 @@
-//! `flannelctl doctor`: what is wrong on this node, why, and what to type; with a daemon or without.
+//! `flannelctl doctor`: what is wrong on this node, or on all nodes, why, and what to type; with a daemon or without.
 
+mod cluster;
 mod show;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use doctor::look::{Look, alone};
-use doctor::{Report, Severity, table};
+use doctor::{Finding, Report, Severity, table};
 
 use crate::ask::{self, AskError};
-use crate::form::{self, Form};
+use crate::form::Form;
 use crate::place::Place;
 use terminal::screen::Screen;
 
@@ -29,6 +30,8 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t = Form::Text)]
     output: Form,
     #[command(flatten)]
+    cluster: cluster::ClusterArgs,
+    #[command(flatten)]
     place: Place,
 }
 
@@ -37,6 +40,9 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon refuses to answer, or no check could be made.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.cluster.is_cluster() {
+        return run_cluster(args);
+    }
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
         // The checks of a daemon that does not run or hangs, or is another program, are made by this process.
@@ -52,21 +58,35 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .unwrap_or_default();
         bail!("nothing could be looked at: {why}; run flannelctl doctor as root");
     }
-    match args.output {
-        Form::Json => form::print(&report)?,
-        Form::Text => {
-            let screen = Screen::open();
-            screen.print(show::text(&report, args.all, screen));
-        }
-    }
-    let broken = report
-        .causes()
-        .any(|finding| args.strict || finding.severity == Severity::Broken);
-    Ok(if broken {
+    let screen = Screen::open();
+    args.output.print(&report, screen, |report, wide| {
+        show::text(report, args.all || wide, screen)
+    })?;
+    Ok(code(args, report.causes()))
+}
+
+/// Prints the findings of all nodes. Exits as for one.
+///
+/// # Errors
+/// Neither the cluster's API nor this node's daemon answers.
+fn run_cluster(args: &Args) -> Result<ExitCode> {
+    let cluster = cluster::look(&args.cluster, &args.place)?;
+    let screen = Screen::open();
+    args.output.print(&cluster, screen, |cluster, wide| {
+        cluster::text(cluster, args.all || wide, screen)
+    })?;
+    Ok(code(
+        args,
+        cluster.findings.iter().map(|shared| &shared.finding),
+    ))
+}
+
+fn code<'a>(args: &Args, mut causes: impl Iterator<Item = &'a Finding>) -> ExitCode {
+    if causes.any(|finding| args.strict || finding.severity == Severity::Broken) {
         ExitCode::from(BROKEN)
     } else {
         ExitCode::SUCCESS
-    })
+    }
 }
 
 /// Makes the checks without a daemon. `other`: the daemon that runs in its place, without a socket.

@@ -1,4 +1,4 @@
-//! The option `-o`: text for people or JSON for programs.
+//! The option `-o`: text for people, JSON or YAML for programs.
 
 use std::time::Duration;
 
@@ -17,8 +17,38 @@ pub(crate) enum Form {
     /// For people.
     #[default]
     Text,
+    /// For people, with everything that is known.
+    Wide,
     /// For programs.
     Json,
+    /// The same document as YAML.
+    Yaml,
+}
+
+impl Form {
+    /// Prints a document, or the text for people, which it is given whether everything is wanted.
+    ///
+    /// # Errors
+    /// The document cannot be written in this form.
+    pub(crate) fn print<D: Serialize>(
+        self,
+        document: &D,
+        screen: Screen,
+        text: impl FnOnce(&D, bool) -> String,
+    ) -> Result<()> {
+        match self {
+            Form::Text => screen.print(text(document, false)),
+            Form::Wide => screen.print(text(document, true)),
+            Form::Json => print(document)?,
+            Form::Yaml => out::document(serde_saphyr::to_string(document)?.trim_end()),
+        }
+        Ok(())
+    }
+
+    /// Whether it is for people.
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Form::Text | Form::Wide)
+    }
 }
 
 /// Prints a document as JSON.
@@ -40,7 +70,7 @@ pub(crate) fn watched<D: Serialize>(
     watch: bool,
     form: Form,
     read: impl Fn() -> Result<D>,
-    text: impl Fn(&D, Screen) -> String,
+    text: impl Fn(&D, bool, Screen) -> String,
 ) -> Result<D> {
     let screen = Screen::open();
     let mut last: Option<D> = None;
@@ -60,15 +90,12 @@ pub(crate) fn watched<D: Serialize>(
                 continue;
             }
         };
-        match form {
-            Form::Json => print(&document)?,
-            Form::Text => {
-                if watch && screen.is_terminal() {
-                    out::clear();
-                }
-                screen.print(text(&document, screen));
-            }
+        if watch && form.is_text() && screen.is_terminal() {
+            out::clear();
         }
+        form.print(&document, screen, |document, wide| {
+            text(document, wide, screen)
+        })?;
         if !watch || out::is_closed() {
             return Ok(document);
         }

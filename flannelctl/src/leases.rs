@@ -15,7 +15,7 @@ use subnet_lease::{LeaseTable, NetworkConfig};
 use types::printable;
 
 use crate::columns::{self, Cell, plain};
-use crate::form::{self, Form};
+use crate::form::Form;
 use crate::store;
 use subnet_lease::manager::Liveness;
 use terminal::out;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         };
         let keys = Keys::of(listing);
-        let signs = if args.long || !store.asks_a_server() {
+        let signs = if args.long || args.output == Form::Wide || !store.asks_a_server() {
             store.signs(&keys.items).await?
         } else {
             BTreeMap::new()
@@ -66,12 +66,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ))?);
             return Ok(());
         }
-        if args.output == Form::Json {
-            return form::print(
-                &json!({ "schema": SCHEMA, "leases": document(&keys, &signs, &notes) }),
-            );
-        }
         let screen = Screen::open();
+        if !args.output.is_text() {
+            let document = json!({ "schema": SCHEMA, "leases": document(&keys, &signs, &notes) });
+            return args.output.print(&document, screen, |_, _| String::new());
+        }
         if keys.items.is_empty() && keys.malformed.is_empty() {
             screen.print(format!("no leases in {}", printable::line(&store.place())));
             return Ok(());

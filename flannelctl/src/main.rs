@@ -55,7 +55,7 @@ enum Command {
     Release(release::Args),
     /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
     Cleanup(cleanup::Args),
-    /// Tell what is wrong on this node, why, and what to type; with a daemon or without.
+    /// Tell what is wrong on this node or on all of them, why, and what to type; with a daemon or without.
     Doctor(doctor::Args),
     /// Write what others need to find out what is wrong into one file, without secrets.
     SupportBundle(support_bundle::Args),
@@ -74,6 +74,18 @@ fn command() -> clap::Command {
     Cli::command()
         .max_term_width(WIDTH)
         .mut_subcommands(options::environment)
+}
+
+/// The name by which kubectl runs a program as `kubectl flannel`.
+const PLUGIN: &str = "kubectl-flannel";
+
+/// Whether kubectl runs this program.
+fn is_kubectls_plugin() -> bool {
+    let name = std::env::args_os().next();
+    name.as_deref()
+        .map(std::path::Path::new)
+        .and_then(std::path::Path::file_stem)
+        .is_some_and(|name| name == PLUGIN)
 }
 
 fn main() -> ExitCode {

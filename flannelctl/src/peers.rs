@@ -3,6 +3,7 @@
 mod text;
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let peers = form::watched(
         args.watch,
         args.output,
-        || read(args),
-        |peers, screen| text::text(peers, args.all, screen),
+        || {
+            if args.all {
+                with_rows(&args.place.subnet_file)
+            } else {
+                Ok(document(ask::node(&args.place.subnet_file, false)?, false))
+            }
+        },
+        |peers, wide, screen| text::text(peers, args.all, wide, screen),
     )?;
     Ok(if is_broken(&peers) {
         ExitCode::from(BROKEN)
@@ -57,16 +64,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Reads the daemon's document; with `--all` waits until every other node that answers probes has said what it sees, or for a time by their number.
-fn read(args: &Args) -> Result<Peers> {
+/// Reads the daemon's document with what other nodes say of themselves and of their peers: waits until every one that answers probes has said it, or for a
+/// time by their number.
+///
+/// # Errors
+/// The daemon does not answer, or its answer cannot be used.
+pub(crate) fn with_rows(subnet_file: &Path) -> Result<Peers> {
     let begun = Instant::now();
     let mut told = false;
     loop {
-        let peers = document(ask::node(&args.place.subnet_file, args.all)?, args.all);
+        let peers = document(ask::node(subnet_file, true)?, true);
         let (wanted, missing) = (text::wanted(&peers), text::missing(&peers));
         let nodes = u32::try_from(wanted).unwrap_or(u32::MAX);
         let end = ROWS_TIMEOUT.saturating_add(ROW_TIMEOUT.saturating_mul(nodes));
-        if !args.all || missing == 0 || begun.elapsed() >= end {
+        if missing == 0 || begun.elapsed() >= end {
             return Ok(peers);
         }
         if !told && begun.elapsed() >= PROGRESS_AFTER && std::io::stderr().is_terminal() {

@@ -1,22 +1,26 @@
-//! `flannelctl probe`: the path to a peer or a pod, step by step, and where it ends.
+//! `flannelctl probe`: the path to a peer, a pod or a port, step by step, and where it ends.
 
+mod port;
 mod text;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+use node_api::Probe;
+use node_api::probe::Step;
 
 use crate::ask;
-use crate::form::{self, Form};
+use crate::form::Form;
 use crate::place::Place;
 use crate::status::BROKEN;
+use terminal::out;
 use terminal::screen::Screen;
 
 /// Whom, and the form of the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A peer by its name, subnet or address, or the address of a pod.
-    #[arg(value_name = "PEER|POD-IP")]
+    /// A peer by its name, subnet or address, the address of a pod, or a TCP port of any host: a Service's, a pod's, the outside's.
+    #[arg(value_name = "PEER|POD-IP|HOST:PORT")]
     peer: String,
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t)]
@@ -30,17 +34,41 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon does not answer, or cannot probe the target.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let probe = ask::probe(&args.place.subnet_file, &args.peer)?;
-    match args.output {
-        Form::Json => form::print(&probe)?,
-        Form::Text => {
-            let screen = Screen::open();
-            screen.print(text::text(&probe, screen));
-        }
-    }
+    let screen = Screen::open();
+    let file = &args.place.subnet_file;
+    let probe = if let Some(port) = port::parse(&args.peer) {
+        // Each step may take seconds.
+        let early = |step: &Step| {
+            if args.output.is_text() {
+                screen.print(text::early(step, screen));
+            }
+        };
+        let probe = port::probe(&port, file, early)?;
+        args.output
+            .print(&probe, screen, |probe, _| text::end(probe, screen))?;
+        probe
+    } else {
+        let probe = asked(args, screen)?;
+        args.output
+            .print(&probe, screen, |probe, _| text::text(probe, screen))?;
+        probe
+    };
     Ok(if probe.ends_at.is_some() {
         ExitCode::from(BROKEN)
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Asks the daemon. Meanwhile a terminal shows for whom one waits.
+fn asked(args: &Args, screen: Screen) -> Result<Probe> {
+    let waits = args.output.is_text() && screen.is_terminal();
+    if waits {
+        out::begin(format!("asking {} …", args.peer));
+    }
+    let probe = ask::probe(&args.place.subnet_file, &args.peer);
+    if waits {
+        out::back();
+    }
+    Ok(probe?)
 }

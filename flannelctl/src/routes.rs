@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         args.watch,
         args.output,
         || Ok(ask::routes(&args.place.subnet_file)?),
-        |routes, screen| text::text(routes, args.all, screen),
+        |routes, wide, screen| text::text(routes, args.all || wide, screen),
     )?;
     Ok(if routes.is_broken() {
         ExitCode::from(BROKEN)

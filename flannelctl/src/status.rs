@@ -11,7 +11,7 @@ use node_api::{STATUS, Status};
 use run_dir::exit_report;
 
 use crate::ask::{self, AskError};
-use crate::form::{self, Form};
+use crate::form::Form;
 use crate::place::Place;
 use terminal::screen::Screen;
 
@@ -34,13 +34,10 @@ pub(crate) struct Args {
 /// The daemon refuses to answer, or its answer cannot be used.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let status = find_out(args)?;
-    match args.output {
-        Form::Json => form::print(&status)?,
-        Form::Text => {
-            let screen = Screen::open();
-            screen.print(text::text(&status, Timestamp::now(), screen));
-        }
-    }
+    let screen = Screen::open();
+    args.output.print(&status, screen, |status, _| {
+        text::text(status, Timestamp::now(), screen)
+    })?;
     Ok(if text::is_broken(&status) {
         ExitCode::from(BROKEN)
     } else {

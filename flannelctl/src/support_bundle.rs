@@ -7,16 +7,18 @@ mod gather;
 mod scrub;
 mod wanted;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::form::{self, Form};
+use crate::form::Form;
 use crate::place::Place;
 use archive::Archive;
 use terminal::out;
 use terminal::rights;
+use terminal::screen::Screen;
 use wanted::WANTED;
 
 /// The schema of the list for programs.
@@ -28,7 +30,7 @@ pub(crate) struct Args {
     /// Only show what goes in.
     #[arg(long)]
     list: bool,
-    /// The file to write; it must not exist. Default: flannel-HOST-TIME.tar.gz in this directory.
+    /// The file to write; it must not exist. `-`: standard output. Default: flannel-HOST-TIME.tar.gz in this directory.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The form of the list.
@@ -70,7 +72,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start")?;
-    let mut archive = Archive::create(&file, &name)?;
+    let is_stdout = file.as_os_str() == "-";
+    if is_stdout && std::io::stdout().is_terminal() {
+        bail!("standard output is a terminal: send the archive into a file with `> bundle.tar.gz`");
+    }
+    let mut archive = if is_stdout {
+        Archive::on_stdout(&name)
+    } else {
+        Archive::create(&file, &name)?
+    };
     let mut missing = 0;
     for item in WANTED {
         match runtime.block_on(gather::item(item, &args.place.subnet_file)) {
@@ -82,26 +92,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     let bytes = archive.finish()?;
-    out::print(format!(
+    let place = if is_stdout {
+        format!("{name}.tar.gz")
+    } else {
+        file.display().to_string()
+    };
+    let told = format!(
         "{}: {} of {} items, {} kB; look through it before you send it",
-        file.display(),
+        place,
         WANTED.len() - missing,
         WANTED.len(),
         bytes.div_ceil(1000)
-    ));
+    );
+    if is_stdout {
+        out::note(told);
+    } else {
+        out::print(told);
+    }
     Ok(())
 }
 
 fn list(args: &Args) -> Result<()> {
-    if args.output == Form::Json {
-        return form::print(&document(&args.place.subnet_file));
-    }
     let shown = |item: &wanted::Item| item.source.shown(&args.place.subnet_file);
     let width = WANTED.iter().map(|item| item.name.len()).max().unwrap_or(0);
-    for item in WANTED {
-        out::print(format!("{:width$}  {}", item.name, shown(item)));
-    }
-    Ok(())
+    let lines = || {
+        let lines = WANTED
+            .iter()
+            .map(|item| format!("{:width$}  {}", item.name, shown(item)));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    args.output.print(
+        &document(&args.place.subnet_file),
+        Screen::open(),
+        |_, _| lines(),
+    )
 }
 
 fn document(subnet_file: &Path) -> Value {

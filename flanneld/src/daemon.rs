@@ -299,6 +299,11 @@ impl Daemon {
     fn open_listeners(&mut self) {
         let store = node_api::Store {
             what: self.settings.store.to_string(),
+            kind: Some(match self.settings.store {
+                options::Store::Etcd(_) => node_api::StoreKind::Etcd,
+                options::Store::Dir(_) => node_api::StoreKind::Directory,
+                options::Store::Kube(_) => node_api::StoreKind::Kubernetes,
+            }),
             ..node_api::Store::default()
         };
         let name = nix::unistd::gethostname()

@@ -140,6 +140,9 @@ async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
     }
 }
 
+/// The most checks that this node names to others.
+const MAX_CHECKS: usize = 16;
+
 /// Makes this node's report of itself, which other nodes read.
 fn own_report(health: &Health) -> Own {
     let report = health.report();
@@ -161,6 +164,12 @@ fn own_report(health: &Health) -> Own {
             .as_ref()
             .and_then(|report| report.causes().next())
             .map(|finding| finding.check.clone()),
+        checks: report
+            .iter()
+            .flat_map(|report| report.causes())
+            .map(|finding| finding.check.clone())
+            .take(MAX_CHECKS)
+            .collect(),
     }
 }
 

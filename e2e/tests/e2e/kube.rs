@@ -1,5 +1,6 @@
 //! Kubernetes: the Node API as lease store on a real API server, and whole clusters of real nodes.
 
+mod all_doctors;
 mod bed;
 mod checks;
 mod cluster;

@@ -8,16 +8,18 @@ mod rows;
 
 use anyhow::Result;
 
-use fault::{Fault, walk};
+use fault::{Row, walk};
 
 /// So many labs walk at once.
 const LABS: usize = 4;
+/// So many of the rows with two faults are among those of `make test`.
+const QUICK_PAIRS: usize = 5;
 
 /// The rows of a table, in labs side by side.
-fn side_by_side(title: &str, network: &str, faults: &[&'static Fault]) -> Result<()> {
-    let labs = faults.len().div_ceil(4).clamp(1, LABS);
+fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
+    let labs = rows.len().div_ceil(4).clamp(1, LABS);
     // The next row goes to the lab that is free.
-    let next = std::sync::Mutex::new(faults.iter());
+    let next = std::sync::Mutex::new(rows.iter());
     let outcomes = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..labs)
@@ -36,13 +38,19 @@ fn side_by_side(title: &str, network: &str, faults: &[&'static Fault]) -> Result
     let outcomes = outcomes
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    fault::report(&outcomes, faults.len())
+    fault::report(&outcomes, rows.len())
 }
 
 /// Those of `make test`.
 #[test]
 fn fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
-    let chosen: Vec<&'static Fault> = rows::FAULTS.iter().filter(|fault| fault.quick).collect();
+    let single = rows::FAULTS
+        .iter()
+        .filter(|fault| fault.quick)
+        .map(Row::One);
+    let chosen: Vec<Row> = single
+        .chain(rows::pairs()?.into_iter().take(QUICK_PAIRS))
+        .collect();
     side_by_side("verdicts", rows::NETWORK, &chosen)
 }
 
@@ -51,9 +59,11 @@ fn fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
 #[ignore = "minutes: a part of `make soak`"]
 fn every_fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
     let wanted = std::env::var("FLANNEL_TEST_FAULT").unwrap_or_default();
-    let chosen: Vec<&'static Fault> = rows::FAULTS
+    let chosen: Vec<Row> = rows::FAULTS
         .iter()
-        .filter(|fault| fault.name.contains(&wanted))
+        .map(Row::One)
+        .chain(rows::pairs()?)
+        .filter(|row| row.name().contains(&wanted))
         .collect();
     side_by_side("all verdicts", rows::NETWORK, &chosen)
 }

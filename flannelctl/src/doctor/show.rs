@@ -9,6 +9,8 @@ use terminal::screen::{Screen, Style};
 
 /// The column in which the check's name ends.
 const WIDTH: usize = 100;
+/// The column in which texts under a headline begin.
+const INDENT: usize = 11;
 
 pub(super) fn text(report: &Report, all: bool, screen: Screen) -> String {
     let mut out = String::new();
@@ -50,41 +52,8 @@ fn sign(severity: Severity, screen: Screen) -> String {
 }
 
 fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mut String) {
-    let used = finding.what.chars().count() + finding.check.chars().count() + 2;
-    let gap = " ".repeat(WIDTH.saturating_sub(used).max(2));
-    let _ = writeln!(
-        out,
-        "{} {}{gap}{}",
-        sign(finding.severity, screen),
-        screen.styled(Style::Strong, &finding.what),
-        screen.styled(Style::Faint, &finding.check)
-    );
-    let _ = writeln!(out, "    why    {}", finding.why);
-    for (number, seen) in finding.evidence.iter().enumerate() {
-        let word = if number == 0 { "seen" } else { "    " };
-        let _ = writeln!(
-            out,
-            "    {word}   {}  {}",
-            seen.text,
-            screen.styled(Style::Faint, format!("({})", seen.from))
-        );
-    }
-    for (number, command) in finding.remedy.commands.iter().enumerate() {
-        let word = if number == 0 { "do" } else { "  " };
-        let place = if number == 0 && finding.remedy.on != HERE {
-            format!(
-                "      {}",
-                screen.styled(Style::Faint, format!("(on {})", finding.remedy.on))
-            )
-        } else {
-            String::new()
-        };
-        let _ = writeln!(
-            out,
-            "    {word}     {}{place}",
-            screen.styled(Style::Strong, command)
-        );
-    }
+    headline(finding, screen, out);
+    details(finding, screen, out);
     let explained: Vec<&Finding> = report.explained(finding).collect();
     if explained.is_empty() {
         return;
@@ -113,6 +82,73 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
                 finding.check, finding.what, finding.why
             );
         }
+    }
+}
+
+/// What is wrong, and the check that found it.
+pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
+    let (what, check) = (&finding.what, &finding.check);
+    let sign = sign(finding.severity, screen);
+    let used = what.chars().count() + check.chars().count() + 2;
+    let room = screen.width().map_or(WIDTH, |width| width.min(WIDTH));
+    let strong = |text: &str| screen.styled(Style::Strong, text);
+    let check = screen.styled(Style::Faint, check);
+    // Writing to a String cannot fail.
+    if screen.width().is_none_or(|width| used + 2 <= width) {
+        let gap = " ".repeat(room.saturating_sub(used).max(2));
+        let _ = writeln!(out, "{sign} {}{gap}{check}", strong(what));
+        return;
+    }
+    // A narrow terminal: the check has a line of its own.
+    for (number, line) in screen.wrap(what, 2).iter().enumerate() {
+        let before = if number == 0 { sign.as_str() } else { " " };
+        let _ = writeln!(out, "{before} {}", strong(line));
+    }
+    let _ = writeln!(out, "    {check}");
+}
+
+/// Why, what was seen, and what to do.
+pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
+    let mut told = |word: &str, text: &str, from: Option<&str>| {
+        let from = from.map(|from| format!("({from})"));
+        let whole = from
+            .as_deref()
+            .map_or_else(|| text.to_owned(), |from| format!("{text}  {from}"));
+        let lines = screen.wrap(&whole, INDENT);
+        if let ([_], Some(from)) = (lines.as_slice(), &from) {
+            let _ = writeln!(
+                out,
+                "    {word:<6} {text}  {}",
+                screen.styled(Style::Faint, from)
+            );
+            return;
+        }
+        for (number, line) in lines.iter().enumerate() {
+            let word = if number == 0 { word } else { "" };
+            let _ = writeln!(out, "    {word:<6} {line}");
+        }
+    };
+    told("why", &finding.why, None);
+    for (number, seen) in finding.evidence.iter().enumerate() {
+        let word = if number == 0 { "seen" } else { "" };
+        told(word, &seen.text, Some(&seen.from));
+    }
+    // Commands are never wrapped: they are pasted.
+    for (number, command) in finding.remedy.commands.iter().enumerate() {
+        let word = if number == 0 { "do" } else { "" };
+        let place = if number == 0 && finding.remedy.on != HERE {
+            format!(
+                "      {}",
+                screen.styled(Style::Faint, format!("(on {})", finding.remedy.on))
+            )
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "    {word:<6} {}{place}",
+            screen.styled(Style::Strong, command)
+        );
     }
 }
 

@@ -13,20 +13,28 @@ use terminal::screen::{Screen, Style};
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
 ];
+/// The columns of `-o wide`.
+const WIDE_HEADINGS: [&str; 5] = ["MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"];
 const OPINION_HEADINGS: [&str; 7] = [
     "NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID",
 ];
 const NOTHING: &str = "-";
 
-pub(super) fn text(peers: &Peers, all: bool, screen: Screen) -> String {
+/// The document as text. `all`: with what other nodes say. `wide`: with every column.
+pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
         return "no other node has a lease that is in force here".to_owned();
     }
     let mut out = if peers.probed {
         let mut sorted: Vec<&Probed> = peers.peers.iter().collect();
         sorted.sort_by_key(|probed| std::cmp::Reverse(gravest(probed)));
-        let rows: Vec<Vec<Cell>> = sorted.into_iter().flat_map(verdicts).collect();
-        format!("{}\n{}", table(&HEADINGS, &rows, screen), summary(peers))
+        let rows: Vec<Vec<Cell>> = sorted
+            .into_iter()
+            .flat_map(|probed| verdicts(probed, wide))
+            .collect();
+        let more: &[&str] = if wide { &WIDE_HEADINGS } else { &[] };
+        let headings = [&HEADINGS, more].concat();
+        format!("{}\n{}", table(&headings, &rows, screen), summary(peers))
     } else {
         let rows: Vec<Vec<Cell>> = peers
             .peers
@@ -111,7 +119,7 @@ fn gravest(probed: &Probed) -> Impact {
 }
 
 /// A row for each address family.
-fn verdicts(probed: &Probed) -> Vec<Vec<Cell>> {
+fn verdicts(probed: &Probed, wide: bool) -> Vec<Vec<Cell>> {
     if probed.verdicts.is_empty() {
         return vec![
             unprobed(probed)
@@ -123,12 +131,12 @@ fn verdicts(probed: &Probed) -> Vec<Vec<Cell>> {
     probed
         .verdicts
         .iter()
-        .map(|verdict| row(&probed.peer.title(), verdict))
+        .map(|verdict| row(&probed.peer.title(), verdict, wide))
         .collect()
 }
 
-fn row(name: &str, peer: &view::PeerView) -> Vec<Cell> {
-    vec![
+fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
+    let mut cells = vec![
         plain(name),
         plain(peer.subnet.to_string()),
         plain(peer.address.to_string()),
@@ -141,8 +149,30 @@ fn row(name: &str, peer: &view::PeerView) -> Vec<Cell> {
         ),
         plain(ago(peer.ages.hears_us_age_ms)),
         plain(ago(peer.ages.asked_age_ms)),
-        faint(&note(peer)),
-    ]
+    ];
+    if wide {
+        cells.extend([
+            plain(peer.mtu.to_string()),
+            plain(ago(peer.ages.heard_age_ms)),
+            plain(ago(peer.ages.underlay_age_ms)),
+            plain(
+                peer.clock_offset_ms
+                    .map_or_else(|| NOTHING.to_owned(), |ms| format!("{ms:+} ms")),
+            ),
+            plain(others(peer)),
+        ]);
+    }
+    cells.push(faint(&note(peer)));
+    cells
+}
+
+/// How many of the other nodes that said something reach the peer.
+fn others(peer: &view::PeerView) -> String {
+    let reach = peer.others.iter().filter(|other| other.state.passes());
+    match peer.others.len() {
+        0 => NOTHING.to_owned(),
+        all => format!("{} of {all} reach it", reach.count()),
+    }
 }
 
 /// The duration of a problem, and details that have no column.

@@ -1,28 +1,42 @@
 //! The text of `flannelctl probe`, as a pure function of the document.
 
 use node_api::Probe;
-use node_api::probe::{Next, Outcome, Step};
+use node_api::probe::{Next, Outcome, Step, StepName};
 use types::printable;
 
 use terminal::screen::{Screen, Style};
 
 pub(super) fn text(probe: &Probe, screen: Screen) -> String {
-    let mut lines = vec![heading(probe, screen)];
     let width = probe
         .steps
         .iter()
         .map(|step| step.name.words().chars().count())
         .max()
         .unwrap_or(0);
-    lines.extend(probe.steps.iter().map(|step| line(step, width, screen)));
-    lines.push(screen.styled(
+    let steps = probe.steps.iter().map(|step| line(step, width, screen));
+    std::iter::once(heading(probe, screen))
+        .chain(steps)
+        .chain([end(probe, screen)])
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// A step that is shown before those behind it are known.
+pub(super) fn early(step: &Step, screen: Screen) -> String {
+    let words = StepName::ALL.iter().map(|name| name.words().len());
+    line(step, words.max().unwrap_or(0), screen)
+}
+
+/// Where it ends, and what to type.
+pub(super) fn end(probe: &Probe, screen: Screen) -> String {
+    let mut lines = vec![screen.styled(
         if probe.ends_at.is_some() {
             Style::Bad
         } else {
             Style::Good
         },
         &probe.sentence,
-    ));
+    )];
     lines.extend(next(&probe.next, screen));
     lines.join("\n")
 }
@@ -108,7 +122,7 @@ fn next(next: &[Next], screen: Screen) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use node_api::probe::{StepName, Target};
+    use node_api::probe::Target;
     use types::reachability::State;
 
     fn probe() -> Probe {

@@ -1,9 +1,9 @@
 //! The archive: a compressed tar file of limited size that only its owner may read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use flate2::Compression;
@@ -14,8 +14,9 @@ use tar::{Builder, EntryType, Header};
 const LIMIT: u64 = 19 * 1000 * 1000;
 
 pub(super) struct Archive {
-    builder: Builder<GzEncoder<File>>,
-    path: PathBuf,
+    builder: Builder<GzEncoder<Counted>>,
+    /// Where it goes, for messages.
+    place: String,
     /// The top folder in the archive.
     folder: String,
     now: u64,
@@ -33,16 +34,34 @@ impl Archive {
             .create_new(true)
             .mode(0o600)
             .open(path);
-        let file = file.with_context(|| format!("cannot create {}", path.display()))?;
-        let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
-        let builder = Builder::new(GzEncoder::new(file, Compression::default()));
-        Ok(Archive {
-            builder,
-            path: path.to_owned(),
+        let file = file.with_context(|| {
+            format!(
+                "cannot create {} (--file names another place, --file=- is standard output)",
+                path.display()
+            )
+        })?;
+        Ok(Archive::to(
+            Box::new(file),
+            path.display().to_string(),
+            folder,
+        ))
+    }
+
+    /// Writes to standard output.
+    pub(super) fn on_stdout(folder: &str) -> Archive {
+        let place = "standard output".to_owned();
+        Archive::to(Box::new(std::io::stdout()), place, folder)
+    }
+
+    fn to(writer: Box<dyn Write>, place: String, folder: &str) -> Archive {
+        let counted = Counted { writer, bytes: 0 };
+        Archive {
+            builder: Builder::new(GzEncoder::new(counted, Compression::default())),
+            place,
             folder: folder.to_owned(),
-            now,
+            now: u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0),
             left: LIMIT,
-        })
+        }
     }
 
     /// Adds a file, cut to the room that is left.
@@ -64,7 +83,7 @@ impl Archive {
         let added = self
             .builder
             .append_data(&mut header, format!("{}/{name}", self.folder), bytes);
-        added.with_context(|| format!("cannot write {}", self.path.display()))
+        added.with_context(|| format!("cannot write {}", self.place))
     }
 
     /// Completes the archive. Returns its size in bytes.
@@ -72,19 +91,38 @@ impl Archive {
     /// # Errors
     /// The archive cannot be written.
     pub(super) fn finish(self) -> Result<u64> {
-        let path = self.path;
+        let place = self.place;
         let end = || -> std::io::Result<u64> {
-            let mut file = self.builder.into_inner()?.finish()?;
-            file.flush()?;
-            Ok(file.metadata()?.len())
+            let mut out = self.builder.into_inner()?.finish()?;
+            out.flush()?;
+            Ok(out.bytes)
         };
-        end().with_context(|| format!("cannot write {}", path.display()))
+        end().with_context(|| format!("cannot write {place}"))
+    }
+}
+
+/// A writer that counts.
+struct Counted {
+    writer: Box<dyn Write>,
+    bytes: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.writer.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
 

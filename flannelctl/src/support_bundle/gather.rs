@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use doctor::look::{Places, daemon_log};
+use doctor::look::{Places, daemon_logs};
 use run_dir::regular;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
@@ -20,6 +20,9 @@ use crate::ask::{self, AskError};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The most of one item, in bytes. Of a pod's log the end is read; journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
+
+/// Where Docker keeps the logs of containers.
+const DOCKERS: &str = "/var/lib/docker/containers";
 
 /// Why an item is not in the bundle.
 #[derive(Debug)]
@@ -80,7 +83,11 @@ impl fmt::Display for Missing {
             Self::Daemon(error) => write!(f, "{error}"),
             Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
             Self::PodLog { folder } => {
-                write!(f, "{}: no log of a pod of flannel's", folder.display())
+                write!(
+                    f,
+                    "{}: no log of a pod of flannel's; where there is a kubeconfig: kubectl -n kube-flannel logs [--previous] POD",
+                    folder.display()
+                )
             }
             Self::Run { command, cause } => write!(f, "{command}: {cause}"),
             Self::Hangs { command } => write!(f, "{command}: it does not end within {TIMEOUT:?}"),
@@ -101,7 +108,7 @@ pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Miss
             .map(|text| cut(text.into_bytes())),
         Source::Suffixed(end) => file(&suffixed(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
-        Source::PodLog => pod_log(&Places::default()),
+        Source::PodLog(before) => pod_log(&Places::default(), *before),
         Source::Program(words) => program(words).await,
     }
 }
@@ -115,13 +122,14 @@ fn file(path: &Path) -> Result<String, Missing> {
         })
 }
 
-/// The end of the daemon's log where it runs in a pod.
-fn pod_log(places: &Places) -> Result<String, Missing> {
-    let path = daemon_log(places).ok_or_else(|| Missing::PodLog {
+/// The end of the daemon's log where it runs in a pod; `before`: of so many containers before the last one.
+fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
+    let path = daemon_logs(places).into_iter().nth(before);
+    let path = path.ok_or_else(|| Missing::PodLog {
         folder: places.pod_logs.clone(),
     })?;
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = regular::open(&path, OpenOptions::new().read(true))?;
+        let mut file = regular::open(&behind(&path), OpenOptions::new().read(true))?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LIMIT)))?;
         let mut bytes = Vec::new();
@@ -132,6 +140,14 @@ fn pod_log(places: &Places) -> Result<String, Missing> {
         path: path.clone(),
         cause,
     })
+}
+
+/// The log itself where kubelet has a link to one of Docker's.
+fn behind(path: &Path) -> PathBuf {
+    let target = std::fs::canonicalize(path).ok();
+    target
+        .filter(|target| target.starts_with(DOCKERS))
+        .unwrap_or_else(|| path.to_owned())
 }
 
 async fn program(words: &[&str]) -> Result<String, Missing> {
@@ -246,7 +262,7 @@ mod tests {
             ..Places::default()
         };
         assert!(
-            pod_log(&places)
+            pod_log(&places, 0)
                 .unwrap_err()
                 .to_string()
                 .contains("no log of a pod")
@@ -256,7 +272,16 @@ mod tests {
             .join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
         std::fs::create_dir_all(&log).unwrap();
         std::fs::write(log.join("0.log"), "x".repeat(5 << 20) + "the end").unwrap();
-        let text = pod_log(&places).unwrap();
+        let before = std::time::SystemTime::now() - Duration::from_secs(60);
+        std::fs::write(log.join("1.log"), "the last words").unwrap();
+        let file = std::fs::File::options()
+            .append(true)
+            .open(log.join("1.log"))
+            .unwrap();
+        file.set_modified(before).unwrap();
+        assert_eq!(pod_log(&places, 1).unwrap(), "the last words");
+        assert!(pod_log(&places, 2).is_err());
+        let text = pod_log(&places, 0).unwrap();
         assert!(
             text.len() == 4 << 20 && text.ends_with("the end"),
             "{}",

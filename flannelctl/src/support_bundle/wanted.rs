@@ -19,8 +19,8 @@ pub(super) enum Source {
     Suffixed(&'static str),
     /// A file that holds no secret.
     File(&'static str),
-    /// The end of the daemon's log in a pod of this node.
-    PodLog,
+    /// The end of a daemon's log in a pod of this node: the newest, or as many before it.
+    PodLog(usize),
     /// The output of a program that prints no keys.
     Program(&'static [&'static str]),
 }
@@ -32,7 +32,14 @@ impl Source {
             Source::Daemon(target) => format!("flanneld: GET {target}"),
             Source::Suffixed(end) => suffixed(subnet_file, end).display().to_string(),
             Source::File(path) => (*path).to_owned(),
-            Source::PodLog => "/var/log/pods/*_kube-flannel-ds-*/kube-flannel/*.log".to_owned(),
+            Source::PodLog(before) => {
+                let which = if *before == 0 {
+                    "the newest"
+                } else {
+                    "the one before"
+                };
+                format!("/var/log/pods/*_kube-flannel-ds-*/kube-flannel/*.log, {which}")
+            }
             Source::Program(words) => words.join(" "),
         }
     }
@@ -97,7 +104,12 @@ pub(super) const WANTED: &[Item] = &[
     ),
     Item {
         name: "flanneld/pod.log",
-        source: Source::PodLog,
+        source: Source::PodLog(0),
+    },
+    // Why the last container ended.
+    Item {
+        name: "flanneld/pod-previous.log",
+        source: Source::PodLog(1),
     },
     program("flanneld/version.txt", &["flanneld", "--version"]),
     program(
@@ -143,6 +155,12 @@ pub(super) const WANTED: &[Item] = &[
             r"^net\.(ipv4\.(ip_forward|conf\..*\.(rp_filter|forwarding)|neigh\..*gc_thresh)|ipv6\.conf\..*\.forwarding|bridge\.|netfilter\.nf_conntrack_(max|count))",
         ],
     ),
+    program("net/conntrack.txt", &["conntrack", "-S"]),
+    file("net/counters", "/proc/net/snmp"),
+    file("net/counters-v6", "/proc/net/snmp6"),
+    file("net/more-counters", "/proc/net/netstat"),
+    file("net/backlogs", "/proc/net/softnet_stat"),
+    program("host/kernel.txt", &["dmesg"]),
     file("host/os-release", "/etc/os-release"),
     file("host/modules", "/proc/modules"),
     file("host/meminfo", "/proc/meminfo"),

@@ -9,6 +9,9 @@ use types::printable;
 
 use crate::out;
 
+/// The fewest columns that wrapped text has.
+const MIN_ROOM: usize = 20;
+
 /// A text style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -27,6 +30,8 @@ pub enum Style {
 pub struct Screen {
     terminal: bool,
     colours: bool,
+    /// The columns of a terminal.
+    width: Option<usize>,
 }
 
 impl Screen {
@@ -39,6 +44,9 @@ impl Screen {
         Screen {
             terminal,
             colours: terminal && !plain,
+            width: terminal_size::terminal_size()
+                .map(|(width, _)| usize::from(width.0))
+                .filter(|_| terminal),
         }
     }
 
@@ -47,7 +55,45 @@ impl Screen {
         Screen {
             terminal: false,
             colours: false,
+            width: None,
         }
+    }
+
+    /// The same with so many columns, for tests of texts.
+    pub fn of_width(width: usize) -> Screen {
+        Screen {
+            width: Some(width),
+            ..Screen::plain()
+        }
+    }
+
+    /// The columns of the terminal; none where output goes elsewhere.
+    pub fn width(self) -> Option<usize> {
+        self.width
+    }
+
+    /// Splits a text between words into lines that fit into the terminal behind an indent; elsewhere it is one line. A word that does not fit has a line of
+    /// its own.
+    pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
+        let Some(width) = self.width else {
+            return vec![text.to_owned()];
+        };
+        let room = width.saturating_sub(indent).max(MIN_ROOM);
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            let line = lines.last_mut().filter(|line| {
+                line.is_empty() || line.chars().count() + 1 + word.chars().count() <= room
+            });
+            match line {
+                Some(line) if line.is_empty() => line.push_str(word),
+                Some(line) => {
+                    line.push(' ');
+                    line.push_str(word);
+                }
+                None => lines.push(word.to_owned()),
+            }
+        }
+        lines
     }
 
     /// Whether standard output is a terminal.
@@ -177,5 +223,25 @@ impl Screen {
                 .map(|((text, style), width)| self.styled(*style, format!("{text:>width$}")));
             self.print(format!("  {}", cells.collect::<Vec<_>>().join("   ")));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        let text = "the kernel drops packets of another VNI";
+        assert_eq!(Screen::plain().wrap(text, 11), [text]);
+        assert_eq!(
+            Screen::of_width(35).wrap(text, 11),
+            ["the kernel drops packets", "of another VNI"]
+        );
+        let long = "0123456789012345678901234567890";
+        assert_eq!(
+            Screen::of_width(10).wrap(&format!("a {long} b"), 11),
+            ["a", long, "b"]
+        );
     }
 }

@@ -3,6 +3,7 @@
 //! Names and texts in them come from the store and from other nodes. A program that prints them escapes them.
 
 mod answers;
+mod cluster;
 mod kernel;
 mod node;
 mod peer;
@@ -10,9 +11,11 @@ pub mod probe;
 pub mod routes;
 
 pub use answers::{PEERS, Peers, Probed, STATUS, Status};
+pub use cluster::{CLUSTER, Cluster, Consequence, Shared, Source, Unanswered};
 pub use kernel::{FailedPeer, Kernel, Rules, Wireguard};
 pub use node::{
-    File, FileState, Lease, Node, NodeNetwork, Notice, Readiness, Reason, Store, Underlay,
+    File, FileState, Lease, Node, NodeNetwork, Notice, Readiness, Reason, Store, StoreKind,
+    Underlay,
 };
 pub use peer::{Peer, Unused};
 pub use probe::{PROBE, PROBE_PATH, Probe};

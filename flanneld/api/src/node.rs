@@ -157,8 +157,23 @@ pub enum FileState {
 pub struct Store {
     /// The store and its address, as text.
     pub what: String,
+    /// What kind of store it is; none from earlier versions.
+    #[serde(default)]
+    pub kind: Option<StoreKind>,
     /// When the store answered last.
     pub heard: Option<Timestamp>,
     /// Why it is away, if it is.
     pub trouble: Option<String>,
+}
+
+/// The kinds of stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// etcd.
+    Etcd,
+    /// A directory.
+    Directory,
+    /// The Nodes of Kubernetes.
+    Kubernetes,
 }

@@ -72,11 +72,17 @@ pub enum StepName {
     Bridge,
     /// The pod, by pings.
     Pod,
+    /// The name of a host, for a TCP port.
+    Name,
+    /// A TCP connection from this node.
+    Connection,
+    /// A TCP connection with the address of the pods' bridge.
+    PodConnection,
 }
 
 impl StepName {
     /// All values, in order.
-    pub const ALL: [StepName; 9] = [
+    pub const ALL: [StepName; 12] = [
         StepName::Route,
         StepName::Neighbour,
         StepName::Fdb,
@@ -86,6 +92,9 @@ impl StepName {
         StepName::Overlay,
         StepName::Bridge,
         StepName::Pod,
+        StepName::Name,
+        StepName::Connection,
+        StepName::PodConnection,
     ];
 
     /// Returns the words for output.
@@ -100,6 +109,9 @@ impl StepName {
             StepName::Overlay => "overlay",
             StepName::Bridge => "bridge",
             StepName::Pod => "pod",
+            StepName::Name => "name",
+            StepName::Connection => "TCP",
+            StepName::PodConnection => "TCP as pod",
         }
     }
 }

@@ -7,9 +7,9 @@ use doctor::{Finding, Report, Severity};
 use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
 use node_api::routes::{self, Foreign, Holder, Object, ObjectKind, Routes};
 use node_api::{
-    FailedPeer, File, FileState, Kernel, Lease, Node, NodeNetwork, Notice, PEERS, PROBE, Peer,
-    Peers, Probe, Probed, Readiness, Reason, Rules, SCHEMA, STATUS, Status, Store, Underlay,
-    Unused, Wireguard,
+    CLUSTER, Cluster, Consequence, FailedPeer, File, FileState, Kernel, Lease, Node, NodeNetwork,
+    Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Readiness, Reason, Rules, SCHEMA, STATUS,
+    Shared, Source, Status, Store, StoreKind, Unanswered, Underlay, Unused, Wireguard,
 };
 use probing::view::{self, Mesh};
 use run_dir::exit_report::{Choice, ExitReport};
@@ -32,6 +32,7 @@ fn finding() -> Finding {
         .run("true");
     finding.since = Some(jiff::Timestamp::UNIX_EPOCH);
     finding.explained_by = Some(String::new());
+    finding.peers = vec![String::new()];
     // The doctor's table uses this up, and no document has it.
     finding.acts_on.clear();
     finding
@@ -82,6 +83,7 @@ fn mesh() -> Mesh {
         degraded: 0,
         risks: 0,
         gravest: Some(text()),
+        checks: vec![text()],
     };
     let cell = view::Cell {
         subnet,
@@ -210,6 +212,7 @@ fn full() -> Node {
             }),
         },
         store: Some(Store {
+            kind: Some(StoreKind::Kubernetes),
             what: text(),
             heard: Some(time),
             trouble: Some(text()),
@@ -404,6 +407,36 @@ fn findings_schema_describes_the_report() {
         true,
         "findings",
     );
+}
+
+#[test]
+fn cluster_schema_describes_the_document() {
+    let schema = schema("cluster");
+    let text = String::new;
+    let cluster = Cluster {
+        schema: CLUSTER.to_owned(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        source: Source::Probes,
+        answered: vec![text()],
+        unanswered: vec![Unanswered {
+            node: text(),
+            why: text(),
+        }],
+        findings: vec![Shared {
+            nodes: vec![text()],
+            finding: finding(),
+            explains: vec![Consequence {
+                node: text(),
+                check: text(),
+                what: text(),
+            }],
+        }],
+    };
+    assert_eq!(schema["title"], CLUSTER);
+    let document = serde_json::to_value(&cluster).unwrap();
+    compare(&schema, &schema, &document, true, "cluster");
+    let sources = [Source::Pods, Source::Probes];
+    assert_eq!(schema["properties"]["source"]["enum"], json!(sources));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::command::{ActsOn, Command};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use types::Family;
 use types::printable;
@@ -14,6 +15,8 @@ pub const SCHEMA: &str = "flannel.findings/1";
 pub const HERE: &str = "this node";
 /// What a finding is about that tells of several peers.
 pub(crate) const SEVERAL: &str = "several peers";
+/// The most peers that a finding names.
+const MAX_PEERS: usize = 256;
 /// Where a remedy belongs that all nodes need.
 pub(crate) const EVERYWHERE: &str = "every node";
 /// Where commands of kubectl belong: once, since they are the cluster's.
@@ -73,6 +76,9 @@ pub struct Finding {
     pub check: String,
     /// The device, peer, file or family; empty if the check is about the node.
     pub about: String,
+    /// The names of the peers that it is about, at most 256; empty if it is about this node.
+    #[serde(default)]
+    pub peers: Vec<String>,
     /// The only address family that it is about; none where it is about both.
     #[serde(skip)]
     pub family: Option<Family>,
@@ -107,6 +113,7 @@ impl Finding {
         Self {
             check: check.to_owned(),
             about: about.into(),
+            peers: Vec::new(),
             family: None,
             severity,
             what: code_or_text(check, what),
@@ -126,6 +133,18 @@ impl Finding {
     #[must_use]
     pub fn of(mut self, family: Family) -> Self {
         self.family = Some(family);
+        self
+    }
+
+    /// Names the peers that it is about.
+    #[must_use]
+    pub(crate) fn about_peers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names: BTreeSet<&str> = names.into_iter().collect();
+        self.peers = names
+            .into_iter()
+            .take(MAX_PEERS)
+            .map(str::to_owned)
+            .collect();
         self
     }
 
@@ -174,13 +193,16 @@ impl Finding {
     }
 
     /// Makes everything printable: names of nodes and devices are foreign. A command that is not printable is left out.
-    pub(crate) fn clean(&mut self) {
+    pub fn clean(&mut self) {
         for text in [
             &mut self.about,
             &mut self.what,
             &mut self.why,
             &mut self.remedy.on,
-        ] {
+        ]
+        .into_iter()
+        .chain(&mut self.peers)
+        {
             *text = printable::line(text).into_owned();
         }
         for seen in &mut self.evidence {

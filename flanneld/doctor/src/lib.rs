@@ -27,6 +27,8 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
+pub use check::Check;
+pub use checks::mesh::is_about_peers;
 pub use fact::Fact;
 pub use facts::Facts;
 pub use finding::{Finding, Report, Severity};

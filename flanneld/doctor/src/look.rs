@@ -14,7 +14,7 @@ mod tally;
 mod unread;
 
 pub use firewalls::Programs;
-pub use kubernetes::{daemon_log, namespace_of_pod};
+pub use kubernetes::{daemon_logs, namespace_of_pod};
 pub use netlink::Target;
 pub use options::Options;
 pub use places::Places;

@@ -8,6 +8,9 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use types::printable;
 
+/// Why a check is not made yet.
+const YOUNG: &str = "flanneld started a moment ago, and what it makes may still be missing";
+
 /// All checks: causes before what they may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
@@ -43,7 +46,10 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
                 check: check.id.to_owned(),
                 why: printable::line(why).into_owned(),
             }),
-            None if check.waits && facts.daemon.young => {}
+            None if check.waits && facts.daemon.young => unknown.push(Unknown {
+                check: check.id.to_owned(),
+                why: YOUNG.to_owned(),
+            }),
             None => findings.extend((check.judge)(facts)),
         }
     }

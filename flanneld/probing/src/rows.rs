@@ -7,6 +7,8 @@ use types::reachability::State;
 
 /// The room for the name of the most severe finding's check, in bytes.
 const NAME_LENGTH: usize = 24;
+/// The most checks that a row names.
+const MAX_CHECKS: usize = 16;
 /// The length of one peer in bytes.
 const CELL_LENGTH: usize = 8;
 /// The bit of "ping only" in a peer's state.
@@ -44,14 +46,31 @@ pub struct Wire {
     pub asked_age_ms: Option<u64>,
 }
 
-/// Returns whether all peers have room. Where they have not, sort `cells` by [`Wire::rank`] so that the worst are kept.
-pub fn fit(peers: usize) -> bool {
-    peers <= room()
+/// Returns whether so many peers have room beside what the node reports of itself. Where they have not, sort `cells` by [`Wire::rank`] so that the
+/// worst are kept.
+pub fn fit(own: &Own, peers: usize) -> bool {
+    peers <= room(own)
 }
 
 /// Returns for how many peers a row has room.
-pub fn room() -> usize {
-    (ROW - HEADER - fixed()) / CELL_LENGTH
+pub fn room(own: &Own) -> usize {
+    (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
+}
+
+/// Encodes the checks, which follow the peers: versions that do not know them read no further.
+fn checks(own: &Own) -> Vec<u8> {
+    let mut out = Vec::new();
+    let named = own.checks.iter().take(MAX_CHECKS);
+    let named: Vec<&String> = named.filter(|name| name.len() <= NAME_LENGTH).collect();
+    if named.is_empty() {
+        return out;
+    }
+    out.push(u8::try_from(named.len()).unwrap_or(0));
+    for name in named {
+        out.push(u8::try_from(name.len()).unwrap_or(0));
+        out.extend(name.bytes());
+    }
+    out
 }
 
 fn fixed() -> usize {
@@ -84,7 +103,7 @@ pub fn write(body: &Body) -> Vec<u8> {
         out.extend(body.counts.get(&state).copied().unwrap_or(0).to_be_bytes());
     }
     out.extend(body.rtt_us.unwrap_or(u32::MAX).to_be_bytes());
-    let cells = body.cells.iter().take(room());
+    let cells = body.cells.iter().take(room(&body.own));
     out.extend(u16::try_from(cells.len()).unwrap_or(0).to_be_bytes());
     for cell in cells {
         out.extend(cell.subnet.to_be_bytes());
@@ -93,6 +112,7 @@ pub fn write(body: &Body) -> Vec<u8> {
         out.push(cell.lost);
         out.push(cell.asked_age_ms.map_or(NEVER, |ms| rough(ms, 10)));
     }
+    out.extend(checks(&body.own));
     out
 }
 
@@ -102,15 +122,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     let ready = read.u8()? & 1 == 1;
     let (broken, degraded, risks) = (read.u16()?, read.u16()?, read.u16()?);
     let name: [u8; NAME_LENGTH] = read.take()?;
-    let name: String = name
-        .iter()
-        .take_while(|byte| **byte != 0)
-        .map(|byte| char::from(*byte))
-        .collect();
-    let legible = !name.is_empty()
-        && name
-            .chars()
-            .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-');
+    let gravest = name.split(|byte| *byte == 0).next().and_then(legible);
     let mut counts = BTreeMap::new();
     for number in 0..read.u8()? {
         let count = read.u32()?;
@@ -122,7 +134,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     }
     let rtt_us = Some(read.u32()?).filter(|us| *us != u32::MAX);
     let count = read.u16()?;
-    let mut cells = Vec::with_capacity(usize::from(count).min(room()));
+    let mut cells = Vec::with_capacity(usize::from(count).min(ROW / CELL_LENGTH));
     for _ in 0..count {
         let (subnet, state, rtt, lost, age) =
             (read.u32()?, read.u8()?, read.u8()?, read.u8()?, read.u8()?);
@@ -140,7 +152,8 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
         broken,
         degraded,
         risks,
-        gravest: legible.then_some(name),
+        gravest,
+        checks: named_checks(&mut read),
     };
     Some(Body {
         own,
@@ -148,6 +161,25 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
         rtt_us,
         cells,
     })
+}
+
+/// Decodes the checks behind the peers: as many as are there and legible.
+fn named_checks(read: &mut Reader<'_>) -> Vec<String> {
+    let count = usize::from(read.u8().unwrap_or(0)).min(MAX_CHECKS);
+    let mut name = || {
+        let length = read.u8()?;
+        let bytes: Option<Vec<u8>> = (0..length).map(|_| read.u8()).collect();
+        bytes.filter(|bytes| bytes.len() <= NAME_LENGTH)
+    };
+    let names = (0..count).map_while(|_| name());
+    names.filter_map(|name| legible(&name)).collect()
+}
+
+/// The name of a check, if it is one.
+fn legible(bytes: &[u8]) -> Option<String> {
+    let fits = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+    (!bytes.is_empty() && bytes.iter().all(fits))
+        .then(|| bytes.iter().copied().map(char::from).collect())
 }
 
 /// Encodes a number as a byte: its logarithm in steps of `1/steps` of a doubling.
@@ -198,6 +230,7 @@ mod tests {
             degraded: 2,
             risks: 300,
             gravest: Some("wrong-interface".into()),
+            checks: vec!["wrong-interface".into(), "mtu".into()],
         };
         let cells = vec![Wire {
             ping_only: true,
@@ -212,21 +245,62 @@ mod tests {
             rtt_us: Some(410),
             cells,
         };
-        assert_eq!(read(&write(&body)), Some(body));
+        let bytes = write(&body);
+        assert_eq!(read(&bytes), Some(body.clone()));
         assert_eq!(read(&write(&Body::default())), Some(Body::default()));
+        // What a version without the checks sends.
+        let earlier = Body {
+            own: Own {
+                checks: Vec::new(),
+                ..body.own.clone()
+            },
+            ..body
+        };
+        assert!(write(&earlier).len() < bytes.len());
+        assert_eq!(read(&write(&earlier)), Some(earlier));
+    }
+
+    #[test]
+    fn checks_are_bounded_and_legible() {
+        let own = |checks: Vec<String>| Own {
+            checks,
+            ..Own::default()
+        };
+        let many = own((0..40)
+            .map(|number| format!("a-check-of-this-length-{}", number % 10))
+            .collect());
+        let body = Body {
+            own: many.clone(),
+            cells: (0..1000).map(|number| cell(number, State::Well)).collect(),
+            ..Body::default()
+        };
+        let bytes = write(&body);
+        assert!(bytes.len() <= ROW - HEADER, "{}", bytes.len());
+        let back = read(&bytes).unwrap();
+        assert_eq!(back.own.checks, many.checks[..MAX_CHECKS]);
+        assert_eq!(back.cells.len(), room(&many));
+        for hostile in ["", "Mtu", "mtu\u{1b}", "a b", "this-name-is-longer-than-24"] {
+            let sent = own(vec![hostile.to_owned(), "mtu".to_owned()]);
+            let bytes = write(&Body {
+                own: sent,
+                ..Body::default()
+            });
+            assert_eq!(read(&bytes).unwrap().own.checks, ["mtu"], "{hostile:?}");
+        }
     }
 
     #[test]
     fn row_has_room_for_about_140_peers() {
-        assert!((139..=145).contains(&room()), "{}", room());
-        assert!(fit(room()) && !fit(room() + 1));
+        let own = Own::default();
+        assert!((139..=145).contains(&room(&own)), "{}", room(&own));
+        assert!(fit(&own, room(&own)) && !fit(&own, room(&own) + 1));
         let many = Body {
             cells: (0..1000).map(|number| cell(number, State::Well)).collect(),
             ..Body::default()
         };
         let bytes = write(&many);
         assert!(bytes.len() <= ROW - HEADER && bytes.len() + CELL_LENGTH > ROW - HEADER);
-        assert_eq!(read(&bytes).unwrap().cells.len(), room());
+        assert_eq!(read(&bytes).unwrap().cells.len(), room(&own));
     }
 
     #[test]
@@ -270,6 +344,7 @@ mod tests {
                 prop_assert!(body.cells.len() * CELL_LENGTH <= bytes.len());
                 prop_assert!(body.own.gravest.is_none_or(|name| name.is_ascii() && name.len() <= NAME_LENGTH));
                 prop_assert!(body.cells.iter().all(|cell| cell.lost <= 16));
+                prop_assert!(body.own.checks.len() <= MAX_CHECKS && body.own.checks.iter().all(|name| legible(name.as_bytes()).is_some()));
             }
         }
     }

@@ -231,6 +231,10 @@ pub struct Own {
     pub risks: u16,
     /// The check of the most severe finding.
     pub gravest: Option<String>,
+    /// The checks of its findings that no other one explains, the most severe first, at most 16: first those that are broken, then degraded, then
+    /// risks. Versions before this field send none.
+    #[serde(default)]
+    pub checks: Vec<String>,
 }
 
 /// A peer in the row of another node.
@@ -359,6 +363,7 @@ mod tests {
             own: Some(Own {
                 ready: true,
                 gravest: Some("mtu".into()),
+                checks: vec!["mtu".into()],
                 ..Own::default()
             }),
             counts: BTreeMap::from([(State::Well, 2), (State::SmallMtu, 1)]),

@@ -44,7 +44,13 @@ pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
             vec![here(doctor())],
         ),
         Some(StepName::Overlay) => at_overlay(seen, judged.overlay.state, &peer),
-        Some(StepName::Bridge | StepName::Pod) => (
+        Some(
+            StepName::Bridge
+            | StepName::Pod
+            | StepName::Name
+            | StepName::Connection
+            | StepName::PodConnection,
+        ) => (
             "It ends at the pod.".to_owned(),
             vec![there(&peer, doctor())],
         ),

@@ -128,9 +128,32 @@ impl Fault {
     }
 }
 
+/// A row of the tables: a fault, or two at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Row {
+    One(&'static Fault),
+    Two(&'static Fault, &'static Fault),
+}
+
+impl Row {
+    pub(super) fn name(self) -> String {
+        match self {
+            Row::One(fault) => fault.name.to_owned(),
+            Row::Two(first, second) => format!("{} + {}", first.name, second.name),
+        }
+    }
+
+    fn faults(self) -> Vec<&'static Fault> {
+        match self {
+            Row::One(fault) => vec![fault],
+            Row::Two(first, second) => vec![first, second],
+        }
+    }
+}
+
 /// How a row ended.
 pub(super) struct Outcome {
-    name: &'static str,
+    name: String,
     /// When the node and the others named it.
     named: Option<Duration>,
     told: Option<Duration>,
@@ -141,7 +164,7 @@ pub(super) struct Outcome {
 pub(super) fn walk(
     title: &str,
     network: &str,
-    next: &Mutex<std::slice::Iter<'_, &'static Fault>>,
+    next: &Mutex<std::slice::Iter<'_, Row>>,
     outcomes: &Mutex<Vec<Outcome>>,
 ) -> Result<()> {
     let take = || {
@@ -151,23 +174,21 @@ pub(super) fn walk(
             .copied()
     };
     while let Some(first) = take() {
-        let mut fault = first;
-        // A lab that a fault has spoiled is not used again.
+        let mut row = first;
         Bench::run(title, network, |bench| {
             loop {
-                let outcome = one(bench, fault);
+                let outcome = one(bench, row);
                 let failed = outcome.error.is_some();
                 outcomes
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(outcome);
                 match take() {
-                    Some(another) if !failed => fault = another,
                     Some(another) => {
-                        // It begins the next lab.
-                        let _ = another;
-                        fault = another;
-                        recover(bench)?;
+                        row = another;
+                        if failed {
+                            recover(bench)?;
+                        }
                     }
                     None => return Ok(()),
                 }
@@ -187,15 +208,18 @@ fn recover(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-fn one(bench: &mut Bench<'_>, fault: &'static Fault) -> Outcome {
+fn one(bench: &mut Bench<'_>, row: Row) -> Outcome {
     let mut outcome = Outcome {
-        name: fault.name,
+        name: row.name(),
         named: None,
         told: None,
         error: None,
     };
-    let done = tell_and_mend(bench, fault, &mut outcome);
-    let cleared = clear(bench, fault);
+    let done = match row {
+        Row::One(fault) => tell_and_mend(bench, fault, &mut outcome),
+        Row::Two(first, second) => tell_both(bench, [first, second], &mut outcome),
+    };
+    let cleared = clear(bench, &row.faults());
     outcome.error = done.and(cleared).err().map(|error| format!("{error:#}"));
     outcome
 }
@@ -206,20 +230,11 @@ fn tell_and_mend(
     outcome: &mut Outcome,
 ) -> Result<()> {
     let begun = Instant::now();
-    if !fault.wire.is_empty() {
-        let table = format!(
-            "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{}\n}}; }}\n",
-            fault.wire
-        );
-        bench.lan.netns().feed("nft", &["-f", "-"], &table)?;
-    }
-    bench
-        .faulty()?
-        .type_in(&[fault.make.to_owned()])
-        .context("making it")?;
-    outcome.named = Some(named(bench.faulty()?, fault.here, fault, begun).context("the node")?);
+    make(bench, fault)?;
+    let deadline = fault.deadline();
+    outcome.named = Some(named(bench.faulty()?, fault.here, deadline, begun).context("the node")?);
     if !fault.here.is_empty() {
-        alone(bench.faulty()?, fault).context("the node")?;
+        alone(bench.faulty()?, fault.here).context("the node")?;
     }
     if !fault.words.is_empty() {
         let first = bench.faulty()?.first()?.to_string();
@@ -244,7 +259,7 @@ fn tell_and_mend(
             nothing(node).with_context(|| format!("node {number}"))?;
             begun.elapsed()
         } else {
-            told(node, fault, begun).with_context(|| format!("node {number}"))?
+            told(node, fault.there, deadline, begun).with_context(|| format!("node {number}"))?
         };
         outcome.told = outcome.told.max(Some(at));
     }
@@ -255,8 +270,89 @@ fn tell_and_mend(
     quiet(bench).context("after its commands")
 }
 
+fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
+    if !fault.wire.is_empty() {
+        let table = format!(
+            "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{}\n}}; }}\n",
+            fault.wire
+        );
+        bench.lan.netns().feed("nft", &["-f", "-"], &table)?;
+    }
+    bench
+        .faulty()?
+        .type_in(&[fault.make.to_owned()])
+        .with_context(|| format!("making {}", fault.name))
+}
+
+/// So many findings are mended one after the other.
+const ROUNDS: usize = 6;
+
+/// Two faults at once: the first finding is one of them, and nothing else is. Whoever does what it says, and looks again, mends both.
+fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
+    let begun = Instant::now();
+    both.iter().try_for_each(|fault| make(bench, fault))?;
+    let joined = |of: fn(&Fault) -> &'static str| {
+        let parts: Vec<&str> = both.iter().map(|fault| of(fault)).collect();
+        parts.join(" ").trim().to_owned()
+    };
+    let (here, there) = (joined(|fault| fault.here), joined(|fault| fault.there));
+    let deadline = both.map(Fault::deadline).into_iter().max().unwrap_or(SOON);
+    outcome.named = Some(named(bench.faulty()?, &here, deadline, begun).context("the node")?);
+    eventually_ok(deadline, "both are found, and nothing else", || {
+        alone(bench.faulty()?, &here)?;
+        let report = bench.faulty()?.doctor()?.1;
+        let found = report["findings"].as_array().context("no findings")?;
+        for fault in both {
+            ensure!(
+                found.iter().any(|finding| is_one_of(finding, fault.here)),
+                "nothing of {}: {}",
+                fault.here,
+                brief(&report)
+            );
+        }
+        Ok(())
+    })
+    .context("the node")?;
+    for number in [0, 2] {
+        let node = &mut bench.nodes[number];
+        let at = if there.is_empty() {
+            nothing(node).with_context(|| format!("node {number}"))?;
+            begun.elapsed()
+        } else {
+            told(node, &there, deadline, begun).with_context(|| format!("node {number}"))?
+        };
+        outcome.told = outcome.told.max(Some(at));
+    }
+    mend_all(bench.faulty()?, &here).context("mending them")?;
+    quiet(bench).context("after the commands")
+}
+
+/// Does what the first finding says, until there is none. What the probes found is there for some seconds more.
+fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
+    let mut mended = Vec::new();
+    for _ in 0..ROUNDS {
+        let next = eventually_ok(AFTER + MACHINE, "the finding is gone", || {
+            let report = node.doctor()?.1;
+            let first = &report["findings"][0];
+            let key = [first["check"].clone(), first["about"].clone()];
+            ensure!(
+                first.is_null() || is_one_of(first, checks) && !mended.contains(&key),
+                "{}",
+                brief(&report)
+            );
+            Ok((!first.is_null()).then_some(key))
+        })?;
+        let Some(key) = next else { return Ok(()) };
+        node.mend()?;
+        // After a start not everything is looked at yet.
+        node.grown()?;
+        mended.push(key);
+    }
+    bail!("{}", brief(&node.doctor()?.1))
+}
+
 /// Waits until the first finding is of one of these checks.
-fn named(node: &mut Node, checks: &str, fault: &Fault, begun: Instant) -> Result<Duration> {
+fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     if checks.is_empty() {
         return Ok(begun.elapsed());
     }
@@ -267,7 +363,7 @@ fn named(node: &mut Node, checks: &str, fault: &Fault, begun: Instant) -> Result
             return Ok(begun.elapsed());
         }
         ensure!(
-            begun.elapsed() < fault.deadline(),
+            begun.elapsed() < deadline,
             "not {checks} but {}",
             brief(&report)
         );
@@ -275,33 +371,32 @@ fn named(node: &mut Node, checks: &str, fault: &Fault, begun: Instant) -> Result
     }
 }
 
-/// Nothing else is found that the first finding does not explain.
-fn alone(node: &mut Node, fault: &Fault) -> Result<()> {
+/// Nothing else is found that these checks' findings do not explain.
+fn alone(node: &mut Node, checks: &str) -> Result<()> {
     let report = node.doctor()?.1;
     let others = report["findings"].as_array().into_iter().flatten();
     let loud = others
         .filter(|finding| finding["explained_by"].is_null() && finding["severity"] == "broken")
-        .filter(|finding| !is_one_of(finding, fault.here))
+        .filter(|finding| !is_one_of(finding, checks))
         .count();
-    ensure!(loud == 0, "not only {} but {}", fault.here, brief(&report));
+    ensure!(loud == 0, "not only {checks} but {}", brief(&report));
     Ok(())
 }
 
 /// Waits until another node names the one that has the fault.
-fn told(node: &mut Node, fault: &Fault, begun: Instant) -> Result<Duration> {
+fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     loop {
         let report = node.doctor()?.1;
         let first = &report["findings"][0];
         let names = ["about", "what", "why", "remedy", "evidence"]
             .iter()
             .any(|field| first[field].to_string().contains("h2"));
-        if is_one_of(first, fault.there) && names {
+        if is_one_of(first, checks) && names {
             return Ok(begun.elapsed());
         }
         ensure!(
-            begun.elapsed() < fault.deadline(),
-            "not {} about h2 but {}",
-            fault.there,
+            begun.elapsed() < deadline,
+            "not {checks} about h2 but {}",
             brief(&report)
         );
         std::thread::sleep(INTERVAL);
@@ -357,16 +452,18 @@ fn quiet(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-fn clear(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
-    if !fault.wire.is_empty() {
+fn clear(bench: &mut Bench<'_>, faults: &[&Fault]) -> Result<()> {
+    if faults.iter().any(|fault| !fault.wire.is_empty()) {
         bench
             .lan
             .netns()
             .exec("nft", &["delete", "table", "bridge", "faults"])?;
     }
     let node = bench.faulty()?;
-    node.type_in(&[fault.clear.to_owned()])
-        .context("clearing it")?;
+    for fault in faults {
+        node.type_in(&[fault.clear.to_owned()])
+            .with_context(|| format!("clearing {}", fault.name))?;
+    }
     node.run(KEPT).context("clearing what is kept")?;
     if bench.faulty()?.daemon()?.is_running() {
         bench.faulty()?.ready()?;
@@ -388,7 +485,7 @@ pub(super) fn report(outcomes: &[Outcome], wanted: usize) -> Result<()> {
     };
     for outcome in outcomes {
         println!(
-            "{:52} {:>5} {:>5}  {}",
+            "{:92} {:>5} {:>5}  {}",
             outcome.name,
             seconds(outcome.named),
             seconds(outcome.told),

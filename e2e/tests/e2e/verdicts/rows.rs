@@ -1,6 +1,8 @@
 //! The faults. Each is of the second of three nodes: 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
 
-use super::fault::{Fault, fault};
+use anyhow::{Context, Result};
+
+use super::fault::{Fault, Row, fault};
 
 pub(super) const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
@@ -297,6 +299,26 @@ pub(super) const FAULTS: &[Fault] = &[
     .says("VNI 7")
     .told("overlay-cut one-way"),
     fault(
+        "another port after a restart",
+        "sed 's/\"vxlan\"/\"vxlan\",\"Port\":4790/' $LEASES/config > $LEASES/.new; mv $LEASES/.new $LEASES/config; systemctl restart flanneld",
+        "encap-blocked",
+        "sed 's/,\"Port\":4790//' $LEASES/config > $LEASES/.new; mv $LEASES/.new $LEASES/config; systemctl restart flanneld",
+    )
+    .cuts()
+    .slow()
+    .by_hand()
+    .told("overlay-cut one-way"),
+    fault(
+        "a switch port takes no large packets",
+        "true",
+        "mtu",
+        "true",
+    )
+    .wire("ip daddr 192.168.56.102 meta length > 1300 drop\nip saddr 192.168.56.102 meta length > 1300 drop")
+    .by_hand()
+    .slow()
+    .told("mtu"),
+    fault(
         "a VPN has a part of a peer's subnet",
         "ip link add vpn0 type veth peer name vpn1; ip link set vpn0 up; ip route add ${PEER%.0/24}.0/25 dev vpn0",
         "network-overlap",
@@ -322,3 +344,69 @@ pub(super) const FAULTS: &[Fault] = &[
     .slow()
     .told("probe-filtered peer-silent"),
 ];
+
+/// Two faults at once, by their names.
+const PAIRS: &[[&str; 2]] = &[
+    [
+        "mangle FORWARD drops pods",
+        "raw PREROUTING drops the tunnel",
+    ],
+    ["ip_forward is 0", "DOCKER-USER drops all"],
+    ["the bridge is down", "INPUT rejects the tunnel"],
+    ["the interface answers no ARP", "ip_forward is 0"],
+    ["the daemon ended", "ip_forward is 0"],
+    ["the bridge has no route", "FORWARD rejects all"],
+    [
+        "the tunnel's device does not forward",
+        "the bridge has no address",
+    ],
+    [
+        "ip rule for the bridge into a blackhole",
+        "nft prerouting drops the tunnel",
+    ],
+    [
+        "a list of blocked hosts has the peers",
+        "FORWARD rejects all",
+    ],
+    ["the daemon hangs", "FORWARD drops pods by their address"],
+    ["the daemon ended", "the bridge is down"],
+    ["OUTPUT drops the tunnel", "INPUT rejects the tunnel"],
+    ["mangle FORWARD drops pods", "a bridge table drops pods"],
+    [
+        "netdev ingress drops the tunnel",
+        "the bridge does not forward",
+    ],
+    [
+        "ip rule sends the peers into a VPN",
+        "the bridge has no route",
+    ],
+    [
+        "raw PREROUTING drops pods",
+        "nft forward drops what comes by the tunnel",
+    ],
+    [
+        "a route to a pod of another node leads into the bridge",
+        "INPUT policy DROP",
+    ],
+    ["the bridge does not forward", "OUTPUT drops the tunnel"],
+    [
+        "ip rule for the network into a blackhole",
+        "DOCKER-USER drops all",
+    ],
+    [
+        "it publishes an address of nobody",
+        "FORWARD drops pods by their address",
+    ],
+];
+
+/// The rows with two faults at once.
+pub(super) fn pairs() -> Result<Vec<Row>> {
+    let named = |name: &str| {
+        let found = FAULTS.iter().find(|fault| fault.name == name);
+        found.with_context(|| format!("no fault {name}"))
+    };
+    let pairs = PAIRS.iter();
+    pairs
+        .map(|[first, second]| Ok(Row::Two(named(first)?, named(second)?)))
+        .collect()
+}

@@ -69,15 +69,17 @@ node-3  10.244.3.0/24  192.0.2.3  cut-off  -        16/16  -        -         1 
 node-2  10.244.2.0/24  192.0.2.2  well     0.49 ms  0/16   1450     2 s ago   1 s ago
 node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 s ago  ping only: Go flannel
 2 of 3 well";
-    assert_eq!(text(&three, false, Screen::plain()), want);
+    assert_eq!(text(&three, false, false, Screen::plain()), want);
     let other = &mut three.peers[2].verdicts[0];
     other.id = Some("4".into());
     assert!(
-        text(&three, false, Screen::plain()).contains("ping only: the probe port is filtered\n")
+        text(&three, false, false, Screen::plain())
+            .contains("ping only: the probe port is filtered\n")
     );
     three.peers[2].verdicts[0].refuses = true;
     assert!(
-        text(&three, false, Screen::plain()).contains("ping only: its host refuses the probes\n")
+        text(&three, false, false, Screen::plain())
+            .contains("ping only: its host refuses the probes\n")
     );
 }
 
@@ -88,14 +90,14 @@ fn unprobed_peers_are_neither_well_nor_broken() {
         peer: known(4),
         verdicts: Vec::new(),
     });
-    let shown = text(&two, false, Screen::plain());
+    let shown = text(&two, false, false, Screen::plain());
     assert!(
         shown.contains("192.0.2.4  not probed\n") && shown.contains("should carry 1450"),
         "{shown}"
     );
     assert!(shown.ends_with("\n0 of 2 well, 1 not known yet"), "{shown}");
     two.probed = false;
-    let shown = text(&two, false, Screen::plain());
+    let shown = text(&two, false, false, Screen::plain());
     assert!(
         shown.starts_with("NODE    SUBNET         ADDRESS\n")
             && shown.ends_with("\n3 peers, not probed"),
@@ -103,7 +105,7 @@ fn unprobed_peers_are_neither_well_nor_broken() {
     );
     two.peers.clear();
     assert_eq!(
-        text(&two, false, Screen::plain()),
+        text(&two, false, false, Screen::plain()),
         "no other node has a lease that is in force here"
     );
 }
@@ -117,6 +119,7 @@ fn opinions_of_other_nodes_are_shown() {
         degraded: 0,
         risks: 2,
         gravest: Some("ip-forward".to_owned()),
+        checks: vec!["ip-forward".to_owned()],
     };
     let row = |number: u8, own: Option<Own>| Row {
         id: None,
@@ -129,9 +132,11 @@ fn opinions_of_other_nodes_are_shown() {
         rtt_us: None,
         peers: Vec::new(),
     };
-    assert!(text(&one, true, Screen::plain()).ends_with("\n\nno other node has said anything"));
+    assert!(
+        text(&one, true, false, Screen::plain()).ends_with("\n\nno other node has said anything")
+    );
     one.rows = vec![row(2, Some(own)), row(3, None)];
-    let shown = text(&one, true, Screen::plain());
+    let shown = text(&one, true, false, Screen::plain());
     assert!(
         shown.contains(
             "10.244.2.0/24  not ready  1 broken, 2 risk: ip-forward  2 of 3 well  -    3 s ago\n"
@@ -142,5 +147,16 @@ fn opinions_of_other_nodes_are_shown() {
         shown.contains("10.244.3.0/24  not known  -") && !shown.contains('\u{1b}'),
         "{shown}"
     );
-    assert!(!text(&one, false, Screen::plain()).contains("FINDINGS"));
+    assert!(!text(&one, false, false, Screen::plain()).contains("FINDINGS"));
+}
+
+#[test]
+fn wide_rows_have_every_column() {
+    let shown = text(&peers(&[(2, State::Well)]), false, true, Screen::plain());
+    let heading = shown.lines().next().unwrap();
+    let names: Vec<&str> = heading.split_whitespace().collect();
+    assert!(
+        names.ends_with(&["ASKED", "MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"]),
+        "{shown}"
+    );
 }

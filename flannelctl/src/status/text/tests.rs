@@ -46,6 +46,7 @@ fn node() -> Node {
             ..NodeNetwork::default()
         },
         store: Some(Store {
+            kind: None,
             what: "etcd at https://192.0.2.250:2379 under /x".to_owned(),
             heard: Some(at("2026-01-01T14:05:22Z")),
             trouble: None,

@@ -216,7 +216,8 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
             SEVERAL,
             what,
             "if those machines are gone for good, their subnets stay taken until their leases end, or on Kubernetes until their Nodes are deleted",
-        );
+        )
+        .about_peers(gone.iter().map(|peer| &*peer.name));
         return vec![
             finding
                 .seen("they answer neither probes nor ping", "probes")
@@ -242,6 +243,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
                 silence_of(peer),
                 why,
             )
+            .about_peers([&*peer.name])
             .seen("it answers neither probes nor ping", "probes")
             .run(command),
         )

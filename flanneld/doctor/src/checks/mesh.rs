@@ -26,6 +26,23 @@ const MIN_NODES: usize = 2;
 /// How many peers have a finding each. Of more of them one finding tells.
 const MAX_LISTED: usize = 3;
 
+/// The checks of which each finding is about peers, here and among the leases.
+const ABOUT_PEERS: [&str; 8] = [
+    "peer-cut",
+    "overlay-cut",
+    "one-way",
+    "wrong-node",
+    "lossy",
+    "slow",
+    "probe-filtered",
+    "silent-node",
+];
+
+/// Returns whether the findings of a check are about peers, not about this node.
+pub fn is_about_peers(check: &str) -> bool {
+    ABOUT_PEERS.contains(&check)
+}
+
 /// Why a peer answers nothing though its kubelet reports.
 const READY: &str = "its machine runs, for its kubelet reports: a firewall drops ping and probes on the way or there, its network to the nodes is down, or its lease names an address that does not lead to it";
 
@@ -186,7 +203,10 @@ fn each(
         .iter()
         .filter(|path| !path.inferred && is(path))
         .collect();
-    let told = hit.iter().take(MAX_LISTED).map(|path| tell(facts, path));
+    let told = hit
+        .iter()
+        .take(MAX_LISTED)
+        .map(|path| tell(facts, path).about_peers([&*path.node]));
     if hit.len() <= MAX_LISTED {
         return told.collect();
     }
@@ -211,7 +231,8 @@ fn each(
         SEVERAL,
         what,
         first.why.clone(),
-    );
+    )
+    .about_peers(hit.iter().map(|path| &*path.node));
     let finding = [first]
         .into_iter()
         .chain(told)
@@ -922,6 +943,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 format!("{} answer ping and not UDP port {port}", names(&filtered)),
                 "probes",
             )
+            .about_peers(filtered.iter().map(|path| &*path.node))
             .run("flannelctl doctor")
             .run_all(let_in::commands(
                 let_in::program(facts.host.firewalls.known()),
@@ -943,6 +965,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 format!("flanneld does not run there, it runs with another --probe-port or with 0, or a firewall rejects the probes; traffic is well, and {unseen}"),
             )
             .seen(format!("{} answer ping, and refuse UDP port {port}", names(&refusing)), "probes")
+            .about_peers(refusing.iter().map(|path| &*path.node))
             .run("flannelctl doctor")
             .on(names(&refusing)),
         );

@@ -48,8 +48,8 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
     }
 }
 
-/// The newest log of the daemon in a pod of this node, as kubelet keeps it.
-pub fn daemon_log(places: &Places) -> Option<PathBuf> {
+/// The logs of the daemon in pods of this node, as kubelet keeps them, the newest first: those behind it are of containers that ended.
+pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_flannels = |entry: &DirEntry| {
         entry
@@ -66,8 +66,14 @@ pub fn daemon_log(places: &Places) -> Option<PathBuf> {
             .extension()
             .is_some_and(|extension| extension == "log")
     });
-    logs.max_by_key(|log| log.metadata().and_then(|metadata| metadata.modified()).ok())
-        .map(|log| log.path())
+    let mut logs: Vec<_> = logs
+        .map(|log| {
+            let modified = log.metadata().and_then(|metadata| metadata.modified());
+            (modified.ok(), log.path())
+        })
+        .collect();
+    logs.sort();
+    logs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
 /// Whether it may be the name of a namespace.
@@ -110,7 +116,7 @@ mod tests {
             std::fs::create_dir_all(of("pods").join(name)).unwrap();
         }
         assert_eq!(daemon_set(&places), launch("net", false));
-        assert_eq!(daemon_log(&places), None);
+        assert!(daemon_logs(&places).is_empty());
         let put = |name: &str, age: u64| {
             let path = of("pods").join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -128,6 +134,6 @@ mod tests {
         let newest = put("net_kube-flannel-ds-abcde_0f/kube-flannel/1.log", 10);
         put("net_kube-flannel-ds-abcde_0f/kube-flannel/0.log", 20);
         put("net_kube-flannel-ds-abcde_0f/kube-flannel/0.log.gz", 5);
-        assert_eq!(daemon_log(&places), Some(newest));
+        assert_eq!(daemon_logs(&places).first(), Some(&newest));
     }
 }

@@ -298,7 +298,7 @@ impl Node {
             asked_age_ms: peer.times.asked.map(|at| age(now, at)),
         };
         let mut cells: Vec<Wire> = self.peers.values().map(|peer| cell(peer)).collect();
-        if !fit(cells.len()) {
+        if !fit(&self.own, cells.len()) {
             cells.sort_by_cached_key(Wire::rank);
         }
         Body {

@@ -1,0 +1,149 @@
+//! `flannelctl doctor --cluster`: the findings of all nodes, from outside of the cluster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Cluster, ClusterOptions, Lab, binaries, cluster_turn, eventually_ok, json};
+use serde_json::{Value, json};
+
+use crate::kube::installed::{
+    apply_pods, impatient, install, manifest, require_reach, with_images,
+};
+use crate::operator::Operator;
+
+/// So long the doctor of a cluster waits for a node that does not answer, and a machine that does something else.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long daemons and probes may take to find it.
+const SETTLED: Duration = Duration::from_secs(120);
+
+/// The document, as kubectl's plugin prints it.
+fn document(operator: &Operator) -> Result<Value> {
+    json(&operator.types("kubectl flannel doctor -o json")?)
+}
+
+/// A finding of the cluster.
+struct Folded {
+    check: String,
+    nodes: Vec<String>,
+    /// The nodes whose findings it explains.
+    explained: Vec<String>,
+}
+
+/// The findings.
+fn folded(document: &Value) -> Result<Vec<Folded>> {
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|name| name.as_str().map(str::to_owned))
+            .collect()
+    };
+    let findings = document["findings"].as_array().context("no findings")?;
+    Ok(findings
+        .iter()
+        .map(|shared| {
+            let mut explained: Vec<String> = shared["explains"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|one| one["node"].as_str().map(str::to_owned))
+                .collect();
+            explained.sort();
+            explained.dedup();
+            let check = shared["finding"]["check"].as_str().unwrap_or_default();
+            Folded {
+                check: check.to_owned(),
+                nodes: names(&shared["nodes"]),
+                explained,
+            }
+        })
+        .collect())
+}
+
+fn drop_on(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()> {
+    let table = format!(
+        "table inet {hook} {{ chain c {{ type filter hook {hook} priority 0; {rule} drop; }}; }}\n"
+    );
+    let host = cluster.nodes[node].host();
+    host.netns().feed("nft", &["-f", "-"], &table).map(drop)
+}
+
+/// A fault of one node is its finding, with what the others find about it; another node does not reach the API server; a third one's kubelet is not reached.
+#[test]
+fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
+    let _turn = cluster_turn();
+    Lab::run("cluster: all doctors", |lab| {
+        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(3))?)?;
+        let operator = Operator::of(lab, &cluster.api)?;
+        std::os::unix::fs::symlink(
+            binaries::own("flannelctl")?,
+            operator.folder().join("bin/kubectl-flannel"),
+        )?;
+        install(&cluster, &manifest(|text| impatient(&text))?)?;
+        apply_pods(&cluster)?;
+        require_reach(&cluster)?;
+        eventually_ok(SETTLED, "nothing is found on three nodes", || {
+            let document = document(&operator)?;
+            ensure!(
+                document["findings"] == json!([])
+                    && document["answered"] == json!(["n1", "n2", "n3"])
+                    && document["source"] == "pods",
+                "{document:#}"
+            );
+            Ok(())
+        })?;
+
+        drop_on(&cluster, 1, "prerouting", "udp dport 8472")?;
+        drop_on(&cluster, 2, "output", "tcp dport 6443")?;
+        let wanted = [("encap-blocked", "n2"), ("store-unreachable", "n3")];
+        eventually_ok(SETTLED, "each fault is the finding of its node", || {
+            let document = document(&operator)?;
+            let found = folded(&document)?;
+            for (check, node) in wanted {
+                ensure!(
+                    found
+                        .iter()
+                        .any(|found| found.check == check && found.nodes == [node]),
+                    "no {check} on {node}: {document:#}"
+                );
+            }
+            let of_tunnel = found.iter().find(|found| found.check == "encap-blocked");
+            ensure!(
+                of_tunnel.is_some_and(|found| found.explained == ["n1", "n3"])
+                    && found.len() == wanted.len(),
+                "{document:#}"
+            );
+            Ok(())
+        })?;
+        let text = operator.types("kubectl flannel doctor")?;
+        let shown = String::from_utf8_lossy(&text.stdout).into_owned();
+        ensure!(
+            text.status.code() == Some(3)
+                && shown.contains("on     n2 (1 of 3 nodes)")
+                && shown.contains("it explains 2 more on n1, n3"),
+            "{shown}"
+        );
+
+        // The kubelet of the third node is not reached: it is named, and the others answer.
+        drop_on(&cluster, 2, "input", "tcp dport 10250")?;
+        let begun = Instant::now();
+        let without = document(&operator)?;
+        ensure!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        println!("with a node that does not answer: {:.1?}", begun.elapsed());
+        ensure!(
+            without["answered"] == json!(["n1", "n2"])
+                && without["unanswered"][0]["node"] == "n3"
+                && without["unanswered"][1].is_null(),
+            "{without:#}"
+        );
+        let output = operator.types("kubectl flannel doctor --context=none")?;
+        ensure!(
+            output.status.code() == Some(1)
+                && String::from_utf8_lossy(&output.stderr).contains("context none"),
+            "{}",
+            lab::outcome(&output)
+        );
+        Ok(())
+    })
+}

@@ -1,0 +1,235 @@
+//! Folds the findings of all nodes by cause: pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use doctor::{Finding, Severity};
+use jiff::Timestamp;
+use node_api::{CLUSTER, Cluster, Consequence, Shared};
+use types::printable;
+
+use super::{Answer, Answers};
+
+/// Folds by two rules. What a node finds about peers that have broken findings of their own is a consequence of these. What is left is one finding for
+/// all nodes that share it: the same check, about the same peers.
+pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
+    let Answers {
+        source,
+        mut answered,
+        mut unanswered,
+    } = answers;
+    // Names and reports are foreign.
+    for answer in &mut answered {
+        answer.node = printable::value(&answer.node).into_owned();
+        answer.causes.iter_mut().for_each(Finding::clean);
+    }
+    for one in &mut unanswered {
+        one.node = printable::value(&one.node).into_owned();
+        one.why = printable::line(&one.why).into_owned();
+    }
+    answered.sort_by(|one, other| one.node.cmp(&other.node));
+    unanswered.sort_by(|one, other| one.node.cmp(&other.node));
+    let culprits: BTreeMap<String, String> = answered.iter().filter_map(culprit).collect();
+    let order: BTreeMap<&str, usize> = doctor::table::checks()
+        .map(|check| check.id)
+        .zip(0..)
+        .collect();
+    let mut shared: BTreeMap<Key, Shared> = BTreeMap::new();
+    let mut consequences: Vec<(String, String, Consequence)> = Vec::new();
+    for Answer { node, causes } in &answered {
+        for finding in causes {
+            let guilty: BTreeSet<&String> = finding.peers.iter().collect();
+            let explained = guilty
+                .iter()
+                .all(|peer| *peer != node && culprits.contains_key(*peer));
+            if let Some(first) = guilty.first().filter(|_| explained) {
+                let check = culprits.get(*first).cloned().unwrap_or_default();
+                let consequence = Consequence {
+                    node: node.clone(),
+                    check: finding.check.clone(),
+                    what: finding.what.clone(),
+                };
+                consequences.push(((*first).clone(), check, consequence));
+                continue;
+            }
+            let key = Key {
+                severity: finding.severity,
+                order: order
+                    .get(finding.check.as_str())
+                    .copied()
+                    .unwrap_or(usize::MAX),
+                check: finding.check.clone(),
+                peers: finding.peers.clone(),
+            };
+            shared
+                .entry(key)
+                .or_insert_with(|| Shared {
+                    nodes: Vec::new(),
+                    finding: finding.clone(),
+                    explains: Vec::new(),
+                })
+                .nodes
+                .push(node.clone());
+        }
+    }
+    let mut findings: Vec<Shared> = shared.into_values().collect();
+    for one in &mut findings {
+        one.nodes.dedup();
+    }
+    for (culprit, check, consequence) in consequences {
+        let cause = findings
+            .iter_mut()
+            .find(|one| one.finding.check == check && one.nodes.contains(&culprit));
+        if let Some(cause) = cause {
+            cause.explains.push(consequence);
+        }
+    }
+    Cluster {
+        schema: CLUSTER.to_owned(),
+        at,
+        source,
+        answered: answered.into_iter().map(|answer| answer.node).collect(),
+        unanswered,
+        findings,
+    }
+}
+
+/// What distinguishes findings, in the order in which they are shown.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    severity: Severity,
+    /// The check's place in the table: causes before consequences.
+    order: usize,
+    check: String,
+    peers: Vec<String>,
+}
+
+/// A node that has a broken finding about itself, and the check of the first one.
+fn culprit(answer: &Answer) -> Option<(String, String)> {
+    let own = |finding: &&Finding| finding.severity == Severity::Broken && is_about_itself(finding);
+    let first = answer.causes.iter().find(own)?;
+    Some((answer.node.clone(), first.check.clone()))
+}
+
+fn is_about_itself(finding: &Finding) -> bool {
+    finding.peers.is_empty() && !doctor::is_about_peers(&finding.check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node_api::{Source, Unanswered};
+
+    fn finding(check: &str, peers: &[&str]) -> Finding {
+        let severity = match check {
+            "clock" => Severity::Risk,
+            _ => Severity::Broken,
+        };
+        let mut finding = Finding::new(check, severity, "", format!("{check} here"), "why");
+        finding.peers = peers.iter().map(|peer| (*peer).to_owned()).collect();
+        finding
+    }
+
+    /// A node, and its findings with the peers that each is about.
+    type Node<'a> = (&'a str, &'a [(&'a str, &'a [&'a str])]);
+
+    fn answers(of: &[Node<'_>]) -> Cluster {
+        let answered = of
+            .iter()
+            .map(|(node, causes)| Answer {
+                node: (*node).to_owned(),
+                causes: causes
+                    .iter()
+                    .map(|(check, peers)| finding(check, peers))
+                    .collect(),
+            })
+            .collect();
+        let answers = Answers {
+            source: Source::Pods,
+            answered,
+            unanswered: vec![Unanswered {
+                node: "z".to_owned(),
+                why: "off".to_owned(),
+            }],
+        };
+        fold(answers, Timestamp::UNIX_EPOCH)
+    }
+
+    /// The findings, each with its nodes and the nodes on which it explains another one.
+    fn shown(cluster: &Cluster) -> Vec<String> {
+        let line = |shared: &Shared| {
+            let explains: Vec<String> = shared
+                .explains
+                .iter()
+                .map(|one| format!("{} on {}", one.check, one.node))
+                .collect();
+            format!(
+                "{} on {}: {}",
+                shared.finding.check,
+                shared.nodes.join(" "),
+                explains.join(", ")
+            )
+        };
+        cluster.findings.iter().map(line).collect()
+    }
+
+    #[test]
+    fn what_others_find_about_a_faulty_node_is_its_consequence() {
+        let cluster = answers(&[
+            ("c", &[("one-way", &["b"])]),
+            ("b", &[("encap-blocked", &[]), ("clock", &[])]),
+            ("a", &[("overlay-cut", &["b"]), ("clock", &[])]),
+        ]);
+        assert_eq!(
+            shown(&cluster),
+            [
+                "encap-blocked on b: overlay-cut on a, one-way on c",
+                "clock on a b: "
+            ]
+        );
+        assert_eq!(cluster.answered, ["a", "b", "c"]);
+        assert_eq!(cluster.unanswered[0].node, "z");
+    }
+
+    #[test]
+    fn fault_of_a_node_that_does_not_answer_is_one_finding() {
+        let cluster = answers(&[
+            ("a", &[("peer-cut", &["z"])]),
+            ("b", &[("peer-cut", &["z"]), ("one-way", &["a", "z"])]),
+            ("c", &[("clock", &[])]),
+        ]);
+        assert_eq!(
+            shown(&cluster),
+            ["peer-cut on a b: ", "one-way on b: ", "clock on c: "]
+        );
+    }
+
+    #[test]
+    fn faults_of_several_peers_are_explained_when_each_is_faulty() {
+        let cluster = answers(&[
+            ("a", &[("overlay-cut", &["b", "c"])]),
+            ("b", &[("ip-forward", &[])]),
+            ("c", &[("encap-blocked", &[]), ("overlay-cut", &["a"])]),
+            ("d", &[("overlay-cut", &["a", "b"])]),
+        ]);
+        assert_eq!(
+            shown(&cluster),
+            [
+                "ip-forward on b: overlay-cut on a",
+                "encap-blocked on c: ",
+                "overlay-cut on c: ",
+                "overlay-cut on d: "
+            ]
+        );
+    }
+
+    #[test]
+    fn shared_causes_are_one_finding() {
+        let nodes: Vec<String> = (0..100).map(|number| format!("n{number:02}")).collect();
+        let causes: &[(&str, &[&str])] = &[("store-unreachable", &[])];
+        let all: Vec<Node<'_>> = nodes.iter().map(|node| (node.as_str(), causes)).collect();
+        let cluster = answers(&all);
+        assert_eq!(cluster.findings.len(), 1);
+        assert_eq!(cluster.findings[0].nodes, nodes);
+        assert!(answers(&[]).findings.is_empty());
+    }
+}

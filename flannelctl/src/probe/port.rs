@@ -1,0 +1,369 @@
+//! `flannelctl probe HOST:PORT`: whether a port accepts TCP connections from this node, and with the address of its pods' bridge.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+use netstate::netlink::lookup::{Fate, Hop, Lookup};
+use node_api::probe::{Next, Outcome, PROBE, Probe, Step, StepName, Target};
+use run_dir::subnet_env;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::ask;
+use crate::store;
+
+/// How long a connection may take.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A port of a host, as it was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    host: String,
+    port: u16,
+}
+
+/// `name:443`, `10.96.0.1:443` or `[fd00::1]:443`; none for what names a peer or a pod.
+pub(super) fn parse(target: &str) -> Option<Port> {
+    let (host, port) = target.rsplit_once(':')?;
+    let host = match host.strip_prefix('[') {
+        Some(inside) => inside.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty()).then(|| Port {
+        host: host.to_owned(),
+        port,
+    })
+}
+
+/// Tries the port. `told` is given each step as soon as it is made.
+///
+/// # Errors
+/// The kernel does not answer questions about routes.
+pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)) -> Result<Probe> {
+    let node = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
+    let mut steps = Vec::new();
+    let mut tell = |step: Step| {
+        told(&step);
+        steps.push(step);
+    };
+    let address = resolved(port, &mut tell);
+    // The daemon knows the way to pods of other nodes.
+    let path = address.and_then(|to| path(subnet_file, to.ip()));
+    for step in path.iter().flat_map(|path| &path.steps) {
+        tell(step.clone());
+    }
+    if let Some(to) = address {
+        if path.is_none() {
+            tell(route(to)?);
+        }
+        let here = connect(to, None);
+        let is_open = here.is_ok();
+        tell(connected(StepName::Connection, to, here));
+        let bridge = bridge(subnet_file, to.ip());
+        tell(as_pod(to, bridge, is_open));
+    }
+    let ends_at = steps
+        .iter()
+        .find(|step| step.outcome == Outcome::Failed)
+        .map(|step| step.name);
+    let (sentence, next) = match path {
+        Some(path) if path.ends_at.is_some() => (path.sentence, path.next),
+        _ => end(port, address, ends_at),
+    };
+    Ok(Probe {
+        schema: PROBE.to_owned(),
+        at: jiff::Timestamp::now(),
+        node,
+        target: Target {
+            node: Some(format!("{}, TCP port {}", port.host, port.port)),
+            address: address.map(|to| to.ip()),
+            ..Target::default()
+        },
+        state: None,
+        steps,
+        ends_at,
+        sentence,
+        next,
+    })
+}
+
+/// The path to a pod of the network, as the daemon traces it.
+fn path(subnet_file: &Path, to: IpAddr) -> Option<Probe> {
+    let networks = subnet_env::read(subnet_file).networks()?;
+    let is_pod = networks.nets().any(|net| net.contains(&to));
+    let path = is_pod.then(|| ask::probe(subnet_file, &to.to_string()));
+    path.and_then(Result::ok)
+}
+
+fn step(name: StepName, outcome: Outcome, text: impl Into<String>) -> Step {
+    Step {
+        name,
+        outcome,
+        text: text.into(),
+        questions: Vec::new(),
+    }
+}
+
+/// The address of the host: of several the first one, as most programs take it.
+fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
+    if let Ok(address) = port.host.parse::<IpAddr>() {
+        return Some(SocketAddr::new(address, port.port));
+    }
+    let found: Result<Vec<SocketAddr>, _> = (port.host.as_str(), port.port)
+        .to_socket_addrs()
+        .map(Iterator::collect);
+    let (outcome, text, first) = match found {
+        Ok(all) if !all.is_empty() => {
+            let mut addresses: Vec<String> = all.iter().map(|to| to.ip().to_string()).collect();
+            addresses.dedup();
+            (Outcome::Ok, addresses.join(", "), all.first().copied())
+        }
+        Ok(_) => (Outcome::Failed, "it has no address".to_owned(), None),
+        Err(error) => (
+            Outcome::Failed,
+            format!("this node's resolver: {error}"),
+            None,
+        ),
+    };
+    tell(step(StepName::Name, outcome, text));
+    first
+}
+
+/// Where the kernel sends the first packet.
+fn route(to: SocketAddr) -> Result<Step> {
+    let fate = store::run(async {
+        let mut lookup = Lookup::open()?;
+        Ok(lookup.fate(to.ip()).await?)
+    });
+    let fate = fate.with_context(|| format!("cannot look up the route to {}", to.ip()))?;
+    let way = |hop: &Hop| {
+        let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
+        format!("{}{via} dev {}", hop.net, hop.dev)
+    };
+    Ok(match fate {
+        Fate::Sent(hop) => step(StepName::Route, Outcome::Ok, way(&hop)),
+        Fate::Dropped(Some(hop)) => step(
+            StepName::Route,
+            Outcome::Failed,
+            format!("a route drops it: {} in table {}", hop.net, hop.table),
+        ),
+        Fate::Dropped(None) => step(StepName::Route, Outcome::Failed, "a route drops it"),
+        Fate::NoRoute => step(StepName::Route, Outcome::Failed, "no route leads there"),
+    })
+}
+
+/// Connects from an address of this node, or from the one that the kernel takes. Returns the time that it took.
+fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(from) = from {
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+    }
+    let begun = Instant::now();
+    socket.connect_timeout(&to.into(), TIMEOUT)?;
+    Ok(begun.elapsed())
+}
+
+fn connected(name: StepName, to: SocketAddr, outcome: io::Result<Duration>) -> Step {
+    match outcome {
+        Ok(time) => step(
+            name,
+            Outcome::Ok,
+            format!(
+                "{to} accepts it after {:.1} ms",
+                time.as_secs_f64() * 1000.0
+            ),
+        ),
+        Err(error) => step(name, Outcome::Failed, refusal(to, &error)),
+    }
+}
+
+fn refusal(to: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => format!("{to} refuses it"),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            format!("no answer from {to} within {} s", TIMEOUT.as_secs())
+        }
+        _ => format!("{to}: {error}"),
+    }
+}
+
+/// The address of the pods' bridge in the family of another one.
+fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
+    let env = subnet_env::read(subnet_file);
+    let subnet: IpNet = match to {
+        IpAddr::V4(_) => env.subnet?.into(),
+        IpAddr::V6(_) => env.v6_subnet?.into(),
+    };
+    subnet.hosts().next()
+}
+
+/// The same with the source address that the bridge has: like a pod's, it is masqueraded on its way out of the network.
+fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
+    let Some(bridge) = bridge else {
+        return step(
+            StepName::PodConnection,
+            Outcome::NotAsked,
+            "not asked: no subnet.env names this node's subnet",
+        );
+    };
+    match connect(to, Some(bridge)) {
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => step(
+            StepName::PodConnection,
+            Outcome::NotAsked,
+            format!("not asked: no device has {bridge} before the first pod"),
+        ),
+        // A port that is closed for this node shows nothing of pods.
+        Err(_) if !is_open => step(
+            StepName::PodConnection,
+            Outcome::NotAsked,
+            format!("from {bridge} neither"),
+        ),
+        outcome => {
+            let shown = connected(StepName::PodConnection, to, outcome);
+            Step {
+                text: format!("from {bridge}: {}", shown.text),
+                ..shown
+            }
+        }
+    }
+}
+
+/// Where it ends, and what to type.
+fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (String, Vec<Next>) {
+    let here = |command: String| Next { on: None, command };
+    let kubectl = |command: &str| Next {
+        on: Some("a node with kubectl".to_owned()),
+        command: command.to_owned(),
+    };
+    let to = address.map(|to| to.ip().to_string()).unwrap_or_default();
+    match at {
+        None => (
+            format!("{}:{} accepts connections.", port.host, port.port),
+            Vec::new(),
+        ),
+        Some(StepName::Name) => (
+            "It ends at the name: this node's resolver does not know it. Names of Services are known to the cluster's DNS, which pods ask.".to_owned(),
+            vec![
+                here("cat /etc/resolv.conf".to_owned()),
+                kubectl("kubectl get service --all-namespaces"),
+            ],
+        ),
+        Some(StepName::Route) => (
+            "It ends here: the kernel does not send it.".to_owned(),
+            vec![
+                here(format!("ip route get {to}")),
+                here("flannelctl doctor".to_owned()),
+            ],
+        ),
+        Some(StepName::PodConnection) => (
+            "It ends here for pods: this node reaches the port, and with an address of pods it does not. It may leave with that address, which nobody outside knows the way to, or a rule drops it.".to_owned(),
+            vec![
+                here("flannelctl doctor".to_owned()),
+                here(format!("tcpdump -c 5 -ni any host {to} and tcp port {}", port.port)),
+            ],
+        ),
+        Some(_) => (
+            "It ends at the port: nothing listens there, a Service has no endpoint that is ready, or a firewall is in the way.".to_owned(),
+            vec![
+                here(format!("tcpdump -c 5 -ni any host {to} and tcp port {}", port.port)),
+                kubectl("kubectl get service,endpointslices --all-namespaces -o wide"),
+            ],
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn only_hosts_with_a_port_are_ports() {
+        let port = |host: &str, port| {
+            Some(Port {
+                host: host.to_owned(),
+                port,
+            })
+        };
+        for (target, want) in [
+            ("example.org:443", port("example.org", 443)),
+            ("10.96.0.10:53", port("10.96.0.10", 53)),
+            ("[fd00::1]:80", port("fd00::1", 80)),
+            ("node-2", None),
+            ("10.244.3.7", None),
+            ("fd00:10:2::7", None),
+            ("fd00:10:2::/64", None),
+            ("host:0", None),
+            ("host:70000", None),
+            (":80", None),
+            ("[fd00::1:80", None),
+        ] {
+            assert_eq!(parse(target), want, "{target}");
+        }
+    }
+
+    fn tried(port: &Port, env: &str) -> Probe {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        std::fs::write(&file, env).unwrap();
+        let mut told = Vec::new();
+        let probe = probe(port, &file, |step| told.push(step.clone())).unwrap();
+        assert_eq!(told, probe.steps, "each step is told");
+        probe
+    }
+
+    #[test]
+    fn port_is_open_or_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = Port {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        };
+        let outcomes = |probe: &Probe| -> Vec<(StepName, Outcome)> {
+            let of = |step: &Step| (step.name, step.outcome);
+            probe.steps.iter().map(of).collect()
+        };
+        // Any address of 127.0.0.0/8 is this host's.
+        let env = "FLANNEL_NETWORK=127.5.0.0/16\nFLANNEL_SUBNET=127.5.1.1/24\n";
+        let open = tried(&port, env);
+        assert_eq!(
+            outcomes(&open),
+            [
+                (StepName::Route, Outcome::Ok),
+                (StepName::Connection, Outcome::Ok),
+                (StepName::PodConnection, Outcome::Ok)
+            ]
+        );
+        assert!(open.ends_at.is_none() && open.next.is_empty());
+        drop(listener);
+        let closed = tried(&port, "");
+        assert_eq!(
+            outcomes(&closed)[1..],
+            [
+                (StepName::Connection, Outcome::Failed),
+                (StepName::PodConnection, Outcome::NotAsked)
+            ]
+        );
+        assert_eq!(closed.ends_at, Some(StepName::Connection));
+        assert!(closed.steps[1].text.contains("refuses"), "{closed:?}");
+    }
+
+    #[test]
+    fn unknown_name_ends_it() {
+        let port = Port {
+            host: "no-such-host.invalid".to_owned(),
+            port: 80,
+        };
+        let probe = tried(&port, "");
+        assert_eq!(probe.ends_at, Some(StepName::Name));
+        assert_eq!(probe.steps.len(), 1);
+    }
+}
