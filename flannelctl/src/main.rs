@@ -12,6 +12,7 @@ mod columns;
 mod completion;
 mod doctor;
 mod form;
+mod kubernetes;
 mod lab;
 mod leases;
 mod peers;
@@ -74,18 +75,6 @@ fn command() -> clap::Command {
     Cli::command()
         .max_term_width(WIDTH)
         .mut_subcommands(options::environment)
-}
-
-/// The name by which kubectl runs a program as `kubectl flannel`.
-const PLUGIN: &str = "kubectl-flannel";
-
-/// Whether kubectl runs this program.
-fn is_kubectls_plugin() -> bool {
-    let name = std::env::args_os().next();
-    name.as_deref()
-        .map(std::path::Path::new)
-        .and_then(std::path::Path::file_stem)
-        .is_some_and(|name| name == PLUGIN)
 }
 
 fn main() -> ExitCode {

@@ -2,6 +2,8 @@
 
 mod text;
 
+pub(crate) use text::is_fresh;
+
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;

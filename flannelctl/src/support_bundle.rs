@@ -4,6 +4,7 @@
 
 mod archive;
 mod gather;
+mod remote;
 mod scrub;
 mod wanted;
 
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::form::Form;
+use crate::kubernetes::ClusterFlags;
 use crate::place::Place;
 use archive::Archive;
 use terminal::out;
@@ -33,6 +35,11 @@ pub(crate) struct Args {
     /// The file to write; it must not exist. `-`: standard output. Default: flannel-HOST-TIME.tar.gz in this directory.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Gather the bundle of this node of Kubernetes from afar, in flannel's pod there, with the pod's logs.
+    #[arg(long, value_name = "NODE", conflicts_with = "list")]
+    node: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterFlags,
     /// The form of the list.
     #[arg(long, short, value_enum, default_value_t, requires = "list")]
     output: Form,
@@ -44,53 +51,54 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.list {
         return list(args);
     }
-    rights::root("read what belongs into a support bundle")?;
-    let host = nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok())
-        .unwrap_or_default();
-    // A host's name may be anything.
-    let host: String = host
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '-' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
+    let host = match &args.node {
+        Some(node) => node.clone(),
+        None => nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+            .unwrap_or_default(),
+    };
     let name = format!(
-        "flannel-{host}-{}",
+        "flannel-{}-{}",
+        plain(&host),
         jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")
     );
     let file = args
         .file
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
     let is_stdout = file.as_os_str() == "-";
     if is_stdout && std::io::stdout().is_terminal() {
         bail!("standard output is a terminal: send the archive into a file with `> bundle.tar.gz`");
     }
-    let mut archive = if is_stdout {
-        Archive::on_stdout(&name)
-    } else {
-        Archive::create(&file, &name)?
-    };
-    let mut missing = 0;
-    for item in WANTED {
-        match runtime.block_on(gather::item(item, &args.place.subnet_file)) {
-            Ok(text) => archive.add(item.name, &scrub::scrub(&text))?,
-            Err(why) => {
-                missing += 1;
-                archive.add(&format!("{}.missing", item.name), &format!("{why}\n"))?;
-            }
+    let open = || {
+        if is_stdout {
+            Ok(Archive::on_stdout(&name))
+        } else {
+            Archive::create(&file, &name)
         }
-    }
+    };
+    let (archive, total, missing) = match &args.node {
+        Some(node) => {
+            let files = remote::gather(node, &args.cluster)?;
+            let mut archive = open()?;
+            let missing = files.iter().filter(|(name, _)| name.ends_with(MISSING));
+            let missing = missing.count();
+            for (name, text) in &files {
+                archive.add(name, text)?;
+            }
+            (archive, files.len(), missing)
+        }
+        None if args.cluster.is_named() => {
+            bail!("a cluster is named, and no node of it: --node says which")
+        }
+        None => {
+            rights::root("read what belongs into a support bundle")?;
+            let mut archive = open()?;
+            let missing = gather_here(&mut archive, &args.place.subnet_file)?;
+            (archive, WANTED.len(), missing)
+        }
+    };
     let bytes = archive.finish()?;
     let place = if is_stdout {
         format!("{name}.tar.gz")
@@ -98,10 +106,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         file.display().to_string()
     };
     let told = format!(
-        "{}: {} of {} items, {} kB; look through it before you send it",
-        place,
-        WANTED.len() - missing,
-        WANTED.len(),
+        "{place}: {} of {total} items, {} kB; look through it before you send it",
+        total - missing,
         bytes.div_ceil(1000)
     );
     if is_stdout {
@@ -110,6 +116,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         out::print(told);
     }
     Ok(())
+}
+
+/// How the names of files end that say why an item is missing.
+const MISSING: &str = ".missing";
+
+/// A host's name may be anything.
+fn plain(host: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' {
+            c
+        } else {
+            '_'
+        }
+    };
+    host.chars().map(plain).collect()
+}
+
+/// Adds what this node has. Returns how many items are missing.
+fn gather_here(archive: &mut Archive, subnet_file: &Path) -> Result<usize> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let mut missing = 0;
+    for item in WANTED {
+        match runtime.block_on(gather::item(item, subnet_file)) {
+            Ok(text) => archive.add(item.name, &scrub::scrub(&text))?,
+            Err(why) => {
+                missing += 1;
+                archive.add(&format!("{}{MISSING}", item.name), &format!("{why}\n"))?;
+            }
+        }
+    }
+    Ok(missing)
 }
 
 fn list(args: &Args) -> Result<()> {

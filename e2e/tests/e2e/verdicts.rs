@@ -2,8 +2,9 @@
 //! of the first finding mend it.
 
 mod bench;
+mod cluster;
 mod fault;
-mod odd;
+pub(crate) mod odd;
 mod rows;
 
 use anyhow::Result;

@@ -5,6 +5,7 @@
 mod clear;
 mod ipip;
 mod kernel;
+mod odd;
 mod wireguard;
 mod wireguard_mixed;
 mod wireguard_silent;

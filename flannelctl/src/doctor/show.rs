@@ -43,7 +43,7 @@ pub(super) fn text(report: &Report, all: bool, screen: Screen) -> String {
 }
 
 fn sign(severity: Severity, screen: Screen) -> String {
-    match (severity, screen.is_terminal()) {
+    match (severity, screen.has_signs()) {
         (Severity::Broken, true) => screen.styled(Style::Bad, "✗"),
         (Severity::Degraded, true) => screen.styled(Style::Bad, "!"),
         (Severity::Risk, true) => screen.styled(Style::Strong, "~"),
@@ -161,7 +161,7 @@ fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
             .or_default()
             .push(&unknown.check);
     }
-    let sign = if screen.is_terminal() {
+    let sign = if screen.has_signs() {
         screen.styled(Style::Faint, "?")
     } else {
         "unknown:".to_owned()

@@ -79,12 +79,15 @@ pub(super) fn wanted(peers: &Peers) -> usize {
 
 /// How many of them have said nothing.
 pub(super) fn missing(peers: &Peers) -> usize {
-    let said = peers
-        .rows
-        .iter()
-        .filter(|row| row.answered_age_ms.is_some())
-        .count();
+    let said = peers.rows.iter().filter(|row| is_fresh(row, peers)).count();
     wanted(peers).saturating_sub(said)
+}
+
+/// Whether a row is not left of an earlier look: while somebody looks, the daemon asks every five seconds, and a hundred nodes a second.
+pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
+    let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
+    let most = nodes.saturating_mul(20).saturating_add(12_000);
+    row.answered_age_ms.is_some_and(|age| age <= most)
 }
 
 fn unprobed(probed: &Probed) -> [Cell; 3] {

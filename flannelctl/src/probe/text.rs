@@ -63,12 +63,12 @@ fn heading(probe: &Probe, screen: Screen) -> String {
     format!(
         "{} {} {target_text}",
         printable::value(&probe.node),
-        if screen.is_terminal() { "→" } else { "to" }
+        if screen.has_signs() { "→" } else { "to" }
     )
 }
 
 fn line(step: &Step, width: usize, screen: Screen) -> String {
-    let sign = if screen.is_terminal() {
+    let sign = if screen.has_signs() {
         match step.outcome {
             Outcome::Ok => screen.styled(Style::Good, "✓"),
             Outcome::Failed => screen.styled(Style::Bad, "✗"),

@@ -56,7 +56,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
 
 /// The row of an object that is not in sync, with the object in its place.
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
-    let sign = if screen.is_terminal() { "✗ " } else { "" };
+    let sign = if screen.has_signs() { "✗ " } else { "" };
     let state = match object.state {
         ObjectState::InSync => "as wanted",
         ObjectState::Missing => "missing",
@@ -124,7 +124,7 @@ fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
     let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless
         .into_iter()
         .partition(|other| other.own_subnet && !all);
-    let sign = if screen.is_terminal() { "✗ " } else { "" };
+    let sign = if screen.has_signs() { "✗ " } else { "" };
     let impact = |other: &Foreign| {
         (
             format!("{sign}in the way of {}", other.conflicts_with.join(", ")),

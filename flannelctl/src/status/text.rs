@@ -102,7 +102,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
 
 /// The first line.
 fn sentence(well: bool, text: &str, screen: Screen) -> String {
-    match (screen.is_terminal(), well) {
+    match (screen.has_signs(), well) {
         (true, true) => format!(
             "{} {}",
             screen.styled(Style::Good, "✓"),
@@ -160,7 +160,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
         (_, true, 1) => format!("{name} is ready, and one thing is {word}"),
         (_, true, number) => format!("{name} is ready, and {number} things are {word}"),
     };
-    let used = state.chars().count() + if screen.is_terminal() { 2 } else { 0 };
+    let used = state.chars().count() + if screen.has_signs() { 2 } else { 0 };
     let version = format!(
         "flanneld {}, up {}",
         printable::value(&node.version),
@@ -178,7 +178,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
 fn problems(node: &Node, screen: Screen) -> Vec<String> {
     let problem = |severity: Severity, text: &str| {
         let text = printable::line(text);
-        match (screen.is_terminal(), severity) {
+        match (screen.has_signs(), severity) {
             (true, Severity::Broken) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
             (true, Severity::Degraded) => format!("  {} {text}", screen.styled(Style::Bad, "!")),
             (true, Severity::Risk) => format!("  {} {text}", screen.styled(Style::Faint, "!")),
@@ -254,7 +254,7 @@ fn line(name: &str, text: &str, screen: Screen) -> String {
 
 fn peer_text(peer: &probing::view::PeerView) -> String {
     format!(
-        "{} ({}) is {} since {}",
+        "{} ({}) has been {} for {}",
         peer.title(),
         peer.address,
         peer.state,
@@ -266,7 +266,7 @@ fn finding_text(finding: &Finding, now: Timestamp) -> String {
     let since = finding
         .since
         .and_then(|then| since(then, now))
-        .map(|time| format!(" (since {})", span(time)));
+        .map(|time| format!(" (for {})", span(time)));
     format!("{}{}", finding.what, since.unwrap_or_default())
 }
 

@@ -29,7 +29,11 @@ fn line(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     let mut out = String::new();
     let mut from = 0;
-    while let Some((begin, end)) = next(&lower, from) {
+    for (begin, end) in names(&lower) {
+        // It is a part of a value.
+        if begin < from {
+            continue;
+        }
         // A header's value has several words: `Bearer abc`.
         let header = lower.get(begin..end) == Some(HEADER);
         let Some((value, stop)) = value(line, end, header) else {
@@ -46,14 +50,18 @@ fn line(line: &str) -> String {
     user(&out)
 }
 
-/// The start and end of the next name, in bytes.
-fn next(lower: &str, from: usize) -> Option<(usize, usize)> {
-    let rest = lower.get(from..)?;
-    let found = NAMES.iter().filter_map(|name| {
-        rest.find(name)
-            .map(|at| (from + at, from + at + name.len()))
-    });
-    found.min()
+/// The starts and ends of all names, in bytes: one pass for each, because a line may be a document of megabytes.
+fn names(lower: &str) -> Vec<(usize, usize)> {
+    let mut found: Vec<(usize, usize)> = NAMES
+        .iter()
+        .flat_map(|name| {
+            lower
+                .match_indices(name)
+                .map(|(at, name)| (at, at + name.len()))
+        })
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 /// The start and end of the value after a name, in bytes; none if no value is assigned.

@@ -12,6 +12,18 @@ use crate::out;
 /// The fewest columns that wrapped text has.
 const MIN_ROOM: usize = 20;
 
+/// Whether the locale says UTF-8, or nothing: of the variables the first one that is set counts (locale(7)).
+fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
+    ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .filter_map(variable)
+        .find(|value| !value.is_empty())
+        .is_none_or(|value| {
+            let value = value.to_ascii_lowercase();
+            value.contains("utf-8") || value.contains("utf8")
+        })
+}
+
 /// A text style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -30,6 +42,8 @@ pub enum Style {
 pub struct Screen {
     terminal: bool,
     colours: bool,
+    /// Whether the locale has signs beyond ASCII.
+    unicode: bool,
     /// The columns of a terminal.
     width: Option<usize>,
 }
@@ -44,6 +58,7 @@ impl Screen {
         Screen {
             terminal,
             colours: terminal && !plain,
+            unicode: is_unicode(|name| std::env::var(name).ok()),
             width: terminal_size::terminal_size()
                 .map(|(width, _)| usize::from(width.0))
                 .filter(|_| terminal),
@@ -55,6 +70,7 @@ impl Screen {
         Screen {
             terminal: false,
             colours: false,
+            unicode: false,
             width: None,
         }
     }
@@ -94,6 +110,11 @@ impl Screen {
             }
         }
         lines
+    }
+
+    /// Whether signs may stand for words: on a terminal whose locale has them.
+    pub fn has_signs(self) -> bool {
+        self.terminal && self.unicode
     }
 
     /// Whether standard output is a terminal.
@@ -229,6 +250,19 @@ impl Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locale_decides_on_signs() {
+        let of = |lang: &str, all: &str| {
+            is_unicode(|name| match name {
+                "LANG" => Some(lang.to_owned()),
+                "LC_ALL" => Some(all.to_owned()),
+                _ => None,
+            })
+        };
+        assert!(of("", "") && of("en_GB.UTF-8", "") && of("C", "C.utf8"));
+        assert!(!of("C", "") && !of("en_GB.UTF-8", "POSIX") && !of("de_DE", ""));
+    }
 
     #[test]
     fn text_is_wrapped_between_words() {

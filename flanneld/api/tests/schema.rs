@@ -336,7 +336,8 @@ fn compare_names(part: &Value, fields: &Map<String, Value>, place: &str) {
         described.iter().map(|name| name.as_str()).collect(),
         "{place}"
     );
-    assert_eq!(part["additionalProperties"], false, "{place}");
+    // A version may get more fields: what validates today has to validate then.
+    assert_eq!(part["additionalProperties"], true, "{place}");
 }
 
 #[test]

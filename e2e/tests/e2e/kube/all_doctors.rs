@@ -69,6 +69,31 @@ fn drop_on(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()>
     host.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
+/// The bundle of a node has the logs that only the API has; the image has no folder to write to, and prints it.
+fn bundle_from_afar(operator: &Operator) -> Result<()> {
+    operator.run("kubectl flannel support-bundle --node=n1 --file=n1.tar.gz")?;
+    let log = operator.run("tar -xzOf n1.tar.gz --wildcards '*/flanneld/pod.log'")?;
+    ensure!(log.contains("flanneld starts"), "{log}");
+    let names = operator.run("tar -tzf n1.tar.gz")?;
+    for name in [
+        "flanneld/node.json",
+        // No container ended.
+        "flanneld/pod-previous.log.missing",
+    ] {
+        ensure!(
+            names.lines().any(|line| line.ends_with(name)),
+            "{name}: {names}"
+        );
+    }
+    let wrong = operator.types("kubectl flannel support-bundle --node=none --file=none.tar.gz")?;
+    ensure!(
+        wrong.status.code() == Some(1) && !operator.folder().join("none.tar.gz").exists(),
+        "{}",
+        lab::outcome(&wrong)
+    );
+    Ok(())
+}
+
 /// A fault of one node is its finding, with what the others find about it; another node does not reach the API server; a third one's kubelet is not reached.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
@@ -93,6 +118,8 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
             );
             Ok(())
         })?;
+
+        bundle_from_afar(&operator)?;
 
         drop_on(&cluster, 1, "prerouting", "udp dport 8472")?;
         drop_on(&cluster, 2, "output", "tcp dport 6443")?;

@@ -10,6 +10,8 @@ use crate::doctor::node::Node;
 
 /// So long nothing is found: two rounds of the doctor. No event shows that a round found nothing.
 const QUIET: Duration = Duration::from_secs(20);
+/// The same in `make soak`.
+const LONG: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(4);
 /// So many labs at once.
@@ -17,8 +19,12 @@ const LABS: usize = 4;
 
 /// A lab of two hosts, each of which is odd in the same way.
 #[derive(Clone, Copy)]
-struct Odd {
-    name: &'static str,
+pub(crate) struct Odd {
+    pub(crate) name: &'static str,
+    /// Whether it is among those of `make test`.
+    quick: bool,
+    /// What is done to the switch before the hosts start.
+    switch: &'static str,
     /// The script that makes a host odd before its daemon starts.
     before: &'static str,
     /// The same when all is well.
@@ -34,6 +40,8 @@ struct Odd {
 const fn odd(name: &'static str, before: &'static str, after: &'static str) -> Odd {
     Odd {
         name,
+        quick: true,
+        switch: "",
         before,
         after,
         iface: "enp0s8",
@@ -43,7 +51,112 @@ const fn odd(name: &'static str, before: &'static str, after: &'static str) -> O
     }
 }
 
+/// One that `make soak` has alone.
+const fn rare(name: &'static str, before: &'static str, after: &'static str) -> Odd {
+    Odd {
+        quick: false,
+        ..odd(name, before, after)
+    }
+}
+
+/// A firewall of ufw's shape, which drops what its user's rules do not let in.
+macro_rules! ufw {
+    ($($rule:literal)*) => {
+        concat!(
+            "iptables -N ufw-before-input; iptables -N ufw-user-input; iptables -A INPUT -j ufw-before-input; iptables -A INPUT -j ufw-user-input
+            iptables -A ufw-before-input -i lo -j ACCEPT; iptables -A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+            iptables -A ufw-before-input -p icmp -j ACCEPT; iptables -P INPUT DROP; iptables -P FORWARD DROP;",
+            $("iptables -A ufw-user-input ", $rule, " -j ACCEPT;",)*
+        )
+    };
+}
+
+/// A table of firewalld's, with a zone for the interface and these rules in it.
+macro_rules! firewalld {
+    ($($rule:literal)*) => {
+        concat!(
+            "nft 'table inet firewalld {
+                chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname \"lo\" accept; jump filter_INPUT_ZONES; reject with icmpx admin-prohibited; }
+                chain filter_FORWARD { type filter hook forward priority filter + 10; policy accept; ct state { established, related } accept; ip saddr 10.5.0.0/16 ip daddr 10.5.0.0/16 accept; reject with icmpx admin-prohibited; }
+                chain filter_INPUT_ZONES { iifname \"enp0s8\" goto filter_IN_site; goto filter_IN_public; }
+                chain filter_IN_public { jump filter_IN_public_allow; meta l4proto { icmp, ipv6-icmp } accept; }
+                chain filter_IN_public_allow { tcp dport 22 accept; }
+                chain filter_IN_site { jump filter_IN_site_allow; meta l4proto { icmp, ipv6-icmp } accept; }
+                chain filter_IN_site_allow { ",
+            $($rule, " accept; ",)*
+            "}; }'"
+        )
+    };
+}
+
+/// Those that need a kernel with devices of all kinds.
+pub(crate) const IN_THE_VIRTUAL_MACHINE: &[Odd] = &[
+    Odd {
+        iface: "bond0",
+        ..odd(
+            "the underlay is a bond",
+            "modprobe bonding max_bonds=0; ip link add bond0 type bond mode active-backup miimon 100; address=$(ip -o -4 address show dev enp0s8 | sed 's/.*inet \\([^ ]*\\) .*/\\1/')
+            ip address flush dev enp0s8; ip link set enp0s8 down; ip link set enp0s8 master bond0; ip link set bond0 up; ip link set enp0s8 up; ip address add $address dev bond0",
+            "",
+        )
+    },
+    Odd {
+        iface: "enp0s8.7",
+        ..odd(
+            "the underlay is a VLAN",
+            "modprobe 8021q; address=$(ip -o -4 address show dev enp0s8 | sed 's/.*inet \\([^ ]*\\) .*/\\1/'); ip address flush dev enp0s8
+            ip link add link enp0s8 name enp0s8.7 type vlan id 7; ip link set enp0s8.7 up; ip address add $address dev enp0s8.7",
+            "",
+        )
+    },
+    odd(
+        "eight milliseconds between the hosts",
+        "tc qdisc add dev enp0s8 root netem delay 4ms",
+        "",
+    ),
+    odd(
+        "addresses of Services on kube-ipvs0",
+        "modprobe dummy numdummies=0; modprobe ip_vs; ip link add kube-ipvs0 type dummy; for i in $(seq 20); do ip address add 10.96.0.$i/32 dev kube-ipvs0; done
+        iptables -N KUBE-FORWARD; iptables -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT; iptables -A FORWARD -j KUBE-FORWARD",
+        "",
+    ),
+    Odd {
+        iface: "site0",
+        ..odd(
+            "two uplinks, and the address on a device without one",
+            "modprobe dummy numdummies=0; n=$(ip -o -4 address show dev enp0s8 | sed 's/.*inet 192.168.56.\\([0-9]*\\).*/\\1/'); ip link add site0 type dummy; ip link set site0 up; ip address add 10.99.0.$n/32 dev site0
+            ip link add eth9 link enp0s8 type macvlan mode bridge; ip link set eth9 up; ip address add 192.168.57.$n/24 dev eth9
+            for m in 101 102; do [ $m = $n ] || ip route add 10.99.0.$m src 10.99.0.$n nexthop via 192.168.56.$m dev enp0s8 nexthop via 192.168.57.$m dev eth9; done",
+            "",
+        )
+    },
+];
+
 const ODD: &[Odd] = &[
+    Odd {
+        switch: "for d in $(ip -o link | sed 's/^[0-9]*: \\([^:@]*\\).*/\\1/'); do ip link set $d mtu 9000 || true; done",
+        ..odd("jumbo frames", "ip link set enp0s8 mtu 9000", "")
+    },
+    Odd {
+        backend: r#"{"Type":"vxlan","DirectRouting":true}"#,
+        ..odd(
+            "direct routes, and rp_filter is strict",
+            "sysctl -w net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1",
+            "",
+        )
+    },
+    odd("ufw lets the port in", ufw!("-p udp -m udp --dport 8472" "-p udp -m udp --dport 8473"), ""),
+    rare("ufw lets the port in from a network", ufw!("-s 192.168.56.0/24 -p udp -m udp --dport 8472" "-s 192.168.56.0/24 -p udp -m udp --dport 8473"), ""),
+    rare("ufw lets a network in", ufw!("-s 192.168.56.0/24"), ""),
+    rare("ufw lets an interface in", ufw!("-i enp0s8"), ""),
+    rare("ufw lets several ports in", ufw!("-p udp -m multiport --dports 22,8472,8473"), ""),
+    rare("ufw lets a range of ports in", ufw!("-i enp0s8 -p udp -m udp --dport 8000:9000"), ""),
+    rare("ufw lets new connections in", ufw!("-p udp -m conntrack --ctstate NEW"), ""),
+    odd("firewalld lets the port in", firewalld!("udp dport 8472" "udp dport 8473"), ""),
+    rare("firewalld lets a network in", firewalld!("ip saddr 192.168.56.0/24"), ""),
+    rare("firewalld lets ports in from a network", firewalld!("ip saddr 192.168.56.0/24 udp dport 8472-8473"), ""),
+    rare("firewalld lets ports of a set in", firewalld!("udp dport { 22, 8472, 8473 } ct state { new, untracked }"), ""),
+    rare("firewalld trusts the interface", firewalld!("iifname \"enp0s8\""), ""),
     odd(
         "default-drop firewall",
         "iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
@@ -149,11 +262,14 @@ const ODD: &[Odd] = &[
 ];
 
 /// A lab in which nothing may be found.
-fn is_quiet(odd: &Odd) -> Result<()> {
+pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
     let title = format!("odd: {}", odd.name);
     Lab::run(&title, |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, odd.hosts)?;
+        if !odd.switch.is_empty() {
+            lan.netns().exec("sh", &["-ec", odd.switch])?;
+        }
         let folder = lab.folder("leases")?;
         let store = Store::dir(&folder);
         store.configure(&format!(
@@ -192,7 +308,7 @@ fn is_quiet(odd: &Odd) -> Result<()> {
             }
         }
         let begun = Instant::now();
-        while begun.elapsed() < QUIET {
+        while begun.elapsed() < quiet {
             for node in &mut nodes {
                 one_look(node, odd).with_context(|| format!("after {:?}", begun.elapsed()))?;
             }
@@ -221,10 +337,34 @@ fn one_look(node: &mut Node, odd: &Odd) -> Result<()> {
 
 #[test]
 fn odd_but_healthy_hosts_have_no_findings() -> Result<()> {
+    side_by_side(|odd| odd.quick, QUIET)
+}
+
+/// All of them, for a minute each, while programs compute on all processors.
+#[test]
+#[ignore = "minutes: a part of `make soak`"]
+fn odd_but_healthy_hosts_have_no_findings_under_load() -> Result<()> {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let processors = std::thread::available_parallelism()?.get();
+    std::thread::scope(|scope| {
+        for _ in 0..processors {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let outcome = side_by_side(|_| true, LONG);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn side_by_side(is_chosen: impl Fn(&Odd) -> bool, quiet: Duration) -> Result<()> {
     let wanted = std::env::var("FLANNEL_TEST_FAULT").unwrap_or_default();
     let chosen: Vec<&Odd> = ODD
         .iter()
-        .filter(|odd| odd.name.contains(&wanted))
+        .filter(|odd| is_chosen(odd) && odd.name.contains(&wanted))
         .collect();
     let next = std::sync::Mutex::new(chosen.iter());
     let failed = std::sync::Mutex::new(Vec::new());
@@ -237,7 +377,7 @@ fn odd_but_healthy_hosts_have_no_findings() -> Result<()> {
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
                         .next();
                     let Some(odd) = taken else { return };
-                    if let Err(error) = is_quiet(odd) {
+                    if let Err(error) = is_quiet(odd, quiet) {
                         failed
                             .lock()
                             .unwrap_or_else(std::sync::PoisonError::into_inner)

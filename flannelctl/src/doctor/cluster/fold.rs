@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use node_api::{CLUSTER, Cluster, Consequence, Shared};
 use types::printable;
 
-use super::{Answer, Answers};
+use super::answer::{Answer, Answers};
 
 /// Folds by two rules. What a node finds about peers that have broken findings of their own is a consequence of these. What is left is one finding for
 /// all nodes that share it: the same check, about the same peers.

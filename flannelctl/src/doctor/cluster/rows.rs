@@ -9,7 +9,7 @@ use node_api::{Peers, Source, Unanswered};
 use probing::view::{Cell, Own, Row};
 use types::reachability::State;
 
-use super::{Answer, Answers};
+use super::answer::{Answer, Answers};
 use crate::ask;
 use crate::peers;
 use crate::place::Place;
@@ -33,8 +33,8 @@ pub(super) fn ask(place: &Place) -> Result<Answers> {
     })
 }
 
-fn others(peers: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
-    let names: BTreeMap<IpNet, String> = peers
+fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
+    let names: BTreeMap<IpNet, String> = all
         .peers
         .iter()
         .flat_map(|probed| {
@@ -46,11 +46,12 @@ fn others(peers: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
                 .map(move |net| (*net, title.clone()))
         })
         .collect();
-    let rows: BTreeMap<IpNet, &Row> = peers.rows.iter().map(|row| (row.subnet, row)).collect();
+    let rows: BTreeMap<IpNet, &Row> = all.rows.iter().map(|row| (row.subnet, row)).collect();
     let (mut answered, mut unanswered) = (Vec::new(), Vec::new());
-    for probed in &peers.peers {
+    for probed in &all.peers {
         let node = probed.peer.title();
         let row = probed.peer.subnets.iter().find_map(|net| rows.get(net));
+        let row = row.filter(|row| peers::is_fresh(row, all));
         match row.and_then(|row| Some((row, row.own.as_ref()?))) {
             Some((row, own)) => answered.push(Answer {
                 causes: causes(&node, own, &row.peers, &names),
@@ -193,13 +194,18 @@ mod tests {
             schema: PEERS.to_owned(),
             node: "n1".to_owned(),
             probed: true,
-            peers: (2..=6).map(probed).collect(),
+            peers: (2..=7).map(probed).collect(),
             rows: vec![
                 row(2, Some(own(1, 1, &["overlay-cut", "clock"])), &cells),
                 row(3, Some(own(1, 0, &["encap-blocked"])), &[]),
                 row(4, Some(Own::default()), &[]),
                 row(5, Some(earlier), &[]),
                 row(6, None, &[]),
+                // What it said before it was silent.
+                Row {
+                    answered_age_ms: Some(60_000),
+                    ..row(7, Some(Own::default()), &[])
+                },
             ],
         };
         let (answered, unanswered) = others(&peers);
@@ -234,7 +240,7 @@ mod tests {
             ]
         );
         assert_eq!(answered.len(), 4);
-        assert_eq!(unanswered.len(), 1);
-        assert_eq!(unanswered[0].node, "n6");
+        let silent: Vec<&str> = unanswered.iter().map(|one| one.node.as_str()).collect();
+        assert_eq!(silent, ["n6", "n7"]);
     }
 }

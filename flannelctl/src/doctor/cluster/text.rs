@@ -86,7 +86,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
 /// The nodes that did not answer, by reason.
 fn unanswered(missing: &[Unanswered], most: usize, screen: Screen, out: &mut String) {
     let reasons: BTreeSet<&str> = missing.iter().map(|one| one.why.as_str()).collect();
-    let sign = if screen.is_terminal() {
+    let sign = if screen.has_signs() {
         screen.styled(Style::Faint, "?")
     } else {
         "unknown:".to_owned()

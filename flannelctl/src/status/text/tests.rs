@@ -146,7 +146,7 @@ fn findings() -> [Case; 5] {
             }),
             "node-1 is ready, and one thing is broken",
             true,
-            "up 3 d 4 h\n  broken: mtu is wrong (since 3 min)\n  flannelctl doctor tells what to do\n\n  subnet",
+            "up 3 d 4 h\n  broken: mtu is wrong (for 3 min)\n  flannelctl doctor tells what to do\n\n  subnet",
         ),
         (
             with(|node| {
@@ -192,7 +192,7 @@ fn probed_peers() -> [Case; 2] {
             with(|node| node.mesh = mesh(&[State::Well, State::CutOff])),
             "node-1 is ready, and one thing is broken",
             true,
-            "  broken: node-3 (192.0.2.3) is cut-off since 3 min",
+            "  broken: node-3 (192.0.2.3) has been cut-off for 3 min",
         ),
         (
             with(|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])),

@@ -1,0 +1,71 @@
+//! `flannelctl doctor --cluster` without Kubernetes: a daemon asks the others.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::eventually_ok;
+use serde_json::{Value, json};
+
+use super::bench::{Bench, FAULTY};
+use super::rows::NETWORK;
+use crate::doctor::node::Node;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn document(node: &mut Node) -> Result<Value> {
+    let (code, text) = node.sh("flannelctl doctor --cluster -o json")?;
+    serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))
+}
+
+/// The fault of one node is found by its name from another one, with what the others find about it; a node whose daemon ended is named.
+#[test]
+fn daemon_asks_the_others_for_their_findings() -> Result<()> {
+    Bench::run("verdicts of all", NETWORK, |bench| {
+        let node = &mut bench.nodes[0];
+        eventually_ok(DEADLINE, "nothing is found anywhere", || {
+            let document = document(node)?;
+            ensure!(
+                document["findings"] == json!([])
+                    && document["source"] == "probes"
+                    && document["answered"] == json!(["h1", "h2", "h3"]),
+                "{document:#}"
+            );
+            Ok(())
+        })?;
+        // What is sent there passes, so rows do.
+        bench.nodes[FAULTY].run(
+            "sysctl -w net.ipv4.ip_forward=0; iptables -A OUTPUT -p udp --dport 8472 -j DROP",
+        )?;
+        let node = &mut bench.nodes[0];
+        eventually_ok(DEADLINE, "the fault is the second node's", || {
+            let document = document(node)?;
+            let first = &document["findings"][0];
+            ensure!(
+                first["nodes"] == json!(["h2"]) && first["finding"]["severity"] == "broken",
+                "{document:#}"
+            );
+            let alone = document["findings"].as_array().into_iter().flatten();
+            ensure!(
+                alone.clone().all(|shared| shared["nodes"] == json!(["h2"]))
+                    && alone
+                        .flat_map(|shared| shared["explains"].as_array().into_iter().flatten())
+                        .any(|one| one["node"] == "h3"),
+                "{document:#}"
+            );
+            Ok(())
+        })?;
+        bench.nodes[2].stop()?;
+        let node = &mut bench.nodes[0];
+        eventually_ok(DEADLINE, "the node without a daemon is named", || {
+            let document = document(node)?;
+            let silent = &document["unanswered"];
+            ensure!(
+                silent
+                    .as_array()
+                    .is_some_and(|silent| silent.iter().any(|one| one["node"] == "h3")),
+                "{document:#}"
+            );
+            Ok(())
+        })
+    })
+}
