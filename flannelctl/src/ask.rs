@@ -152,11 +152,11 @@ impl fmt::Display for BadAnswer {
 pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
     let target = if rows {
-        format!("{}?rows", node_api::NODE)
+        node_api::NODE_AND_ROWS
     } else {
-        node_api::NODE.to_owned()
+        node_api::NODE
     };
-    let answer = get(subnet_file, &path, &target, TIMEOUT)?;
+    let answer = get(subnet_file, &path, target, TIMEOUT)?;
     document(&answer, node_api::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 

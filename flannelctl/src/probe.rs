@@ -64,7 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn asked(args: &Args, screen: Screen) -> Result<Probe> {
     let waits = args.output.is_text() && screen.is_terminal();
     if waits {
-        out::begin(format!("asking {} …", args.peer));
+        let dots = if screen.has_signs() { "…" } else { "..." };
+        out::begin(format!("asking {} {dots}", args.peer));
     }
     let probe = ask::probe(&args.place.subnet_file, &args.peer);
     if waits {

@@ -422,12 +422,24 @@ fn peers(node: &Node) -> String {
     let all = node.peers.len();
     match &node.mesh {
         Some(mesh) if !mesh.peers.is_empty() => {
-            let well = mesh
+            // A node with both families has two verdicts.
+            let verdicts = |peer: &node_api::Peer| -> Vec<bool> {
+                mesh.peers
+                    .iter()
+                    .filter(|verdict| peer.subnets.contains(&verdict.subnet))
+                    .map(|verdict| verdict.state.impact() == Impact::None)
+                    .collect()
+            };
+            let probed: Vec<Vec<bool>> = node
                 .peers
                 .iter()
-                .filter(|peer| peer.state.impact() == Impact::None)
-                .count();
-            format!("{well} of {} well", mesh.peers.len())
+                .map(verdicts)
+                .filter(|verdicts| !verdicts.is_empty())
+                .collect();
+            let well = probed
+                .iter()
+                .filter(|verdicts| verdicts.iter().all(|well| *well));
+            format!("{} of {} well", well.count(), probed.len())
         }
         _ if all == 1 => "1, not probed".to_owned(),
         _ => format!("{all}, not probed"),

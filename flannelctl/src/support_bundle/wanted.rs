@@ -74,7 +74,7 @@ const fn program(name: &'static str, words: &'static [&'static str]) -> Item {
 }
 
 pub(super) const WANTED: &[Item] = &[
-    daemon("flanneld/node.json", node_api::NODE),
+    daemon("flanneld/node.json", node_api::NODE_AND_ROWS),
     daemon("flanneld/findings.json", node_api::FINDINGS),
     daemon("flanneld/status.json", "/status"),
     daemon("flanneld/metrics.txt", "/metrics"),
@@ -169,6 +169,18 @@ pub(super) const WANTED: &[Item] = &[
     program("host/time.txt", &["date", "--utc", "--iso-8601=ns"]),
     program("cni/configurations.txt", &["ls", "-la", "/etc/cni/net.d"]),
     program("cni/plugins.txt", &["ls", "-la", "/opt/cni/bin"]),
+    program(
+        "host/kubelet.txt",
+        &[
+            "journalctl",
+            "--unit=kubelet",
+            "--no-pager",
+            "--lines=2000",
+            "--output=short-iso",
+        ],
+    ),
+    // By now other nodes have answered.
+    daemon("flanneld/rows.json", node_api::NODE_AND_ROWS),
 ];
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub use probe::{PROBE, PROBE_PATH, Probe};
 pub const SCHEMA: &str = "flannel.node/1";
 /// The path of the document.
 pub const NODE: &str = "/api/v1/node";
+/// The same, and from then on for some seconds what other nodes report.
+pub const NODE_AND_ROWS: &str = "/api/v1/node?rows";
 /// The path of the comparison with the kernel, [`routes::Routes`]. Only the socket serves it.
 pub const ROUTES: &str = "/api/v1/routes";
 /// The path of the doctor's report, [`doctor::Report`].

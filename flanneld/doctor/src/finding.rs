@@ -13,6 +13,8 @@ use types::problem::MUTE;
 pub const SCHEMA: &str = "flannel.findings/1";
 /// The place of remedies that name no other one.
 pub const HERE: &str = "this node";
+/// The same where flanneld runs in a pod, which has neither the programs nor the rights.
+pub const ON_THE_NODE: &str = "the node itself, not flannel's pod";
 /// What a finding is about that tells of several peers.
 pub(crate) const SEVERAL: &str = "several peers";
 /// The most peers that a finding names.

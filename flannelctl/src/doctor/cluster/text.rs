@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use doctor::Severity;
-use doctor::finding::HERE;
+use doctor::finding::{HERE, ON_THE_NODE};
 use node_api::{Cluster, Shared, Unanswered};
 
 use crate::doctor::show;
@@ -48,10 +48,15 @@ pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
 fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mut String) {
     let mut finding = shared.finding.clone();
     let first = shared.nodes.first().cloned().unwrap_or_default();
-    if finding.remedy.on == HERE {
+    let place = match finding.remedy.on.as_str() {
+        HERE => Some(first),
+        ON_THE_NODE => Some(format!("{first} itself, not in flannel's pod")),
+        _ => None,
+    };
+    if let Some(place) = place {
         finding.remedy.on = match shared.nodes.len() {
-            0 | 1 => first,
-            _ => format!("{first}; the doctors of the others have theirs"),
+            0 | 1 => place,
+            _ => format!("{place}; the doctors of the others have theirs"),
         };
     }
     show::headline(&finding, screen, out);

@@ -195,7 +195,33 @@ fn probed_peers() -> [Case; 2] {
             "  broken: node-3 (192.0.2.3) has been cut-off for 3 min",
         ),
         (
-            with(|node| node.mesh = mesh(&[State::Well, State::Slow, State::Unknown])),
+            // Nodes are counted, of which each has both families.
+            with(|node| {
+                let of = |number: usize, family: &str| -> ipnet::IpNet {
+                    let net = match family {
+                        "v4" => format!("10.244.{number}.0/24"),
+                        _ => format!("fd00:{number}::/64"),
+                    };
+                    net.parse().unwrap()
+                };
+                let states = [
+                    [State::Well, State::Well],
+                    [State::Well, State::Slow],
+                    [State::Well, State::Unknown],
+                ];
+                node.peers = (2..)
+                    .zip(states)
+                    .map(|(number, _)| Peer {
+                        subnets: vec![of(number, "v4"), of(number, "v6")],
+                        ..Peer::default()
+                    })
+                    .collect();
+                node.mesh = mesh(&states.concat());
+                let verdicts = &mut node.mesh.as_mut().unwrap().peers;
+                for (at, verdict) in verdicts.iter_mut().enumerate() {
+                    verdict.subnet = of(2 + at / 2, ["v4", "v6"][at % 2]);
+                }
+            }),
             "node-1 is ready ",
             false,
             "  peers     1 of 3 well",

@@ -4,7 +4,7 @@ use crate::command::{ActsOn, Command};
 use crate::facts::Facts;
 use crate::facts::argument::Argument;
 use crate::facts::daemon::Launch;
-use crate::finding::{EVERYWHERE, Evidence, Finding, HERE, WITH_KUBECTL};
+use crate::finding::{EVERYWHERE, Evidence, Finding, HERE, ON_THE_NODE, WITH_KUBECTL};
 use crate::shell::word;
 
 /// The DaemonSet and its container, as all manifests of flannel name them.
@@ -69,10 +69,16 @@ pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     })
 }
 
-/// Adds where commands of kubectl can be typed, and whether the namespace in them is a guess.
+/// Adds where commands can be typed: those that act on the host not in flannel's pod, those of kubectl where that is; and whether the namespace in them is a guess.
 pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
-    if acts_on.is_empty() || acts_on.contains(&ActsOn::Host) {
+    if acts_on.contains(&ActsOn::Host) {
+        if finding.remedy.on == HERE && matches!(facts.daemon.launch, Launch::Kubernetes { .. }) {
+            finding.remedy.on = ON_THE_NODE.to_owned();
+        }
+        return;
+    }
+    if acts_on.is_empty() {
         return;
     }
     if [HERE, EVERYWHERE].contains(&finding.remedy.on.as_str()) {

@@ -15,6 +15,8 @@ use types::{Detail, Family, Problem};
 
 /// The check of the interface that was chosen.
 pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
+/// How many interfaces that are down are listed.
+const MAX_DOWN: usize = 8;
 
 /// Whether a wrong interface explains other findings: a risk of one explains none.
 pub fn explains(cause: &Finding, _: &Finding) -> bool {
@@ -479,6 +481,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
             && !interface.loopback
             && (interface.kind.is_empty() || choice == Some(&interface.name))
     };
+    let mut listed = 0;
     for interface in facts
         .host
         .interfaces
@@ -486,6 +489,11 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         .into_iter()
         .flatten()
         .filter(down)
+        // A card may have hundreds of virtual functions.
+        .filter(|interface| {
+            listed += 1;
+            listed <= MAX_DOWN || choice == Some(interface.name.as_str())
+        })
     {
         finding = finding.seen(format!("{} is down", interface.name), "ip link");
         if choice == Some(interface.name.as_str()) {

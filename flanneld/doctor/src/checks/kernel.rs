@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::facts::daemon::Drifting;
 use crate::facts::host::{FLANNELD, Interface, Route};
 use crate::facts::leases::{Peer, Vtep};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, SEVERAL, Severity};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
@@ -20,6 +20,9 @@ use types::Detail;
 const MIN_REPAIRS: u32 = 3;
 /// The metric with which a conflicting route is kept as a second choice.
 const SECOND_CHOICE: u32 = 4096;
+
+/// How many routes have a finding each. Of more of them one finding tells.
+const MAX_LISTED: usize = 3;
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -172,7 +175,26 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         }
         findings.push(foreign_route_to(route, peer, interface));
     }
-    findings
+    if findings.len() <= MAX_LISTED {
+        return findings;
+    }
+    // A routing daemon may have one to each peer.
+    let finding = Finding::new(
+        "foreign-route",
+        Severity::Broken,
+        SEVERAL,
+        format!(
+            "routes that are not flannel's lead to {} subnets of other nodes",
+            findings.len()
+        ),
+        "packets to pods of those nodes take these routes; give them a larger metric where they are configured",
+    );
+    let shown = findings
+        .into_iter()
+        .take(MAX_LISTED)
+        .filter_map(|finding| finding.evidence.into_iter().next());
+    let finding = shown.fold(finding, |finding, seen| finding.seen(seen.text, seen.from));
+    vec![finding.run("flannelctl routes")]
 }
 
 /// The destinations of our routes, each with the best metric.

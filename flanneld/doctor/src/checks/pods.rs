@@ -3,6 +3,7 @@
 use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::host::ForeignObject;
+use crate::facts::pods::Cni;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -125,7 +126,9 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         .reasons
         .known()
         .and_then(|reasons| reasons.get("cni-conf"));
-    let Some(cni) = facts.pods.cni.known().filter(|cni| cni.expected) else {
+    // Whoever asks flanneld to write it expects it.
+    let is_wanted = |cni: &&Cni| cni.expected || reason.is_some();
+    let Some(cni) = facts.pods.cni.known().filter(is_wanted) else {
         return Vec::new();
     };
     let folder = cni.folder.display().to_string();

@@ -62,12 +62,19 @@ pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     interface.nets().find(usable)
 }
 
+/// The length of the number in the names of Docker's bridges.
+const DOCKER_ID: usize = 12;
+
 /// Returns whether an interface may join this host to others: it is not of pods, a tunnel or a container engine.
 pub fn joins_hosts(interface: &Interface) -> bool {
-    const OTHERS: [&str; 11] = [
-        "flannel", "cni", "docker", "br-", "virbr", "cali", "cilium", "lxc", "kube-", "weave",
-        "podman",
+    const OTHERS: [&str; 10] = [
+        "flannel", "cni", "docker", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman",
     ];
+    // Docker's bridges are called so; br-ex and br-lan are uplinks.
+    let is_dockers = interface
+        .name
+        .strip_prefix("br-")
+        .is_some_and(|id| id.len() == DOCKER_ID && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let virtual_kind = matches!(
         interface.kind.as_str(),
         "veth" | "vxlan" | "tun" | "dummy" | "ipip" | "wireguard" | "nodelocaldns"
@@ -77,6 +84,7 @@ pub fn joins_hosts(interface: &Interface) -> bool {
     interface.up
         && !interface.loopback
         && kind
+        && !is_dockers
         && !OTHERS
             .iter()
             .any(|prefix| interface.name.starts_with(prefix))

@@ -232,11 +232,13 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
         });
     }
     let names = names(&places.cni).ok().flatten().unwrap_or_default();
+    let mut is_chained = false;
     for name in names.iter().filter(|name| is_configuration(name)) {
         let path = places.cni.join(name);
         let kinds = plugins(&path).unwrap_or_default();
         // What is chained behind flannel's plugin belongs there.
         if kinds.iter().any(|kind| kind == "flannel") {
+            is_chained |= kinds.iter().any(|kind| kind == "cilium-cni");
             continue;
         }
         let program = kinds.iter().find_map(|kind| match kind.as_str() {
@@ -250,6 +252,10 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             object: ForeignObject::Configuration(path.clone()),
         }));
     }
+    // So do its devices.
+    if is_chained {
+        found.retain(|object| object.program != "Cilium");
+    }
     // Then both belong there.
     if names.iter().any(|name| is_canals(name)) {
         found.retain(|object| object.program != "Calico");
@@ -261,6 +267,7 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::host::Interface;
     use crate::tests::{healthy_host, network};
 
     fn places(folder: &Path) -> Places {
@@ -330,7 +337,14 @@ mod tests {
             "30-chained.conflist",
             r#"{"plugins":[{"type":"flannel"},{"type":"cilium-cni"}]}"#,
         );
-        assert_eq!(foreign(&places, &healthy_host()).known().unwrap().len(), 1);
+        let mut chained = healthy_host();
+        if let Fact::Known(interfaces) = &mut chained.interfaces {
+            interfaces.push(Interface {
+                name: "cilium_vxlan".to_owned(),
+                ..Interface::default()
+            });
+        }
+        assert_eq!(foreign(&places, &chained).known().unwrap().len(), 1);
         put("10-canal.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         assert_eq!(foreign(&places, &healthy_host()), Fact::Known(Vec::new()));
         let found = configurations(&places).known().unwrap().clone();

@@ -1,19 +1,20 @@
 //! Commands do no harm, and a note says which changes do not survive a reboot.
 
 use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
-use super::healthy::{address, healthy, path};
+use super::healthy::{address, healthy, interface, path};
 use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, Launch};
-use crate::facts::host::{Foreign, ForeignObject, Module, Route, RouteAnswer};
-use crate::facts::leases::Refused;
+use crate::facts::host::{Foreign, ForeignObject, Module, Route, RouteAnswer, joins_hosts};
+use crate::facts::leases::{Peer, Refused};
 use crate::facts::mesh::State;
-use crate::finding::{Finding, Severity, code_or_text};
+use crate::finding::{Finding, HERE, ON_THE_NODE, Severity, code_or_text};
+use ipnet::IpNet;
 use types::access::Etcd;
 use types::problem::{ConfigPlace, StoreCause};
-use types::{Access, Detail};
+use types::{Access, Detail, Subnets};
 
 /// Each prepared fault, under systemd and in a cluster.
 fn everything() -> Vec<Finding> {
@@ -676,6 +677,84 @@ fn set_sysctls_is_not_advised_when_the_daemon_runs_in_a_pod() {
             "{pod}"
         );
     }
+}
+
+#[test]
+fn commands_of_the_host_are_not_for_flannels_pod() {
+    let mut facts = healthy();
+    CASES
+        .iter()
+        .filter(|(check, _)| *check == "ip-forward")
+        .for_each(|(_, spoil)| spoil(&mut facts));
+    assert_eq!(only(&facts, "ip-forward").remedy.on, HERE);
+    facts.daemon.launch = Launch::Kubernetes {
+        namespace: "kube-flannel".to_owned(),
+        assumed: false,
+    };
+    assert_eq!(report(&facts).findings[0].remedy.on, ON_THE_NODE);
+}
+
+#[test]
+fn many_foreign_routes_are_one_finding() {
+    let mut facts = healthy();
+    let net = |number: u8| -> IpNet { format!("10.244.{number}.0/24").parse().unwrap() };
+    let numbers = 100..110;
+    let peers = numbers.clone().map(|number| Peer {
+        name: format!("node-{number}").into(),
+        subnets: Subnets::from_options(
+            Some(format!("10.244.{number}.0/24").parse().unwrap()),
+            None,
+        )
+        .unwrap(),
+        ..facts.leases.peers.known().unwrap()[0].clone()
+    });
+    let peers: Vec<Peer> = peers.collect();
+    facts.leases.peers = Fact::Known(peers);
+    let route = |number| Route {
+        via: Some("192.0.2.77".parse().unwrap()),
+        index: Some(2),
+        protocol: 186,
+        metric: 20,
+        ..Route::new(net(number))
+    };
+    facts.host.routes = Fact::Known(numbers.map(route).collect());
+    let report = report(&facts);
+    let found: Vec<&Finding> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.check == "foreign-route")
+        .collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].evidence.len(), 3);
+}
+
+#[test]
+fn bridge_of_an_operator_is_a_candidate_and_dockers_is_not() {
+    for (name, joins) in [
+        ("br-ex", true),
+        ("br-lan", true),
+        ("br-0123456789ab", false),
+        ("docker0", false),
+    ] {
+        let interface = interface(7, name, &["198.51.100.7/24"]);
+        assert_eq!(joins_hosts(&interface), joins, "{name}");
+    }
+}
+
+#[test]
+fn configuration_that_cannot_be_written_is_told_before_there_is_one() {
+    let mut facts = healthy();
+    CASES
+        .iter()
+        .rfind(|(check, _)| *check == "cni-config")
+        .map(|(_, spoil)| spoil(&mut facts))
+        .unwrap();
+    let Fact::Known(cni) = &mut facts.pods.cni else {
+        panic!("a folder")
+    };
+    cni.files.clear();
+    cni.expected = false;
+    assert_eq!(causes(&facts), ["cni-config"]);
 }
 
 #[test]
