@@ -40,6 +40,9 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon refuses to answer, or no check could be made.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(code) = args.cluster.run_on_node()? {
+        return Ok(code);
+    }
     if args.cluster.is_cluster() {
         return run_cluster(args);
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess, ListParams};
 use kube::client::UpgradeConnectionError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -185,10 +186,42 @@ pub(crate) fn is_running(pod: &Pod) -> bool {
     phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// What a command in a pod printed, and what the API says of its end.
+/// The pod of a node.
+///
+/// # Errors
+/// There is none on it; names those that have one.
+pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result<&'a Pod> {
+    pods.get(node).with_context(|| {
+        let names: Vec<&str> = pods.keys().map(String::as_str).collect();
+        format!(
+            "no pod of flannel is on a node {node}: they are on {}",
+            names.join(", ")
+        )
+    })
+}
+
+/// What a command in a pod printed, and how it ended.
 pub(crate) struct Printed {
     pub(crate) out: Vec<u8>,
+    pub(crate) error: String,
+    /// What the API says of its end.
     pub(crate) message: String,
+    /// Its exit code; 1 if it is not known.
+    pub(crate) code: u8,
+}
+
+/// The exit code in the API's words: none of a failure means success.
+fn exit_code(status: &Status) -> u8 {
+    if status.status.as_deref() == Some("Success") {
+        return 0;
+    }
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let code = causes
+        .flatten()
+        .find(|cause| cause.reason.as_deref() == Some("ExitCode"))
+        .and_then(|cause| cause.message.as_deref())
+        .and_then(|code| code.parse().ok());
+    code.unwrap_or(1)
 }
 
 /// Runs a command in the daemon's container.
@@ -210,9 +243,8 @@ pub(crate) async fn exec(
         .await
         .map_err(|error| PodError::refusal(error, pod))?;
     let status = process.take_status();
-    let (out, _) = tokio::join!(
+    let (out, error) = tokio::join!(
         read(AttachedProcess::stdout(&mut process)),
-        // Its buffer is small, and has to be emptied.
         read(AttachedProcess::stderr(&mut process))
     );
     let status = match status {
@@ -221,6 +253,8 @@ pub(crate) async fn exec(
     };
     Ok(Printed {
         out,
+        error: String::from_utf8_lossy(&error).into_owned(),
+        code: status.as_ref().map_or(1, exit_code),
         message: status.and_then(|status| status.message).unwrap_or_default(),
     })
 }
@@ -370,6 +404,16 @@ mod tests {
             "status": { "phase": phase },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn exit_code_is_in_the_causes() {
+        let of = |value: serde_json::Value| exit_code(&serde_json::from_value(value).unwrap());
+        assert_eq!(of(json!({ "status": "Success" })), 0);
+        let failed = json!({ "status": "Failure", "reason": "NonZeroExitCode",
+            "details": { "causes": [{ "reason": "ExitCode", "message": "3" }] } });
+        assert_eq!(of(failed), 3);
+        assert_eq!(of(json!({ "status": "Failure" })), 1);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod peers;
 mod place;
 mod probe;
 mod release;
+mod remote;
 mod reserve;
 mod routes;
 mod status;

@@ -16,6 +16,7 @@ use types::reachability::Impact;
 use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
+use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
 /// How long to wait for the verdicts of other nodes; the daemon asks a hundred a second.
@@ -39,6 +40,8 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
+    remote: RemoteFlags,
+    #[command(flatten)]
     place: Place,
 }
 
@@ -47,6 +50,9 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon does not answer, or its answer cannot be used.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(code) = args.remote.run()? {
+        return Ok(code);
+    }
     let peers = form::watched(
         args.watch,
         args.output,

@@ -12,6 +12,7 @@ use node_api::probe::Step;
 use crate::ask;
 use crate::form::Form;
 use crate::place::Place;
+use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 use terminal::out;
 use terminal::screen::Screen;
@@ -26,6 +27,8 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
+    remote: RemoteFlags,
+    #[command(flatten)]
     place: Place,
 }
 
@@ -34,6 +37,9 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon does not answer, or cannot probe the target.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(code) = args.remote.run()? {
+        return Ok(code);
+    }
     let screen = Screen::open();
     let file = &args.place.subnet_file;
     let probe = if let Some(port) = port::parse(&args.peer) {

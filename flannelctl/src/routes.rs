@@ -9,6 +9,7 @@ use anyhow::Result;
 use crate::ask;
 use crate::form::{self, Form};
 use crate::place::Place;
+use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
 /// Which objects, how often, and in which form.
@@ -24,6 +25,8 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
+    remote: RemoteFlags,
+    #[command(flatten)]
     place: Place,
 }
 
@@ -32,6 +35,9 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon does not answer, or cannot read the kernel.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(code) = args.remote.run()? {
+        return Ok(code);
+    }
     let routes = form::watched(
         args.watch,
         args.output,

@@ -13,6 +13,7 @@ use run_dir::exit_report;
 use crate::ask::{self, AskError};
 use crate::form::Form;
 use crate::place::Place;
+use crate::remote::RemoteFlags;
 use terminal::screen::Screen;
 
 /// The exit code where something is broken.
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
+    remote: RemoteFlags,
+    #[command(flatten)]
     place: Place,
 }
 
@@ -33,6 +36,9 @@ pub(crate) struct Args {
 /// # Errors
 /// The daemon refuses to answer, or its answer cannot be used.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(code) = args.remote.run()? {
+        return Ok(code);
+    }
     let status = find_out(args)?;
     let screen = Screen::open();
     args.output.print(&status, screen, |status, _| {

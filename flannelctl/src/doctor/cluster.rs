@@ -6,12 +6,15 @@ mod pods;
 mod rows;
 mod text;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use node_api::{Cluster, Node, StoreKind};
 
 use crate::ask;
 use crate::kubernetes::{ClusterFlags, has_kubeconfig, is_kubectls_plugin};
 use crate::place::Place;
+use crate::remote;
 
 pub(super) use text::text;
 
@@ -21,11 +24,25 @@ pub(super) struct ClusterArgs {
     /// Ask the doctors of all nodes, and fold their findings by cause: on Kubernetes in flannel's pods, otherwise by this node's daemon.
     #[arg(long)]
     cluster: bool,
+    /// Run the doctor in flannel's pod on this node of Kubernetes, with a kubeconfig.
+    #[arg(long, value_name = "NODE", conflicts_with = "cluster")]
+    node: Option<String>,
     #[command(flatten)]
     flags: ClusterFlags,
 }
 
 impl ClusterArgs {
+    /// Runs the doctor elsewhere, if a node is named. None: it is to be run here, or everywhere.
+    ///
+    /// # Errors
+    /// The pod there does not answer.
+    pub(super) fn run_on_node(&self) -> Result<Option<ExitCode>> {
+        match &self.node {
+            Some(node) => remote::run(Some(node), &self.flags),
+            None => Ok(None),
+        }
+    }
+
     /// Whether all nodes are to be asked: kubectl runs this program as `kubectl-flannel` for the cluster.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster || self.flags.is_named() || is_kubectls_plugin()

@@ -38,13 +38,7 @@ pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
     store::run(async {
         let cluster = flags.connect().await?;
         let pods = cluster.pods().await?;
-        let Some(pod) = pods.get(node) else {
-            let names: Vec<&str> = pods.keys().map(String::as_str).collect();
-            bail!(
-                "no pod of flannel is on a node {node}: they are on {}",
-                names.join(", ")
-            );
-        };
+        let pod = kubernetes::on_node(&pods, node)?;
         let command = ["flannelctl", "support-bundle", "--file=-"];
         let printed = kubernetes::exec(&cluster.client, pod, &command);
         let printed = tokio::time::timeout(TIMEOUT, printed)

@@ -85,6 +85,25 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
             "{name}: {names}"
         );
     }
+    // Other commands run there, too, and end here as they end there.
+    let status = operator.run("kubectl flannel status --node n2")?;
+    ensure!(status.contains("n2 is ready"), "{status}");
+    let peers = json(&operator.types("kubectl flannel peers --node=n2 --all -o json")?)?;
+    ensure!(peers["node"] == "n2", "{peers:#}");
+    let doctor = json(&operator.types("kubectl flannel doctor --node n2 -o json")?)?;
+    ensure!(doctor["node"] == "n2", "{doctor:#}");
+    for (command, code) in [
+        ("kubectl flannel probe --node n2 127.0.0.1:1", 3),
+        ("kubectl flannel probe --node n2 nowhere", 1),
+        ("kubectl flannel status", 1),
+    ] {
+        let output = operator.types(command)?;
+        ensure!(
+            output.status.code() == Some(code),
+            "{command}: {}",
+            lab::outcome(&output)
+        );
+    }
     let wrong = operator.types("kubectl flannel support-bundle --node=none --file=none.tar.gz")?;
     ensure!(
         wrong.status.code() == Some(1) && !operator.folder().join("none.tar.gz").exists(),

@@ -1,0 +1,109 @@
+//! `--node`: a command is run in flannel's pod on a node of Kubernetes, and prints here what it prints there.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use terminal::out;
+
+use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
+use crate::store;
+
+/// How much longer than the command's own time limits an answer may take.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
+/// The flags that are meant for this program alone, each with a value.
+const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
+
+/// On which node a command runs.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct RemoteFlags {
+    /// Run it in flannel's pod on this node of Kubernetes, with a kubeconfig.
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterFlags,
+}
+
+impl RemoteFlags {
+    /// Runs the command elsewhere, if a node is named. None: it is to be run here.
+    ///
+    /// # Errors
+    /// A cluster is meant, and no node is named; or the pod does not answer.
+    pub(crate) fn run(&self) -> Result<Option<ExitCode>> {
+        run(self.node.as_deref(), &self.cluster)
+    }
+}
+
+/// Runs this process's command on a node.
+///
+/// # Errors
+/// As [`RemoteFlags::run`].
+pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<ExitCode>> {
+    let Some(node) = node else {
+        if flags.is_named() || is_kubectls_plugin() {
+            bail!("a cluster is meant, and no node of it: --node says which");
+        }
+        return Ok(None);
+    };
+    let words = without_own(std::env::args().skip(1));
+    let command: Vec<&str> = std::iter::once("flannelctl")
+        .chain(words.iter().map(String::as_str))
+        .collect();
+    store::run(async {
+        let cluster: Cluster = flags.connect().await?;
+        let pods = cluster.pods().await?;
+        let pod = kubernetes::on_node(&pods, node)?;
+        let printed = kubernetes::exec(&cluster.client, pod, &command);
+        let printed = tokio::time::timeout(TIMEOUT, printed)
+            .await
+            .unwrap_or(Err(PodError::Timeout(TIMEOUT)))
+            .with_context(|| node.to_owned())?;
+        if printed.out.is_empty() {
+            let said = printed.error.lines().next().unwrap_or_default();
+            bail!(
+                "{node}: {}",
+                if said.is_empty() {
+                    printed.message.as_str()
+                } else {
+                    said
+                }
+            );
+        }
+        let text = String::from_utf8_lossy(&printed.out);
+        out::print(text.trim_end());
+        Ok(Some(ExitCode::from(printed.code)))
+    })
+}
+
+/// The command line as the pod gets it.
+fn without_own(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut skips = false;
+    for word in words {
+        if std::mem::take(&mut skips) {
+            continue;
+        }
+        let name = word.split('=').next().unwrap_or_default();
+        if OWN_FLAGS.contains(&name) {
+            skips = name == word;
+            continue;
+        }
+        kept.push(word);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_cluster_stay_here() {
+        let of = |line: &str| without_own(line.split(' ').map(str::to_owned)).join(" ");
+        assert_eq!(of("peers --node n2 --all"), "peers --all");
+        assert_eq!(
+            of("probe --kubeconfig=/a --node=n2 10.244.3.7 --context c -o json"),
+            "probe 10.244.3.7 -o json"
+        );
+        assert_eq!(of("status --subnet-file /x"), "status --subnet-file /x");
+    }
+}
