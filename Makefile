@@ -185,7 +185,7 @@ test-images: ## Images as they are shipped, of both architectures: sizes, and th
 # With ALL=1 also what other tests show on this machine's kernel: the suites of other backends.
 VM_TESTS := vm:: $(if $(ALL),traffic:: healing:: golden:: underlay:: rules::)
 # What `make test` leaves to `make test-vm` and `make soak`: the rest takes six minutes, and a busy machine emulates at a third of the speed.
-VM_REST := kube::vm:: vm::clear:: vm::ipip::firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::peer_behind vm::wireguard_mixed::mixed_sessions vm::wireguard_silent::
+VM_REST := kube::vm:: vm::odd:: vm::clear:: vm::ipip::firewall vm::ipip::forged_packets vm::ipip::loses_nothing vm::wireguard::peer_behind vm::wireguard_mixed::mixed_sessions vm::wireguard_silent::
 
 test-vm: ## What needs WireGuard, IPIP or netem in the kernel: in a virtual machine with the distribution's kernel; most of it is a part of test [ALL=1 ARGS=name]
 	./e2e/setup.sh vm

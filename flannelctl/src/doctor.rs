@@ -10,9 +10,8 @@ use doctor::look::{Look, alone};
 use doctor::{Finding, Report, Severity, table};
 
 use crate::ask::{self, AskError};
-use crate::form::Form;
+use crate::form::{self, Form};
 use crate::place::Place;
-use terminal::screen::Screen;
 
 /// The exit code of a node on which something is broken.
 const BROKEN: u8 = 3;
@@ -26,6 +25,9 @@ pub(crate) struct Args {
     /// Exit with 3 for any finding, not only for what is broken.
     #[arg(long)]
     strict: bool,
+    /// Look again every two seconds, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t = Form::Text)]
     output: Form,
@@ -46,6 +48,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.cluster.is_cluster() {
         return run_cluster(args);
     }
+    let report = form::watched(
+        args.watch,
+        args.output,
+        || report(args),
+        |report, wide, screen| show::text(report, args.all || wide, screen),
+    )?;
+    Ok(code(args, report.causes()))
+}
+
+/// The daemon's report, or that of this process where no daemon answers.
+fn report(args: &Args) -> Result<Report> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
         // The checks of a daemon that does not run or hangs, or is another program, are made by this process.
@@ -61,11 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .unwrap_or_default();
         bail!("nothing could be looked at: {why}; run flannelctl doctor as root");
     }
-    let screen = Screen::open();
-    args.output.print(&report, screen, |report, wide| {
-        show::text(report, args.all || wide, screen)
-    })?;
-    Ok(code(args, report.causes()))
+    Ok(report)
 }
 
 /// Prints the findings of all nodes. Exits as for one.
@@ -73,11 +82,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// # Errors
 /// Neither the cluster's API nor this node's daemon answers.
 fn run_cluster(args: &Args) -> Result<ExitCode> {
-    let cluster = cluster::look(&args.cluster, &args.place)?;
-    let screen = Screen::open();
-    args.output.print(&cluster, screen, |cluster, wide| {
-        cluster::text(cluster, args.all || wide, screen)
-    })?;
+    let cluster = form::watched(
+        args.watch,
+        args.output,
+        || cluster::look(&args.cluster, &args.place),
+        |cluster, wide, screen| cluster::text(cluster, args.all || wide, screen),
+    )?;
     Ok(code(
         args,
         cluster.findings.iter().map(|shared| &shared.finding),

@@ -82,7 +82,7 @@ pub(crate) fn with_rows(subnet_file: &Path) -> Result<Peers> {
     let mut told = false;
     loop {
         let peers = document(ask::node(subnet_file, true)?, true);
-        let (wanted, missing) = (text::wanted(&peers), text::missing(&peers));
+        let (wanted, missing) = (peers.answering, peers.missing);
         let nodes = u32::try_from(wanted).unwrap_or(u32::MAX);
         let end = ROWS_TIMEOUT.saturating_add(ROW_TIMEOUT.saturating_mul(nodes));
         if missing == 0 || begun.elapsed() >= end {
@@ -115,13 +115,20 @@ fn document(node: Node, all: bool) -> Peers {
             peer,
         })
         .collect();
-    Peers {
+    let mut peers = Peers {
         schema: PEERS.to_owned(),
         node: node.node,
         probed,
         peers,
         rows: if all { mesh.rows } else { Vec::new() },
+        answering: 0,
+        missing: 0,
+    };
+    peers.answering = text::wanted(&peers);
+    if all {
+        peers.missing = text::missing(&peers);
     }
+    peers
 }
 
 /// Whether packets to a peer are lost.

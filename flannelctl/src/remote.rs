@@ -45,6 +45,9 @@ pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<Exi
         return Ok(None);
     };
     let words = without_own(std::env::args().skip(1));
+    if words.iter().any(|word| word == "--watch") {
+        bail!("--watch is for this node alone: type `watch flannelctl … --node {node}`");
+    }
     let command: Vec<&str> = std::iter::once("flannelctl")
         .chain(words.iter().map(String::as_str))
         .collect();

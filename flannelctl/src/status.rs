@@ -11,10 +11,9 @@ use node_api::{STATUS, Status};
 use run_dir::exit_report;
 
 use crate::ask::{self, AskError};
-use crate::form::Form;
+use crate::form::{self, Form};
 use crate::place::Place;
 use crate::remote::RemoteFlags;
-use terminal::screen::Screen;
 
 /// The exit code where something is broken.
 pub(crate) const BROKEN: u8 = 3;
@@ -25,6 +24,9 @@ pub(crate) struct Args {
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
+    /// Look again every two seconds, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
     #[command(flatten)]
     remote: RemoteFlags,
     #[command(flatten)]
@@ -39,11 +41,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);
     }
-    let status = find_out(args)?;
-    let screen = Screen::open();
-    args.output.print(&status, screen, |status, _| {
-        text::text(status, Timestamp::now(), screen)
-    })?;
+    let status = form::watched(
+        args.watch,
+        args.output,
+        || find_out(args),
+        |status, _, screen| text::text(status, Timestamp::now(), screen),
+    )?;
     Ok(if text::is_broken(&status) {
         ExitCode::from(BROKEN)
     } else {

@@ -3,6 +3,7 @@
 //! A [`plan`] computes the desired state; [`diff`] computes the operations; [`netlink`] applies them; [`reconcile`] is the loop around them.
 //! Plans and differences are pure and consist of [`object`]s. Each kind of object has a file of its own.
 
+pub mod arp;
 pub mod blackhole;
 pub mod bridge;
 pub mod cleanup;

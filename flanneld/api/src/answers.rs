@@ -43,6 +43,12 @@ pub struct Peers {
     pub peers: Vec<Probed>,
     /// Other nodes' rows, if they were requested.
     pub rows: Vec<Row>,
+    /// How many other nodes answer probes, and so can send a row.
+    #[serde(default)]
+    pub answering: usize,
+    /// How many of them sent none, or none lately; 0 if rows were not requested.
+    #[serde(default)]
+    pub missing: usize,
 }
 
 /// A peer, and the verdict of probes on it in each address family.

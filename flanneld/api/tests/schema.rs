@@ -482,6 +482,8 @@ fn flannelctl_schemas_describe_its_output() {
         probed: true,
         peers: vec![probed],
         rows: mesh().rows,
+        answering: 1,
+        missing: 0,
     };
     for (name, title, value) in [
         ("status", STATUS, serde_json::to_value(status).unwrap()),

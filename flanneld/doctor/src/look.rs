@@ -34,7 +34,7 @@ use run_dir::subnet_env;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tally::Tally;
 use types::Family;
 
@@ -84,6 +84,8 @@ impl Look {
             pod_routes: seen.pod_routes,
             policy_rules: seen.policy_rules,
             underlay_neighbours: seen.underlay_neighbours,
+            // The caller asks, where peers are silent.
+            rival: None,
             // Derived from the other facts, below or by the caller.
             sysctls: Fact::default(),
             firewalls: Fact::default(),
@@ -149,6 +151,37 @@ impl Look {
     fn checksums(&mut self) -> Fact<Checksums> {
         let since = self.began.get_or_insert_with(Instant::now).elapsed();
         Fact::from_result(proc::checksums().map(|now| self.checksums.gained(since, now)))
+    }
+}
+
+/// How long a host may take to answer for an address.
+const ARP_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Asks on the underlay whether another host answers for this node's address. None without IPv4 there, and without the right to ask.
+pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
+    let interfaces = host.interfaces.known()?;
+    let link = interfaces
+        .iter()
+        .find(|interface| interface.name == underlay && !interface.noarp)?;
+    let IpAddr::V4(address) = crate::facts::host::address(link, Family::V4)?.addr() else {
+        return None;
+    };
+    // Another interface of this host may answer for it.
+    let own: Vec<Mac> = interfaces
+        .iter()
+        .filter_map(|interface| interface.mac)
+        .collect();
+    let (index, from) = (link.index, link.mac?);
+    let asked = tokio::task::spawn_blocking(move || {
+        netstate::arp::other_holder(index, from, &own, address, ARP_TIMEOUT)
+    });
+    match asked.await {
+        Ok(Ok(other)) => other,
+        Ok(Err(error)) => {
+            tracing::debug!(error = %error, "cannot ask who else has this node's address");
+            None
+        }
+        Err(_) => None,
     }
 }
 

@@ -13,7 +13,7 @@ use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
 use doctor::facts::host::{LookupPurpose, PodPeer, Port};
 use doctor::facts::kubernetes::Kubernetes;
 use doctor::facts::leases::{Leases, NodeHealth, Own, Peer, Refused};
-use doctor::facts::mesh::Mesh;
+use doctor::facts::mesh::{Mesh, Path as PeerPath};
 use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
 use doctor::look::{self, Look, Target};
@@ -70,6 +70,15 @@ pub(super) async fn facts(
         compared(&*running.observer).await;
     }
     let (mesh, probe_ports) = mesh_and_taken_ports(running);
+    // A question to all hosts of the link: only where peers are silent.
+    let is_silent = |mesh: &Mesh| {
+        let v4 = |path: &&PeerPath| path.address.is_ipv4();
+        let odd = |path: &PeerPath| path.is_lost() || path.verdict.state == State::WrongNode;
+        mesh.paths.iter().filter(v4).any(odd)
+    };
+    if let (Some(name), Some(true)) = (&underlay, mesh.known().map(is_silent)) {
+        host.rival = look::rival(&host, name).await;
+    }
     let taken = kernel.iter().chain(&notices).flat_map(look::taken_ports);
     host.ports = Fact::Known(taken.chain(probe_ports).collect());
     host.modules = Fact::Known(kernel.iter().flat_map(look::missing_modules).collect());

@@ -31,6 +31,8 @@ pub(super) struct Fault {
     make: &'static str,
     /// What the switch does with frames, as rules of nft.
     wire: &'static str,
+    /// A stranger on the switch: its IPv4 address and prefix.
+    stranger: &'static str,
     /// The checks of which one is the first finding of the second node; empty: none has to be.
     here: &'static str,
     /// The same for the others, whose finding names the second node; empty: they find nothing.
@@ -59,6 +61,7 @@ pub(super) const fn fault(
         quick: false,
         make,
         wire: "",
+        stranger: "",
         here,
         there: "",
         words: "",
@@ -121,6 +124,11 @@ impl Fault {
     /// The switch does this with frames.
     pub(super) const fn wire(self, wire: &'static str) -> Self {
         Self { wire, ..self }
+    }
+
+    /// Another host on the switch has this address.
+    pub(super) const fn stranger(self, stranger: &'static str) -> Self {
+        Self { stranger, ..self }
     }
 
     fn deadline(&self) -> Duration {
@@ -277,6 +285,16 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
             fault.wire
         );
         bench.lan.netns().feed("nft", &["-f", "-"], &table)?;
+    }
+    if !fault.stranger.is_empty() {
+        // It asks for the addresses of others, and they learn its own.
+        let stranger = fault.stranger;
+        let script = format!(
+            "ip link add stranger type veth peer name stranger-port; ip link set stranger-port master br0 up
+            ip link set stranger up; ip address add {stranger} dev stranger
+            for peer in 101 103; do ping -c 1 -W 1 -I stranger 192.168.56.$peer || true; done"
+        );
+        bench.lan.netns().exec("sh", &["-ec", &script])?;
     }
     bench
         .faulty()?
@@ -458,6 +476,15 @@ fn clear(bench: &mut Bench<'_>, faults: &[&Fault]) -> Result<()> {
             .lan
             .netns()
             .exec("nft", &["delete", "table", "bridge", "faults"])?;
+    }
+    if faults.iter().any(|fault| !fault.stranger.is_empty()) {
+        bench
+            .lan
+            .netns()
+            .exec("ip", &["link", "delete", "stranger"])?;
+        for node in bench.nodes.iter_mut() {
+            node.run("ip neighbour flush dev enp0s8")?;
+        }
     }
     let node = bench.faulty()?;
     for fault in faults {

@@ -279,6 +279,15 @@ pub(super) const FAULTS: &[Fault] = &[
     .by_hand()
     .told("peer-cut overlay-cut duplicate-mac"),
     fault(
+        "a stranger has its address",
+        "true",
+        "address-conflict",
+        "true",
+    )
+    .stranger("192.168.56.102/24")
+    .by_hand()
+    .told("peer-cut overlay-cut one-way wrong-node lossy"),
+    fault(
         "it publishes an address of nobody",
         "echo FLANNELD_PUBLIC_IP=192.168.56.99 >> /etc/default/flanneld; systemctl restart flanneld",
         "public-ip",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
-use node_api::{CLUSTER, Cluster, Consequence, Shared};
+use node_api::{CLUSTER, Cluster, Consequence, Shared, Unanswered};
 use types::printable;
 
 use super::answer::{Answer, Answers};
@@ -17,15 +17,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
         mut answered,
         mut unanswered,
     } = answers;
-    // Names and reports are foreign.
-    for answer in &mut answered {
-        answer.node = printable::value(&answer.node).into_owned();
-        answer.causes.iter_mut().for_each(Finding::clean);
-    }
-    for one in &mut unanswered {
-        one.node = printable::value(&one.node).into_owned();
-        one.why = printable::line(&one.why).into_owned();
-    }
+    clean(&mut answered, &mut unanswered);
     answered.sort_by(|one, other| one.node.cmp(&other.node));
     unanswered.sort_by(|one, other| one.node.cmp(&other.node));
     let culprits: BTreeMap<String, String> = answered.iter().filter_map(culprit).collect();
@@ -36,6 +28,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let mut shared: BTreeMap<Key, Shared> = BTreeMap::new();
     let mut consequences: Vec<(String, String, Consequence)> = Vec::new();
     for Answer { node, causes } in &answered {
+        let mut times: BTreeMap<(&str, &[String]), usize> = BTreeMap::new();
         for finding in causes {
             let guilty: BTreeSet<&String> = finding.peers.iter().collect();
             let explained = guilty
@@ -51,7 +44,13 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
                 consequences.push(((*first).clone(), check, consequence));
                 continue;
             }
+            // A node may have several of one check, such as one a route: none gets lost.
+            let nth = times
+                .entry((&finding.check, &finding.peers))
+                .and_modify(|times| *times += 1)
+                .or_default();
             let key = Key {
+                nth: *nth,
                 severity: finding.severity,
                 order: order
                     .get(finding.check.as_str())
@@ -72,9 +71,6 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
         }
     }
     let mut findings: Vec<Shared> = shared.into_values().collect();
-    for one in &mut findings {
-        one.nodes.dedup();
-    }
     for (culprit, check, consequence) in consequences {
         let cause = findings
             .iter_mut()
@@ -93,6 +89,18 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     }
 }
 
+/// Makes names and reports printable: they are foreign.
+fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
+    for answer in answered {
+        answer.node = printable::value(&answer.node).into_owned();
+        answer.causes.iter_mut().for_each(Finding::clean);
+    }
+    for one in unanswered {
+        one.node = printable::value(&one.node).into_owned();
+        one.why = printable::line(&one.why).into_owned();
+    }
+}
+
 /// What distinguishes findings, in the order in which they are shown.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -101,6 +109,8 @@ struct Key {
     order: usize,
     check: String,
     peers: Vec<String>,
+    /// How many like it the node has before it.
+    nth: usize,
 }
 
 /// A node that has a broken finding about itself, and the check of the first one.
@@ -117,7 +127,7 @@ fn is_about_itself(finding: &Finding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use node_api::{Source, Unanswered};
+    use node_api::Source;
 
     fn finding(check: &str, peers: &[&str]) -> Finding {
         let severity = match check {
@@ -219,6 +229,18 @@ mod tests {
                 "overlay-cut on c: ",
                 "overlay-cut on d: "
             ]
+        );
+    }
+
+    #[test]
+    fn several_findings_of_one_check_on_a_node_are_all_there() {
+        let cluster = answers(&[
+            ("a", &[("foreign-route", &[]), ("foreign-route", &[])]),
+            ("b", &[("foreign-route", &[])]),
+        ]);
+        assert_eq!(
+            shown(&cluster),
+            ["foreign-route on a b: ", "foreign-route on a: "]
         );
     }
 

@@ -207,6 +207,8 @@ mod tests {
                     ..row(7, Some(Own::default()), &[])
                 },
             ],
+            answering: 6,
+            missing: 2,
         };
         let (answered, unanswered) = others(&peers);
         let seen: Vec<(String, String, Severity, Vec<String>)> = answered

@@ -54,6 +54,8 @@ fn peers(states: &[(u8, State)]) -> Peers {
         probed: true,
         peers: probed,
         rows: Vec::new(),
+        answering: 0,
+        missing: 0,
     }
 }
 

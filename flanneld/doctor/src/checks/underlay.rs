@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{
-    Interface, LookupPurpose, Neighbour, NoRoute, Route, RouteLookup, joins_hosts,
+    Interface, LookupPurpose, Neighbour, NoRoute, Route, RouteLookup, address, joins_hosts,
 };
 use crate::facts::mesh::{Path, State};
 use crate::finding::{Finding, Severity};
@@ -30,6 +30,17 @@ const SILENCE: &[&str] = &[
     "one-way",
     "encap-blocked",
     "wireguard-silent",
+];
+/// The same, and what they find where another host answers in this one's place.
+const SILENCE_AND_LIES: &[&str] = &[
+    "isolated",
+    "peer-cut",
+    "overlay-cut",
+    "one-way",
+    "encap-blocked",
+    "wireguard-silent",
+    "wrong-node",
+    "lossy",
 ];
 /// So many addresses are compared with the routes that drop.
 const MAX_ASKED: usize = 256;
@@ -77,6 +88,15 @@ pub const CHECKS: &[Check] = &[
         explains: SILENCE,
         waits: true,
         judge: no_arp,
+    },
+    Check {
+        id: "address-conflict",
+        severity: Severity::Broken,
+        title: "Another host has this node's address",
+        needs: &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
+        explains: SILENCE_AND_LIES,
+        waits: true,
+        judge: address_conflict,
     },
     Check {
         id: "duplicate-mac",
@@ -207,7 +227,7 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
         .into_iter()
         .find(|net| net.contains(&lookup.to));
     let source = underlay(facts)
-        .and_then(|underlay| crate::facts::host::address(underlay, family))
+        .and_then(|underlay| address(underlay, family))
         .map_or(lookup.to, |net| net.addr());
     let rule = facts
         .host
@@ -285,7 +305,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
             .filter(|path| path.is_lost() && path.underlay)
             .count();
         let is_missed = there >= MIN_PEERS && judged.iter().all(|path| path.is_lost());
-        let address = crate::facts::host::address(underlay, family);
+        let address = address(underlay, family);
         let Some(address) = address.filter(|_| is_missed && facts.host.owner(*published).is_none())
         else {
             continue;
@@ -362,6 +382,32 @@ fn no_arp(facts: &Facts) -> Vec<Finding> {
         )
         .run(format!("ip link set dev {} arp on", word(name)))
         .note("not kept over a reboot: what configures this interface turns it off"),
+    ]
+}
+
+fn address_conflict(facts: &Facts) -> Vec<Finding> {
+    let (Some(rival), Some(underlay)) = (facts.host.rival, underlay(facts)) else {
+        return Vec::new();
+    };
+    let Some(net) = address(underlay, Family::V4) else {
+        return Vec::new();
+    };
+    let name = word(&underlay.name);
+    let own = underlay.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    vec![
+        Finding::new(
+            "address-conflict",
+            Severity::Broken,
+            net.addr().to_string(),
+            format!("another host has the address {} of this node", net.addr()),
+            "packets to this node reach the other host as long as others have its hardware address in their tables",
+        )
+        .seen(
+            format!("{rival} answers for it; {} has {own}", underlay.name),
+            format!("arping -D -I {name} {}", net.addr()),
+        )
+        .run(format!("ip address show dev {name}"))
+        .note(&format!("give one of both another address; the table of the switch, or `bridge fdb show` on a hypervisor, tells where {rival} is")),
     ]
 }
 

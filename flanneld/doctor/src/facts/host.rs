@@ -7,6 +7,7 @@ use netstate::host::is_link_local;
 pub use netstate::host::{
     Address, Forwarded, Interface, Neighbour, NoRoute, PolicyRule, Route, RouteAnswer,
 };
+use netstate::names::Mac;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub struct Host {
     pub policy_rules: Fact<Vec<PolicyRule>>,
     /// The neighbours on the underlay that the kernel has asked for.
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
+    /// The hardware address of another host that answers for this node's address; none if nobody was asked, or nobody does.
+    pub rival: Option<Mac>,
     /// The sysctls that pods depend on.
     pub sysctls: Fact<Sysctls>,
     /// The firewalls that filter packets.

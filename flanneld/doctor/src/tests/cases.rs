@@ -334,6 +334,10 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         all(facts, &State::CutOff, false);
         named(facts, "eth0").noarp = true;
     }),
+    ("address-conflict", |facts| {
+        one(facts, State::OneWay, true);
+        facts.host.rival = Mac::parse("02:00:00:00:00:77");
+    }),
     ("duplicate-mac", |facts| {
         one(facts, State::CutOff, false);
         let mac = named(facts, "eth0").mac;

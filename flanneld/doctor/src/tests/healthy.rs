@@ -159,6 +159,7 @@ fn host() -> Host {
         pod_routes: Fact::Known(pod_routes()),
         policy_rules: Fact::Known(policy_rules()),
         underlay_neighbours: Fact::Known(Vec::new()),
+        rival: None,
         sysctls: Fact::Known(Sysctls {
             underlay: "eth0".to_owned(),
             ip_forward: Some(1),

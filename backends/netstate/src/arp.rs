@@ -1,0 +1,183 @@
+//! An ARP probe: whether another host answers for an address (RFC 5227, section 2.1.1).
+
+#![allow(unsafe_code)]
+
+use crate::names::Mac;
+use nix::libc;
+use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The length of a frame with ARP, without padding: Ethernet's header and 28 bytes (RFC 826).
+const FRAME: usize = 14 + 28;
+/// The type of Ethernet's frames with ARP, and of the protocol that they ask about.
+const ETHERTYPE: [u8; 2] = [0x08, 0x06];
+/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
+const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+const REQUEST: [u8; 2] = [0, 1];
+const REPLY: [u8; 2] = [0, 2];
+
+/// Asks on a link who has an address, in nobody's name: no host learns anything from the question. Returns the hardware address of a host that answers
+/// within the time and has none of `own`.
+///
+/// Blocks the thread. It needs `CAP_NET_RAW`.
+///
+/// # Errors
+/// The kernel provides no packet socket, or does not send.
+pub fn other_holder(
+    link: u32,
+    from: Mac,
+    own: &[Mac],
+    address: Ipv4Addr,
+    timeout: Duration,
+) -> io::Result<Option<Mac>> {
+    let socket = open(link)?;
+    send(&socket, &request(from, address))?;
+    let end = Instant::now() + timeout;
+    let mut frame = [0_u8; 128];
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || !is_readable(&socket, left)? {
+            return Ok(None);
+        }
+        let length = receive(&socket, &mut frame)?;
+        let answer = frame.get(..length).and_then(|frame| answer(frame, address));
+        if let Some(mac) = answer.filter(|mac| !own.contains(mac)) {
+            return Ok(Some(mac));
+        }
+    }
+}
+
+/// The question, with the sender's protocol address left open.
+fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
+    let mut frame = [0_u8; FRAME];
+    let parts: [&[u8]; 8] = [
+        &[0xff; 6],
+        &from.0,
+        &ETHERTYPE,
+        &KINDS,
+        &REQUEST,
+        &from.0,
+        &[0; 4 + 6],
+        &address.octets(),
+    ];
+    let bytes = parts.into_iter().flatten();
+    frame
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = *from);
+    frame
+}
+
+/// Who answers for the address in a frame.
+fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
+    let is_reply = frame.get(12..14)? == ETHERTYPE
+        && frame.get(14..20)? == KINDS
+        && frame.get(20..22)? == REPLY
+        && frame.get(28..32)? == address.octets();
+    let mac: [u8; 6] = frame.get(22..28)?.try_into().ok()?;
+    is_reply.then_some(Mac(mac))
+}
+
+/// A socket for frames with ARP of one link.
+fn open(link: u32) -> io::Result<OwnedFd> {
+    let protocol = u16::from_be_bytes(ETHERTYPE).to_be();
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes numbers alone.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol)) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all bytes zero are a value of this struct of integers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or_default();
+    address.sll_protocol = protocol;
+    address.sll_ifindex = i32::try_from(link).unwrap_or_default();
+    let length = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or_default();
+    // SAFETY: the pointer is to a whole `sockaddr_ll` of that length, which lives until the call returns.
+    let done = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+    nix::sys::socket::send(
+        socket.as_raw_fd(),
+        frame,
+        nix::sys::socket::MsgFlags::empty(),
+    )?;
+    Ok(())
+}
+
+fn receive(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<usize> {
+    match nix::sys::socket::recv(
+        socket.as_raw_fd(),
+        frame,
+        nix::sys::socket::MsgFlags::empty(),
+    ) {
+        Ok(length) => Ok(length),
+        Err(error) if io::Error::from(error).kind() == ErrorKind::WouldBlock => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_readable(socket: &OwnedFd, time: Duration) -> io::Result<bool> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    let mut wanted = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
+    Ok(poll(&mut wanted, time)? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+    /// A reply of another host.
+    fn reply(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+        let mut frame = request(mac, Ipv4Addr::UNSPECIFIED).to_vec();
+        frame[20..22].copy_from_slice(&REPLY);
+        frame[28..32].copy_from_slice(&address.octets());
+        frame
+    }
+
+    #[test]
+    fn question_is_in_nobodys_name() {
+        let frame = request(OWN, ADDRESS);
+        assert_eq!(frame[..6], [0xff; 6]);
+        assert_eq!(frame[22..28], OWN.0);
+        assert_eq!(frame[28..32], [0; 4], "a probe");
+        assert_eq!(frame[38..], ADDRESS.octets());
+        assert_eq!(answer(&frame, ADDRESS), None, "it is no answer");
+    }
+
+    #[test]
+    fn only_replies_for_the_address_count() {
+        let other = Mac([2, 0, 0, 0, 0, 9]);
+        assert_eq!(answer(&reply(other, ADDRESS), ADDRESS), Some(other));
+        assert_eq!(
+            answer(&reply(other, Ipv4Addr::new(192, 0, 2, 2)), ADDRESS),
+            None
+        );
+        let whole = reply(other, ADDRESS);
+        for length in 0..32 {
+            assert_eq!(answer(&whole[..length], ADDRESS), None, "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn junk_is_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            answer(&bytes, ADDRESS);
+        }
+    }
+}
