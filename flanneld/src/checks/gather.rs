@@ -70,11 +70,14 @@ pub(super) async fn facts(
         compared(&*running.observer).await;
     }
     let (mesh, probe_ports) = mesh_and_taken_ports(running);
-    // A question to all hosts of the link: only where peers are silent.
+    // A broadcast to all hosts of the link. One dead node must not make each node of a large cluster send it, so half of the peers have to be silent.
     let is_silent = |mesh: &Mesh| {
-        let v4 = |path: &&PeerPath| path.address.is_ipv4();
-        let odd = |path: &PeerPath| path.is_lost() || path.verdict.state == State::WrongNode;
-        mesh.paths.iter().filter(v4).any(odd)
+        let judged =
+            |path: &&PeerPath| path.address.is_ipv4() && path.verdict.state != State::Unknown;
+        let odd = |path: &&PeerPath| path.is_lost() || path.verdict.state == State::WrongNode;
+        let judged: Vec<&PeerPath> = mesh.paths.iter().filter(judged).collect();
+        let silent = judged.iter().copied().filter(odd).count();
+        silent > 0 && 2 * silent >= judged.len()
     };
     if let (Some(name), Some(true)) = (&underlay, mesh.known().map(is_silent)) {
         host.rival = look::rival(&host, name).await;
