@@ -8,7 +8,7 @@ use terminal::out;
 use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
 use crate::store;
 
-/// How much longer than the command's own time limits an answer may take.
+/// How long an answer may take: a command has time limits of its own, of which the longest is that of a probe.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 /// The flags that are meant for this program alone, each with a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];

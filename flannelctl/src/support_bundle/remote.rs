@@ -84,7 +84,7 @@ fn unpacked(bytes: &[u8]) -> Result<Files> {
     for entry in archive.entries()? {
         let entry = entry?;
         let path = entry.path()?.into_owned();
-        // Whoever runs the pod chooses the names: those with other parts than names lead out of the folder.
+        // The names are foreign: `..` would lead out of the folder.
         let mut parts = path.components();
         parts.next();
         let name = parts.as_path();

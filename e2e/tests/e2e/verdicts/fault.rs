@@ -305,7 +305,7 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
 /// So many findings are mended one after the other.
 const ROUNDS: usize = 6;
 
-/// Two faults at once: the first finding is one of them, and nothing else is. Whoever does what it says, and looks again, mends both.
+/// Two faults at once: the first finding is one of them, and nothing else is found. Its commands, and then those of the next, mend both.
 fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
     let begun = Instant::now();
     both.iter().try_for_each(|fault| make(bench, fault))?;

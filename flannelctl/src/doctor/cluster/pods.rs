@@ -32,7 +32,7 @@ pub(super) fn ask(flags: &ClusterFlags) -> Result<Answers> {
         let cluster = flags.connect().await?;
         let pods = cluster.pods().await?;
         let nodes = tokio::time::timeout(LIST_TIMEOUT, nodes(&cluster.client)).await;
-        // Who may not list Nodes is told of those alone that have a pod.
+        // Without the right to list Nodes, only those with a pod are known.
         let nodes = nodes.ok().and_then(Result::ok).unwrap_or_default();
         Ok(ask_all(&cluster.client, pods, nodes).await)
     })

@@ -126,7 +126,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         .reasons
         .known()
         .and_then(|reasons| reasons.get("cni-conf"));
-    // Whoever asks flanneld to write it expects it.
+    // Where flanneld is to write it, it is expected.
     let is_wanted = |cni: &&Cni| cni.expected || reason.is_some();
     let Some(cni) = facts.pods.cni.known().filter(is_wanted) else {
         return Vec::new();
