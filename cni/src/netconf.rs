@@ -5,6 +5,7 @@ use crate::error::CniError;
 use crate::route;
 use crate::subnet_env::SubnetEnv;
 use serde_json::{Map, Value, json};
+use std::net::IpAddr;
 
 /// Builds the delegate's configuration from the operator's and from subnet.env.
 ///
@@ -39,7 +40,15 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let ranges: Vec<Value> = env
         .subnets
         .iter()
-        .map(|subnet| json!([{ "subnet": subnet.to_string() }]))
+        .map(|subnet| {
+            let is_in = |end: &&IpAddr| subnet.contains(*end);
+            match env.range_ends.iter().find(is_in) {
+                Some(end) => {
+                    json!([{ "subnet": subnet.to_string(), "rangeEnd": end.to_string() }])
+                }
+                None => json!([{ "subnet": subnet.to_string() }]),
+            }
+        })
         .collect();
     let mut routes = route::read(ipam.get("routes"))?;
     routes.extend(
@@ -116,6 +125,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn last_address_of_pods_is_passed_on() {
+        let env = SubnetEnv {
+            networks: vec![
+                "10.244.0.0/16".parse().unwrap(),
+                "fd00::/48".parse().unwrap(),
+            ],
+            subnets: vec![
+                "10.244.7.0/24".parse().unwrap(),
+                "fd00:0:0:7::/64".parse().unwrap(),
+            ],
+            mtu: 1450,
+            ip_masq: true,
+            range_ends: vec!["10.244.7.253".parse().unwrap()],
+        };
+        let conf = Conf::parse(br#"{"name":"cbr0"}"#).unwrap();
+        assert_eq!(
+            build(&conf, &env).unwrap()["ipam"]["ranges"],
+            json!([
+                [{"subnet": "10.244.7.0/24", "rangeEnd": "10.244.7.253"}],
+                [{"subnet": "fd00:0:0:7::/64"}]
+            ])
+        );
+    }
+
     /// Values with fractions of few digits: the reader of the test rounds the others.
     fn numbers() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
@@ -150,7 +184,7 @@ mod tests {
 
         #[test]
         fn subnet_is_flannels_with_any_configuration(delegate in values(), ipam in values(), runtime_config in values(), mtu: u32, ip_masq: bool) {
-            let env = SubnetEnv { networks: vec!["10.244.0.0/16".parse().unwrap()], subnets: vec!["10.244.7.0/24".parse().unwrap()], mtu, ip_masq };
+            let env = SubnetEnv { networks: vec!["10.244.0.0/16".parse().unwrap()], subnets: vec!["10.244.7.0/24".parse().unwrap()], mtu, ip_masq, range_ends: Vec::new() };
             let text = json!({"name": "cbr0", "delegate": delegate, "ipam": ipam, "runtimeConfig": runtime_config}).to_string();
             if let Ok(netconf) = build(&Conf::parse(text.as_bytes()).unwrap(), &env) {
                 let read: Value = serde_json::from_str(&encode(&netconf)).unwrap();

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// Whether `FLANNEL_IPMASQ` is `true`.
     pub ip_masq: bool,
+    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses that pods may have. Go flannel does not write them.
+    pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
@@ -43,6 +46,7 @@ impl SubnetEnv {
             subnets: vec![v4],
             mtu: 1280,
             ip_masq: false,
+            range_ends: Vec::new(),
         }
     }
 }
@@ -207,6 +211,8 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
                 | "FLANNEL_IPV6_SUBNET"
                 | "FLANNEL_MTU"
                 | "FLANNEL_IPMASQ"
+                | "FLANNEL_RANGE_END"
+                | "FLANNEL_IPV6_RANGE_END"
         );
         if known && !line.contains('=') {
             return Err(Fault::NoValue(key.to_owned()));
@@ -217,6 +223,11 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
             "FLANNEL_SUBNET" => v4 = Some(net(value)?),
             "FLANNEL_IPV6_SUBNET" => v6 = Some(net(value)?),
             "FLANNEL_MTU" => mtu = Some(value.parse().map_err(|_| Fault::Mtu(value.to_owned()))?),
+            "FLANNEL_RANGE_END" | "FLANNEL_IPV6_RANGE_END" => {
+                let end = value.parse();
+                env.range_ends
+                    .push(end.map_err(|_| Fault::Network(value.to_owned()))?);
+            }
             "FLANNEL_IPMASQ" => ip_masq = Some(value == "true"),
             _ => {}
         }

@@ -29,6 +29,7 @@ use doctor::look::Look;
 use doctor::table::judge;
 pub use gather::{network, vtep};
 use known::Known;
+use probing::pods::PodPaths;
 use probing::prober::Prober;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub struct Checks {
     module: module::Module,
     /// Changes when the prober changes a verdict on a peer.
     verdicts: Option<watch::Receiver<u64>>,
+    /// Changes when something else becomes of the packets of pods.
+    pod_paths: Option<watch::Receiver<PodPaths>>,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// Time that the last listing of the firewalls took.
@@ -118,6 +121,7 @@ impl Checks {
             networks: health.networks(),
             running: None,
             verdicts: None,
+            pod_paths: None,
             subnet_file,
             health,
             look: Look::default(),
@@ -174,6 +178,7 @@ impl Checks {
             None => (None, None),
         };
         let mut verdicts = self.verdicts.as_mut();
+        let mut pod_paths = self.pod_paths.as_mut();
         tokio::select! {
             () = news(&mut self.known, &mut self.networks) => {
                 self.firewalls.1 = None;
@@ -187,6 +192,7 @@ impl Checks {
                 let _ = tokio::time::timeout(quiet, self.health.report_wanted()).await;
                 Wake::Look
             }
+            () = change(&mut pod_paths) => Wake::Look,
             () = tunnels => Wake::Look,
             () = change(&mut written), if due.is_none() => Wake::RulesChanged,
             () = wait_for_notice(notices), if due.is_none() => Wake::RulesChanged,
@@ -214,6 +220,13 @@ impl Checks {
             .as_ref()
             .and_then(|running| running.prober.as_ref())
             .map(Prober::verdicts);
+        self.pod_paths = self
+            .running
+            .as_ref()
+            .and_then(|running| running.pod_paths.clone());
+        if let Some(pod_paths) = &mut self.pod_paths {
+            pod_paths.mark_unchanged();
+        }
         if let Some(running) = &mut self.running {
             running.underlay.mark_unchanged();
             running.written.mark_unchanged();

@@ -234,7 +234,11 @@ impl Daemon {
         let Some(node) = node.await.transpose()? else {
             return Ok(());
         };
-        let (following, ends) = Following::new(&node, self.settings.rules.options.masquerade);
+        let (following, ends) = Following::new(
+            &node,
+            self.settings.rules.options.masquerade,
+            self.settings.listen.probe_pods,
+        );
         let Some(leases) = stop
             .run_until_cancelled(self.follow_leases(&node.leased, &ends))
             .await

@@ -17,6 +17,7 @@ pub mod logging;
 pub mod memory;
 pub mod mesh;
 pub mod network;
+pub mod pod_probes;
 pub mod probe;
 pub mod problem;
 pub mod status_keeper;

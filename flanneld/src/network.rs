@@ -5,6 +5,7 @@ use backends::status::NetworkHandle;
 use backends::{Overlay, Underlay};
 use doctor::facts::Network;
 use netstate::reconcile::questions::KernelAudit;
+use probing::pods::PodPaths;
 use probing::prober::Prober;
 use run_dir::subnet_env::SubnetEnv;
 use std::collections::BTreeMap;
@@ -54,6 +55,8 @@ pub struct RunningNetwork {
     pub probe_port: u16,
     /// Probes the peers; `None` where `--probe-port` is 0 or taken by the tunnel.
     pub prober: Option<Prober>,
+    /// What is known of the path of pods' packets; `None` where it is not probed.
+    pub pod_paths: Option<watch::Receiver<PodPaths>>,
 }
 
 impl std::fmt::Debug for RunningNetwork {
@@ -100,6 +103,7 @@ impl RunningNetwork {
                 subnets: own,
                 mtu: 1450,
                 ip_masq: true,
+                range_ends: Vec::new(),
             })
             .1,
             held: watch::channel(Held::default()).1,
@@ -116,6 +120,7 @@ impl RunningNetwork {
             overlay: None,
             probe_port: 0,
             prober: None,
+            pod_paths: None,
         }
     }
 }

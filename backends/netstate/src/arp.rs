@@ -1,12 +1,9 @@
 //! An ARP probe: whether another host answers for an address (RFC 5227, section 2.1.1).
 
-#![allow(unsafe_code)]
-
 use crate::names::Mac;
-use nix::libc;
-use std::io::{self, ErrorKind};
+use crate::packet_socket::PacketSocket;
+use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The length of a frame with ARP, without padding: Ethernet's header and 28 bytes (RFC 826).
@@ -32,16 +29,16 @@ pub fn other_holder(
     address: Ipv4Addr,
     timeout: Duration,
 ) -> io::Result<Option<Mac>> {
-    let socket = open(link)?;
-    send(&socket, &request(from, address))?;
+    let socket = PacketSocket::open(link, u16::from_be_bytes(ETHERTYPE))?;
+    socket.send(&request(from, address))?;
     let end = Instant::now() + timeout;
     let mut frame = [0_u8; 128];
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || !is_readable(&socket, left)? {
+        if left.is_zero() || !socket.wait(left)? {
             return Ok(None);
         }
-        let length = receive(&socket, &mut frame)?;
+        let length = socket.receive(&mut frame)?.unwrap_or_default();
         let answer = frame.get(..length).and_then(|frame| answer(frame, address));
         if let Some(mac) = answer.filter(|mac| !own.contains(mac)) {
             return Ok(Some(mac));
@@ -78,60 +75,6 @@ fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
         && frame.get(28..32)? == address.octets();
     let mac: [u8; 6] = frame.get(22..28)?.try_into().ok()?;
     is_reply.then_some(Mac(mac))
-}
-
-/// A socket for frames with ARP of one link.
-fn open(link: u32) -> io::Result<OwnedFd> {
-    let protocol = u16::from_be_bytes(ETHERTYPE).to_be();
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call takes numbers alone.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol)) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and nobody else has it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: all bytes zero are a value of this struct of integers.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or_default();
-    address.sll_protocol = protocol;
-    address.sll_ifindex = i32::try_from(link).unwrap_or_default();
-    let length = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or_default();
-    // SAFETY: the pointer is to a whole `sockaddr_ll` of that length, which lives until the call returns.
-    let done = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(socket)
-}
-
-fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
-    nix::sys::socket::send(
-        socket.as_raw_fd(),
-        frame,
-        nix::sys::socket::MsgFlags::empty(),
-    )?;
-    Ok(())
-}
-
-fn receive(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<usize> {
-    match nix::sys::socket::recv(
-        socket.as_raw_fd(),
-        frame,
-        nix::sys::socket::MsgFlags::empty(),
-    ) {
-        Ok(length) => Ok(length),
-        Err(error) if io::Error::from(error).kind() == ErrorKind::WouldBlock => Ok(0),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn is_readable(socket: &OwnedFd, time: Duration) -> io::Result<bool> {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use std::os::fd::AsFd;
-    let mut wanted = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
-    Ok(poll(&mut wanted, time)? > 0)
 }
 
 #[cfg(test)]

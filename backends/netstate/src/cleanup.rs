@@ -100,6 +100,8 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
         &["wireguard", "tun"]
     } else if name == "flannel.ipip" {
         &["ipip"]
+    } else if crate::probe_port::is_port(name) {
+        &["veth"]
     } else {
         return LinkOwner::Others;
     };

@@ -58,6 +58,8 @@ pub enum Request {
     ConfigureWireguard,
     /// A route lookup for a destination address.
     Lookup(IpAddr),
+    /// A port of the pods' bridge for probes.
+    MakePort,
     /// An operation without which nothing works.
     Operation {
         /// The operation, as an infinitive for messages.
@@ -390,6 +392,7 @@ impl fmt::Display for Request {
             Request::FindWireguard => f.write_str("ask for WireGuard"),
             Request::ConfigureWireguard => f.write_str("configure WireGuard"),
             Request::Lookup(to) => write!(f, "look up the route to {to}"),
+            Request::MakePort => f.write_str("make a port of the pods' bridge for probes"),
             Request::Operation { verb, key } => write!(f, "cannot {verb} {key}"),
             Request::Compare => f.write_str("compare with the kernel"),
             Request::Look => f.write_str("look at the kernel"),

@@ -4,7 +4,7 @@ use crate::names::Mac;
 use crate::route::RouteKind;
 use ipnet::IpNet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use types::Family;
 use types::problem::{Coded, text};
 
@@ -79,6 +79,11 @@ impl Interface {
     /// Whether it has an address.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
+    }
+
+    /// Whether it is a port of this bridge, and not the one of flanneld's own probes.
+    pub fn is_pods_end_in(&self, bridge: u32) -> bool {
+        self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
 
     /// Its addresses with their prefix lengths.
@@ -181,6 +186,40 @@ fn is_global(ip: IpAddr) -> bool {
                 || v6.is_unicast_link_local())
         }
     }
+}
+
+/// The NAT that hypervisors give to each machine alone: its router, and the machine's address where only both together show it. The first is that of QEMU's user
+/// network and of VirtualBox's first adapter, the next three are of its other adapters, the last one is lima's.
+const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
+    (Ipv4Addr::new(10, 0, 2, 2), None),
+    (
+        Ipv4Addr::new(10, 0, 3, 2),
+        Some(Ipv4Addr::new(10, 0, 3, 15)),
+    ),
+    (
+        Ipv4Addr::new(10, 0, 4, 2),
+        Some(Ipv4Addr::new(10, 0, 4, 15)),
+    ),
+    (
+        Ipv4Addr::new(10, 0, 5, 2),
+        Some(Ipv4Addr::new(10, 0, 5, 15)),
+    ),
+    (
+        Ipv4Addr::new(192, 168, 5, 2),
+        Some(Ipv4Addr::new(192, 168, 5, 15)),
+    ),
+];
+
+/// Returns the router that a machine with this address has if it is behind a NAT of its own. A NAT *network* has another router, and joins its machines.
+pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
+    let found = MACHINE_NATS.iter().find(|(router, guest)| {
+        let router = IpAddr::V4(*router);
+        net.prefix_len() >= 24
+            && net.contains(&router)
+            && net.addr() != router
+            && guest.is_none_or(|guest| net.addr() == IpAddr::V4(guest))
+    });
+    found.map(|(router, _)| IpAddr::V4(*router))
 }
 
 /// Whether an address is link-local.

@@ -11,6 +11,7 @@ pub mod host;
 mod ipip;
 mod links;
 pub mod lookup;
+pub mod port;
 mod read;
 mod socket;
 mod survey;

@@ -40,6 +40,11 @@ fn grammar_is_that_of_go_flannels_plugin() {
         ("FLANNEL_NETWORK", "FLANNEL_NETWORK has no value"),
         ("FLANNEL_MTU=4294967296", "is no number"),
         ("FLANNEL_MTU=-1", "is no number"),
+        ("FLANNEL_RANGE_END", "FLANNEL_RANGE_END has no value"),
+        (
+            "FLANNEL_RANGE_END=10.244.7",
+            "invalid CIDR address: 10.244.7",
+        ),
         ("FLANNEL_NETWORK=10.1.0.0/16,", "invalid CIDR address: "),
         (
             "FLANNEL_SUBNET=10.244.7.1",

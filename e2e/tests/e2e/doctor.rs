@@ -1,6 +1,7 @@
 //! `flannelctl doctor` names the cause first, and its commands fix it when they are pasted.
 
 mod between;
+mod commands;
 mod devices;
 mod fault;
 mod firewalls;

@@ -45,6 +45,7 @@ mod mesh_mixed;
 mod mesh_twenty;
 mod operator;
 mod ping_only;
+mod pod_probes;
 mod probe;
 mod quiet;
 mod refuse_insecure;

@@ -7,9 +7,11 @@ mod fault;
 pub(crate) mod odd;
 mod rows;
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
-use fault::{Row, walk};
+use fault::{Fault, Row, walk};
 
 /// So many labs walk at once.
 const LABS: usize = 4;
@@ -40,6 +42,12 @@ fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     fault::report(&outcomes, rows.len())
+}
+
+/// The checks whose commands mend a fault of the table.
+pub(crate) fn mended() -> BTreeSet<&'static str> {
+    let mended = rows::FAULTS.iter().filter_map(Fault::mended_by);
+    mended.flat_map(|checks| checks.split(' ')).collect()
 }
 
 /// Those of `make test`.

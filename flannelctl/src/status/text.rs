@@ -3,7 +3,8 @@
 use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
-use node_api::{FailedPeer, FileState, Node, Status, Wireguard};
+use node_api::{FailedPeer, FileState, Node, PodPath, Status, Wireguard};
+use probing::pods::{Lost, PodState};
 use std::fmt::Display;
 use std::time::Duration;
 use types::printable;
@@ -229,6 +230,7 @@ fn details(node: &Node, screen: Screen) -> Vec<String> {
         ("silent", silent_peers(node)),
         ("rules", rules(node)),
         ("peers", Some(peers(node))),
+        ("probes", pod_paths(node)),
         ("unused", unused),
         ("api", node.page.as_ref().map(|url| api(url, &node.node))),
     ];
@@ -416,6 +418,41 @@ fn rules(node: &Node) -> Option<String> {
         rules.trouble.clone()
     };
     Some(format!("{}: {what}; {state}", rules.with))
+}
+
+/// What the probes on the path of pods' packets found.
+fn pod_paths(node: &Node) -> Option<String> {
+    let shown = |path: &PodPath| {
+        let changed = path.lost.iter().any(|lost| lost.what == Lost::Address);
+        let Some(address) = path.address else {
+            return format!("{}: subnet too small for probes of pods", path.family);
+        };
+        let text = match (path.state, path.obstacle.as_deref()) {
+            (PodState::Well, _) => "pass".to_owned(),
+            (PodState::All | PodState::Some, _) if changed => {
+                "arrive with another address".to_owned()
+            }
+            (PodState::All, _) => "are lost on this node".to_owned(),
+            (PodState::Some, _) => format!(
+                "are lost from or to {} of {} peers",
+                path.lost.len(),
+                path.asked
+            ),
+            (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
+            (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
+            (PodState::Unknown, Some("refused")) => "not sent: the kernel refuses".to_owned(),
+            (PodState::Unknown, Some("filtered")) => {
+                "no peer lets new packets to the probe port in".to_owned()
+            }
+            (PodState::Unknown, Some("nobody-answers")) => {
+                "not sent: no peer answers this node".to_owned()
+            }
+            (PodState::Unknown, _) => "not sent yet".to_owned(),
+        };
+        format!("pods' packets, from {address}: {text}")
+    };
+    let all: Vec<String> = node.pod_paths.as_ref()?.iter().map(shown).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 fn peers(node: &Node) -> String {

@@ -14,8 +14,8 @@ pub use answers::{PEERS, Peers, Probed, STATUS, Status};
 pub use cluster::{CLUSTER, Cluster, Consequence, Shared, Source, Unanswered};
 pub use kernel::{FailedPeer, Kernel, Rules, Wireguard};
 pub use node::{
-    File, FileState, Lease, Node, NodeNetwork, Notice, Readiness, Reason, Store, StoreKind,
-    Underlay,
+    File, FileState, Lease, LostPods, Node, NodeNetwork, Notice, PodPath, Readiness, Reason, Store,
+    StoreKind, Underlay,
 };
 pub use peer::{Peer, Unused};
 pub use probe::{PROBE, PROBE_PATH, Probe};

@@ -6,10 +6,12 @@ use doctor::Finding;
 use doctor::finding::Unknown;
 use ipnet::IpNet;
 use jiff::Timestamp;
+use probing::pods::{Lost, PodState};
 use probing::view::Mesh;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use types::Family;
 
 /// A node, as its daemon knows it. What the daemon does not know yet is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,12 +46,45 @@ pub struct Node {
     pub unknown: Vec<Unknown>,
     /// The results of probes of the peers; absent where nothing is probed.
     pub mesh: Option<Mesh>,
+    /// What the probes on the path of pods' packets found, one a family; absent where that path is not probed.
+    #[serde(default)]
+    pub pod_paths: Option<Vec<PodPath>>,
     /// The URL of the status API on its port, if it has one.
     pub page: Option<String>,
     /// The other nodes whose leases are in force, by subnet.
     pub peers: Vec<Peer>,
     /// Leases in the store that this node does not use.
     pub unused: Vec<Unused>,
+}
+
+/// What the probes on the path of pods' packets found in one address family (`--probe-pods`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodPath {
+    /// The address family.
+    pub family: Family,
+    /// Whether packets of pods pass.
+    pub state: PodState,
+    /// The address that asks, at the pods' bridge; absent where the subnet is too small.
+    pub address: Option<IpAddr>,
+    /// Why nobody is asked: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`.
+    pub obstacle: Option<String>,
+    /// The kernel's error, or the hardware address of the pod that has the address.
+    pub detail: Option<String>,
+    /// How many peers were asked last.
+    pub asked: usize,
+    /// How many of them answered, and reached the address that asked.
+    pub answered: usize,
+    /// The peers from or to which packets of pods are lost, while those of the node itself pass.
+    pub lost: Vec<LostPods>,
+}
+
+/// A peer from or to which packets of pods are lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostPods {
+    /// Its subnet.
+    pub subnet: IpNet,
+    /// What is lost.
+    pub what: Lost,
 }
 
 /// Whether pods on a node have a network, and why not. Its fields are fields of [`Node`] in JSON.

@@ -7,10 +7,12 @@ use doctor::{Finding, Report, Severity};
 use node_api::probe::{Next, Outcome, QuestionKind, Questions, Step, StepName, Target};
 use node_api::routes::{self, Foreign, Holder, Object, ObjectKind, Routes};
 use node_api::{
-    CLUSTER, Cluster, Consequence, FailedPeer, File, FileState, Kernel, Lease, Node, NodeNetwork,
-    Notice, PEERS, PROBE, Peer, Peers, Probe, Probed, Readiness, Reason, Rules, SCHEMA, STATUS,
-    Shared, Source, Status, Store, StoreKind, Unanswered, Underlay, Unused, Wireguard,
+    CLUSTER, Cluster, Consequence, FailedPeer, File, FileState, Kernel, Lease, LostPods, Node,
+    NodeNetwork, Notice, PEERS, PROBE, Peer, Peers, PodPath, Probe, Probed, Readiness, Reason,
+    Rules, SCHEMA, STATUS, Shared, Source, Status, Store, StoreKind, Unanswered, Underlay, Unused,
+    Wireguard,
 };
+use probing::pods::{Lost, PodState};
 use probing::view::{self, Mesh};
 use run_dir::exit_report::{Choice, ExitReport};
 use serde_json::{Map, Value, json};
@@ -132,6 +134,23 @@ fn mesh() -> Mesh {
     }
 }
 
+fn pod_path() -> PodPath {
+    let text = String::new;
+    PodPath {
+        family: Family::V4,
+        state: PodState::Some,
+        address: "10.244.1.254".parse().ok(),
+        obstacle: Some(text()),
+        detail: Some(text()),
+        asked: 2,
+        answered: 1,
+        lost: vec![LostPods {
+            subnet: "10.244.2.0/24".parse().unwrap(),
+            what: Lost::Calls,
+        }],
+    }
+}
+
 fn kernel() -> Kernel {
     let text = String::new;
     Kernel {
@@ -225,6 +244,7 @@ fn full() -> Node {
             why: text(),
         }],
         mesh: Some(mesh()),
+        pod_paths: Some(vec![pod_path()]),
         page: Some(text()),
         peers: vec![Peer {
             node: Some(text()),

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod mesh;
 pub mod network;
 pub mod pod_path;
+pub mod pod_probes;
 pub mod pods;
 mod rights;
 pub mod store;

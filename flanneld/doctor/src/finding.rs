@@ -103,6 +103,19 @@ pub struct Finding {
     pub explained_by: Option<String>,
 }
 
+/// Keeps this many findings of one kind, the gravest; the last one tells how many more there are.
+pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
+    findings.sort_by_key(|finding| finding.severity);
+    let more = findings.len().saturating_sub(most);
+    findings.truncate(most);
+    if more > 0
+        && let Some(last) = findings.pop()
+    {
+        findings.push(last.seen(format!("{more} more like this"), "flannelctl doctor"));
+    }
+    findings
+}
+
 impl Finding {
     /// Creates a finding without evidence and remedy.
     pub fn new(

@@ -138,6 +138,7 @@ impl Look {
             env: env(&daemon.subnet_file),
             cni: cni::configurations(&self.places),
             docker: cni::docker(&self.places),
+            paths: Fact::Absent,
             ipam: cni::kept(
                 &self.places,
                 namespace_of_pod(&self.places).is_some(),

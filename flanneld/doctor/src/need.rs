@@ -66,6 +66,8 @@ needs! {
     Foreign => host.foreign,
     /// The daemons of this host.
     Daemons => host.daemons,
+    /// What the probes on the path of pods found.
+    PodPaths => pods.paths,
     /// Whether a daemon runs.
     Running => daemon.running,
     /// Which tasks are silent.

@@ -33,7 +33,7 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
 pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
     interfaces
         .iter()
-        .any(|interface| interface.master == Some(bridge.index))
+        .any(|interface| interface.is_pods_end_in(bridge.index))
 }
 
 /// The interface by which packets of pods go to other nodes: that of the tunnel, or the underlay's.

@@ -30,6 +30,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
         checks::limits::CHECKS,
         checks::underlay::CHECKS,
         checks::mesh::CHECKS,
+        checks::pod_probes::CHECKS,
         checks::pods::CHECKS,
     ]
     .into_iter()

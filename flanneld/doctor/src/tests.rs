@@ -6,6 +6,7 @@ mod firewalld;
 mod harm;
 mod healthy;
 mod listings;
+mod record;
 mod remedies;
 mod trap;
 mod wireguard;

@@ -268,6 +268,9 @@ pub(crate) struct HealthFlags {
         default_value = "8473"
     )]
     pub(crate) probe_port: Vec<Value<i64>>,
+    /// Probe the path of pods' packets too, from the last address of this node's subnet, which pods then do not get.
+    #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub(crate) probe_pods: Vec<Value<bool>>,
 }
 
 #[derive(Args, Clone, Debug)]

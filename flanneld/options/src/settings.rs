@@ -85,6 +85,8 @@ pub struct ListenSettings {
     pub status: Option<SocketAddr>,
     /// UDP port of probes between nodes; `None` without probes.
     pub probe_port: Option<u16>,
+    /// `--probe-pods`: probe the path of pods' packets.
+    pub probe_pods: bool,
 }
 
 /// A CNI configuration and its place for the container runtime.

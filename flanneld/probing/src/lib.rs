@@ -6,6 +6,7 @@
 pub mod limits;
 pub mod mtu;
 pub mod node;
+pub mod pods;
 #[cfg(feature = "prober")]
 pub mod prober;
 pub mod rows;

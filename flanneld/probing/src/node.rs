@@ -16,6 +16,7 @@ mod mtu_searches;
 mod outcome;
 mod outstanding;
 mod peer;
+mod pods;
 mod receive;
 mod rounds;
 mod session;

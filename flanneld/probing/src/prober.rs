@@ -201,6 +201,25 @@ impl Prober {
         self.inner().problems.clone()
     }
 
+    /// As [`Node::answering`].
+    pub fn answering(
+        &self,
+        family: Family,
+        first: &[IpNet],
+        after: Option<IpNet>,
+        most: usize,
+    ) -> Vec<(IpNet, IpAddr)> {
+        self.inner().node.answering(family, first, after, most)
+    }
+
+    /// Returns the number of this node in a family on the wire.
+    pub fn who(&self, family: Family) -> Option<u64> {
+        let settings = &self.shared.settings;
+        let mut own = settings.own.nets();
+        let subnet = own.find(|subnet| Family::from(subnet) == family)?;
+        Some(who(&settings.id, &subnet))
+    }
+
     /// Returns the UDP port of the probes.
     pub fn port(&self) -> u16 {
         self.shared.settings.port
@@ -432,7 +451,21 @@ impl Prober {
             let now = self.now();
             let at = now.at.saturating_sub(age);
             match incoming {
-                // A datagram from another port is from no node: answers go only to the probe port.
+                // A datagram from another port is from no node, but it may be a probe on the path of pods.
+                Incoming::Datagram {
+                    path: Path::Overlay,
+                    from,
+                    port: from_port,
+                    bytes,
+                } if from_port != port => {
+                    let datagram = Datagram {
+                        path: Path::Overlay,
+                        from,
+                        at,
+                        bytes,
+                    };
+                    self.inner().node.answer_pod(now, &datagram)
+                }
                 Incoming::Datagram { port: from, .. } if from != port => None,
                 Incoming::Datagram {
                     path, from, bytes, ..

@@ -12,6 +12,10 @@ const VERSION: u8 = 1;
 pub const HEADER: usize = 32;
 /// The length of an echo answer, and of a small echo question.
 pub const ECHO: usize = 72;
+/// The kind of a pod question.
+pub(crate) const POD_QUESTION_KIND: u8 = 5;
+/// The length of a pod question: as long as its two answers.
+pub const POD_QUESTION: usize = 2 * ECHO;
 /// The length of a row question, and the most that a row answer has: it fits any IPv6 path.
 pub const ROW: usize = 1232;
 /// An age, or a token, that is not known.
@@ -28,6 +32,10 @@ pub enum MessageKind {
     RowQuestion,
     /// Answers a [`MessageKind::RowQuestion`] with the node's own row.
     RowAnswer,
+    /// A probe on the path of pods' packets. It asks for an [`MessageKind::EchoAnswer`], and for a [`MessageKind::PodCall`].
+    PodQuestion,
+    /// A packet of a new connection to the pod that asked, with the nonce of its question.
+    PodCall,
 }
 
 /// The header of all kinds.
@@ -82,6 +90,8 @@ impl MessageKind {
             MessageKind::EchoAnswer => 2,
             MessageKind::RowQuestion => 3,
             MessageKind::RowAnswer => 4,
+            MessageKind::PodQuestion => POD_QUESTION_KIND,
+            MessageKind::PodCall => 6,
         }
     }
 
@@ -91,6 +101,8 @@ impl MessageKind {
             MessageKind::EchoAnswer,
             MessageKind::RowQuestion,
             MessageKind::RowAnswer,
+            MessageKind::PodQuestion,
+            MessageKind::PodCall,
         ]
         .into_iter()
         .find(|kind| kind.number() == number)
@@ -98,7 +110,10 @@ impl MessageKind {
 
     /// Returns whether it is a question.
     pub fn asks(self) -> bool {
-        matches!(self, MessageKind::EchoQuestion | MessageKind::RowQuestion)
+        matches!(
+            self,
+            MessageKind::EchoQuestion | MessageKind::RowQuestion | MessageKind::PodQuestion
+        )
     }
 }
 
@@ -173,7 +188,11 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
         return None;
     }
     match kind {
-        MessageKind::EchoQuestion | MessageKind::EchoAnswer => {
+        MessageKind::PodQuestion if bytes.len() < POD_QUESTION => None,
+        MessageKind::EchoQuestion
+        | MessageKind::EchoAnswer
+        | MessageKind::PodQuestion
+        | MessageKind::PodCall => {
             let words = [read.u32()?, read.u32()?].map(|word| (word != NONE).then_some(word));
             let (tokens, ages) = if kind.asks() {
                 (words, [None; 2])

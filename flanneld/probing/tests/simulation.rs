@@ -559,9 +559,10 @@ fn forged(kind: MessageKind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
         to,
     };
     match kind {
-        MessageKind::EchoQuestion | MessageKind::EchoAnswer => {
+        MessageKind::EchoQuestion | MessageKind::EchoAnswer | MessageKind::PodCall => {
             echo(&header, &Echo::default(), ECHO)
         }
+        MessageKind::PodQuestion => probing::pods::question(nonce, from),
         MessageKind::RowQuestion => probing::wire::row_question(&header, Some(7)),
         MessageKind::RowAnswer => row_answer(&header, &[0xff; 100]).unwrap(),
     }
@@ -588,9 +589,11 @@ fn hostile_messages_change_no_other_peers_verdict() {
             MessageKind::EchoAnswer,
             MessageKind::RowQuestion,
             MessageKind::RowAnswer,
+            MessageKind::PodQuestion,
+            MessageKind::PodCall,
         ];
         let from = sources[usize::try_from(step % 4).unwrap()];
-        let kind = kinds[usize::try_from(step / 4 % 4).unwrap()];
+        let kind = kinds[usize::try_from(step / 4 % 6).unwrap()];
         let mut message = forged(
             kind,
             step,

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use types::Coded;
@@ -31,6 +31,8 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// `--ip-masq`: whether traffic that leaves the network is masqueraded.
     pub ip_masq: bool,
+    /// The last addresses that pods may have; empty where they may have all. Go flannel has nothing like it, and its plugin ignores it.
+    pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
@@ -61,6 +63,13 @@ impl SubnetEnv {
             "FLANNEL_MTU={}\nFLANNEL_IPMASQ={}\n",
             self.mtu, self.ip_masq
         );
+        for end in &self.range_ends {
+            let key = match end {
+                IpAddr::V4(_) => "FLANNEL_RANGE_END",
+                IpAddr::V6(_) => "FLANNEL_IPV6_RANGE_END",
+            };
+            let _ = writeln!(out, "{key}={end}");
+        }
         out
     }
 }

@@ -4,7 +4,8 @@ use super::kernel;
 use crate::health::Health;
 use doctor::Report;
 use node_api::routes::Routes;
-use node_api::{File, FileState, Lease, Node, Peer};
+use node_api::{File, FileState, Lease, LostPods, Node, Peer, PodPath};
+use probing::pods::{self, Obstacle};
 use run_dir::subnet_env;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -65,6 +66,10 @@ impl StatusSource {
                 .prober
                 .as_ref()
                 .map(|prober| Arc::unwrap_or_clone(prober.view()));
+            node.pod_paths = running
+                .pod_paths
+                .as_ref()
+                .map(|paths| paths.borrow().iter().map(pod_path).collect());
             node.network.lease = Some(lease(&running.held.borrow()));
             node.peers = peers(&running.leases.borrow(), &running.network.own);
             node.network.underlay = Some(shown(&running.underlay.borrow(), &running.why));
@@ -113,6 +118,33 @@ impl StatusSource {
             mesh.rows.clear();
         }
         safe(&node)
+    }
+}
+
+/// Converts what the probes on the path of pods' packets found for the document.
+fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
+    let (obstacle, detail) = match &path.obstacle {
+        None => (None, None),
+        Some(Obstacle::NoBridge) => (Some("no-bridge"), None),
+        Some(Obstacle::SmallSubnet) => (Some("small-subnet"), None),
+        Some(Obstacle::Filtered) => (Some("filtered"), None),
+        Some(Obstacle::NobodyAnswers) => (Some("nobody-answers"), None),
+        Some(Obstacle::Taken(mac)) => (Some("taken"), Some(mac.clone())),
+        Some(Obstacle::Refused(error)) => (Some("refused"), Some(error.clone())),
+    };
+    let lost = |(subnet, what): (&ipnet::IpNet, &pods::Lost)| LostPods {
+        subnet: *subnet,
+        what: *what,
+    };
+    PodPath {
+        family: *family,
+        state: path.state(),
+        address: path.address,
+        obstacle: obstacle.map(str::to_owned),
+        detail,
+        asked: path.asked,
+        answered: path.answered,
+        lost: path.lost.iter().map(lost).collect(),
     }
 }
 

@@ -27,7 +27,7 @@ use std::path::Path;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
 use subnet_lease::{Kinds, Lease, RawJson};
-use types::reachability::State;
+use types::reachability::{Impact, State};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
 /// How long after the start findings that need waiting are left out.
@@ -100,7 +100,12 @@ pub(super) async fn facts(
         pods: Fact::Absent,
         reasons: Fact::Known(reasons.clone()),
     };
-    let pods = look.pods(&daemon, network.as_ref(), &host);
+    let mut pods = look.pods(&daemon, network.as_ref(), &host);
+    if let Some((prober, paths)) =
+        running.and_then(|running| running.prober.as_ref().zip(running.pod_paths.as_ref()))
+    {
+        pods.paths = Fact::Known(mesh::pod_paths(prober, &paths.borrow()));
+    }
     let env = pods
         .env
         .known()
@@ -403,8 +408,16 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     let to =
         |lease: &Lease, address| target(&address, name(lease).to_string(), LookupPurpose::Peer);
     if underlay.is_some_and(look::is_strict) {
+        // Of many peers those first from which nothing arrives.
+        let lost = lost_peers(running);
+        let is_lost = |lease: &&Lease| {
+            let address = lease.attrs.public_for(Family::V4);
+            address.is_some_and(|address| lost.contains(&address))
+        };
+        let first = peers().filter(is_lost);
         targets.extend(
-            peers()
+            first
+                .chain(peers().filter(|lease| !is_lost(lease)))
                 .take(MAX_LOOKUPS)
                 .filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))),
         );
@@ -434,6 +447,13 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     targets.extend(looped.take(MAX_LOOKUPS));
     targets.extend(silent_peers(running));
     targets
+}
+
+/// The addresses of the peers to or from which packets are lost.
+fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
+    let lost = |peer: PeerView| (peer.state.impact() == Impact::All).then_some(peer.address);
+    let all = running.prober.as_ref().map(|prober| prober.peers(lost));
+    all.into_iter().flatten().flatten().collect()
 }
 
 /// The peers that answer nothing: this host's own routes may be why.

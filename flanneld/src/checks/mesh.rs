@@ -2,12 +2,16 @@
 
 use doctor::facts::host::Port;
 use doctor::facts::mesh::{CommonFault, Mesh, Path};
+use doctor::facts::pods::{Lost, PodPath};
 use doctor::look::owner;
+use ipnet::IpNet;
+use probing::pods::{self, Obstacle, PodPaths, PodState};
 use probing::prober::Prober;
 use probing::verdict::loses_everywhere;
 use probing::view::{self, PeerView, Problem};
 use run_dir::instance::lent::tunnel_on;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use types::Family;
 use types::problem::PortPurpose;
 use types::reachability::{Impact, State};
 
@@ -27,6 +31,43 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
         faults: faults.iter().map(fault).collect(),
         lost_everywhere: loses.then_some((losses.lost, losses.asked)),
     }
+}
+
+/// What the probes on the path of pods' packets found.
+pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
+    let names: BTreeMap<IpNet, String> = prober
+        .peers(|peer| (peer.subnet, path(peer).node.to_string()))
+        .into_iter()
+        .collect();
+    let name = |subnet: &IpNet| {
+        names
+            .get(subnet)
+            .cloned()
+            .unwrap_or_else(|| subnet.to_string())
+    };
+    let lost = |lost: &pods::Lost| match lost {
+        pods::Lost::Address => Lost::Address,
+        pods::Lost::Everything => Lost::Everything,
+        pods::Lost::Answers => Lost::Answers,
+        pods::Lost::Calls => Lost::Calls,
+    };
+    let shown = |(family, path): (&Family, &pods::PodPath)| {
+        Some(PodPath {
+            family: *family,
+            address: path.address?,
+            lost: path
+                .lost
+                .iter()
+                .map(|(subnet, what)| (name(subnet), lost(what)))
+                .collect(),
+            others_pass: path.state() == PodState::Some,
+            taken_by: match &path.obstacle {
+                Some(Obstacle::Taken(mac)) => Some(mac.clone()),
+                _ => None,
+            },
+        })
+    };
+    paths.iter().filter_map(shown).collect()
 }
 
 /// The ports of the probes that another program has.

@@ -3,6 +3,7 @@
 use super::node::{Leased, Node};
 use backends::{Announced, Underlay};
 use ipnet::IpNet;
+use probing::pods::last_of_pods;
 use run_dir::subnet_env::SubnetEnv;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ pub(super) struct Ends {
 
 impl Following {
     /// Starts from the state in which the node got its lease.
-    pub(super) fn new(node: &Node, ip_masq: bool) -> (Self, Ends) {
+    pub(super) fn new(node: &Node, ip_masq: bool, probe_pods: bool) -> (Self, Ends) {
         let Node { backend, leased } = node;
         let Leased {
             config,
@@ -147,6 +148,15 @@ impl Following {
             subnets: lease.subnets,
             mtu: announced.mtu,
             ip_masq,
+            range_ends: if probe_pods {
+                lease
+                    .subnets
+                    .nets()
+                    .filter_map(|subnet| last_of_pods(&subnet))
+                    .collect()
+            } else {
+                Vec::new()
+            },
         });
         let following = Self {
             config: config.clone(),

@@ -10,12 +10,14 @@ use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
 use crate::network::RunningNetwork;
+use crate::pod_probes::{self, PodProbing};
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
 use backends::{Announced, Inputs, Network, Renewal, Underlay};
 use ipnet::IpNet;
+use probing::pods::PodPaths;
 use run_dir::{exit_report, subnet_env};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -178,6 +180,21 @@ impl Daemon {
         self.spawn_until_stop(asks);
         self.run
             .spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
+    }
+
+    /// Probes the path of pods' packets, if that is wanted; otherwise removes what an earlier run left that did.
+    pub(super) fn keep_pod_probing(
+        &mut self,
+        mesh: Option<&Mesh>,
+        own: Subnets,
+    ) -> Option<watch::Receiver<PodPaths>> {
+        let Some(mesh) = mesh.filter(|_| self.settings.listen.probe_pods) else {
+            self.spawn_until_stop(pod_probes::remove_leavings(own));
+            return None;
+        };
+        let (probing, paths) = PodProbing::new(mesh.prober.clone(), own);
+        self.run.spawn(probing.run(self.run.stop.clone()));
+        Some(paths)
     }
 
     /// Asks the backend for another identity when an older node has this one's.

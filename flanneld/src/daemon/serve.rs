@@ -90,6 +90,7 @@ impl Daemon {
             overlay: tunnel.overlay.clone(),
             probe_port: self.probe_port(&tunnel).unwrap_or_default(),
             prober: mesh.as_ref().map(|mesh| mesh.prober.clone()),
+            pod_paths: self.keep_pod_probing(mesh.as_ref(), node.lease.subnets),
         };
         self.publish(&network);
 

@@ -7,6 +7,7 @@ use crate::network::RunningNetwork;
 use backends::status::{EngineStatus, Status};
 use doctor::table::Tallied;
 use node_api::{FailedPeer, Wireguard};
+use probing::pods::PodState;
 use probing::view::Traffic;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -80,6 +81,9 @@ pub(super) struct Counts {
     /// Counters of the prober and its peers by state; `None` where it does not run.
     #[serde(skip)]
     pub probes: Option<(Traffic, BTreeMap<State, u32>)>,
+    /// In how many families the path of pods' packets is in each state; `None` where it is not probed.
+    #[serde(skip)]
+    pub pod_paths: Option<BTreeMap<PodState, u32>>,
 }
 
 /// Counters of the traffic rules.
@@ -161,6 +165,13 @@ impl Figures {
             }),
             datapath: status.engines,
             probes: network.prober.as_ref().map(|prober| prober.figures()),
+            pod_paths: network.pod_paths.as_ref().map(|paths| {
+                let mut counts = BTreeMap::new();
+                for path in paths.borrow().values() {
+                    *counts.entry(path.state()).or_default() += 1;
+                }
+                counts
+            }),
             ..counts
         }
     }

@@ -27,6 +27,9 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     if let Some((traffic, peers)) = &counts.probes {
         probes::register(&mut registry, traffic, peers);
     }
+    if let Some(paths) = &counts.pod_paths {
+        probes::register_pod_paths(&mut registry, paths);
+    }
     registry.register(
         "leases_refused",
         "Leases not in use, by reason",

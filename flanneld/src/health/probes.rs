@@ -1,5 +1,6 @@
 //! The counters of the prober, for /metrics: none is by peer.
 
+use probing::pods::PodState;
 use probing::view::Traffic;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -9,6 +10,21 @@ use std::collections::BTreeMap;
 use types::reachability::State;
 
 type Labels = Vec<(&'static str, &'static str)>;
+
+/// Adds the metric of the probes on the path of pods' packets.
+pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodState, u32>) {
+    let paths = Family::<Labels, Gauge>::default();
+    for state in PodState::ALL {
+        paths
+            .get_or_create(&vec![("state", state.as_str())])
+            .set(counts.get(&state).copied().unwrap_or(0).into());
+    }
+    registry.register(
+        "pod_paths",
+        "Address families by whether packets of pods pass: all or some are lost, all is well, or it is unknown",
+        paths,
+    );
+}
 
 /// Adds the prober's metrics.
 pub(super) fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTreeMap<State, u32>) {

@@ -10,6 +10,7 @@ fn plain() -> SubnetEnv {
         subnets: Dual::V4("10.5.72.0/24".parse().unwrap()),
         mtu: 1450,
         ip_masq: false,
+        range_ends: Vec::new(),
     }
 }
 

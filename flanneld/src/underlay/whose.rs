@@ -11,14 +11,11 @@ use super::problem::{Peer, Unfit};
 use super::request::{KnownAddresses, Request};
 use backends::Underlay;
 use ipnet::IpNet;
-use netstate::host::Interface;
+use netstate::host::{Interface, machine_nat};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
 use types::Family;
-
-/// The router of the NAT that VirtualBox and QEMU give to each machine.
-const NAT_ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 /// Why an interface and its addresses are in doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,15 +84,15 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
 
 /// The network of an interface whose router is the NAT of VirtualBox or QEMU.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
-    let router = IpAddr::V4(NAT_ROUTER);
-    let leads_there = facts
-        .defaults
-        .iter()
-        .any(|route| route.index == Some(interface.index) && route.via == Some(router));
+    let leads_there = |router: IpAddr| {
+        facts
+            .defaults
+            .iter()
+            .any(|route| route.index == Some(interface.index) && route.via == Some(router))
+    };
     interface
         .nets()
-        .filter(|_| leads_there)
-        .find(|net| net.prefix_len() >= 24 && net.contains(&router) && net.addr() != router)
+        .find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
 /// Whether an interface is behind such a NAT: it has the router, and no other host was found there.
@@ -307,9 +304,8 @@ fn is_wanted(ip: IpAddr, request: &Request) -> bool {
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {
-        format!(
-            "its router is {NAT_ROUTER}, as behind the NAT that VirtualBox and QEMU give to each machine alone"
-        )
+        "its router is that of the NAT which VirtualBox, QEMU and lima give to each machine alone"
+            .to_owned()
     } else {
         format!(
             "other Nodes claim its address: {}",

@@ -11,6 +11,14 @@ pub(super) fn link_header(index: u32) -> [u8; 16] {
     bytes
 }
 
+/// struct ifinfomsg that sets a flag of a link (ifi_flags, ifi_change), or clears it.
+pub(super) fn flag_header(index: u32, flag: u32, on: bool) -> [u8; 16] {
+    let [a, b, c, d] = index.to_ne_bytes();
+    let [e, f, g, h] = if on { flag } else { 0 }.to_ne_bytes();
+    let [i, j, k, l] = flag.to_ne_bytes();
+    [0, 0, 0, 0, a, b, c, d, e, f, g, h, i, j, k, l]
+}
+
 /// struct ifaddrmsg
 pub(super) fn address_header(family: u8, len: u8, index: u32) -> [u8; 8] {
     let [a, b, c, d] = index.to_ne_bytes();

@@ -2,15 +2,16 @@
 
 use super::decode::SeenLink;
 use super::errno::failed;
-use super::header::link_header;
+use super::header::{flag_header, link_header};
 use super::socket::Answer;
 use super::uapi::*;
 use super::wire::Message;
-use super::{NetlinkKernel, ethtool, ipip, vxlan};
+use super::{NetlinkKernel, ethtool, ipip, port, vxlan};
 use crate::failure::{Failure, FailureKind, OpError};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{Op, Value};
+use crate::probe_port::bridge_of;
 use std::io;
 
 impl NetlinkKernel {
@@ -45,6 +46,10 @@ impl NetlinkKernel {
             }
             Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op).await,
             Op::Delete(..) => {
+                if let Some(bridge) = bridge_of(name.as_str()) {
+                    // Or a pod that gets the address would not be reached.
+                    let _ = port::forget_all(&mut self.requests, bridge).await;
+                }
                 let link = self
                     .links_by_name(&[name])
                     .await
@@ -98,7 +103,7 @@ impl NetlinkKernel {
             .pop();
         if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
             // Before Linux 6.2 an interface can be renamed only while it is down. Its routes are lost and come back with the next pass.
-            let down = Message::new(RTM_NEWLINK, 0, &flagged(found.index, false));
+            let down = Message::new(RTM_NEWLINK, 0, &flag_header(found.index, IFF_UP, false));
             answer = self
                 .requests
                 .batch(vec![down, renaming()], 1, |_, _| ())
@@ -192,25 +197,12 @@ impl NetlinkKernel {
         {
             return Some(error);
         }
-        self.one(op, Message::new(RTM_NEWLINK, 0, &flagged(index, spec.up)))
-            .await
+        self.one(
+            op,
+            Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_UP, spec.up)),
+        )
+        .await
     }
-}
-
-/// The header that brings a link up or down.
-fn flagged(index: u32, up: bool) -> [u8; 16] {
-    let mut header = link_header(index);
-    // ifi_flags and ifi_change: IFF_UP.
-    for (at, value) in [(8, u8::from(up)), (12, 1)] {
-        if let Some(place) = header.get_mut(if cfg!(target_endian = "little") {
-            at
-        } else {
-            at + 3
-        }) {
-            *place = value;
-        }
-    }
-    header
 }
 
 /// The request that creates a link. None for kinds that are not created by request.

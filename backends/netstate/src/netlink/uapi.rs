@@ -55,7 +55,11 @@ pub(super) const IFLA_STATS64: u16 = 23;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
 pub(super) const IFLA_AF_SPEC: u16 = 26;
+pub(super) const IFLA_INFO_SLAVE_KIND: u16 = 4;
+pub(super) const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub(super) const IFLA_INET6_CONF: u16 = 2;
+pub(super) const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+pub(super) const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 /// linux/ipv6.h: the index of accept_ra in IFLA_INET6_CONF.
 pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
 /// linux/if.h.
@@ -63,6 +67,13 @@ pub(super) const IFF_UP: u32 = 1;
 pub(super) const IFF_LOOPBACK: u32 = 8;
 pub(super) const IFF_NOARP: u32 = 0x80;
 pub(super) const IFF_LOWER_UP: u32 = 0x10000;
+
+/// linux/if_link.h: attributes of a bridge's port.
+pub(super) const IFLA_BRPORT_MCAST_FLOOD: u16 = 27;
+pub(super) const IFLA_BRPORT_BCAST_FLOOD: u16 = 30;
+
+/// linux/veth.h: the other end.
+pub(super) const VETH_INFO_PEER: u16 = 1;
 
 /// linux/if_link.h: vxlan link attributes.
 pub(super) const IFLA_VXLAN_ID: u16 = 1;

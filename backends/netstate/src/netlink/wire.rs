@@ -63,6 +63,13 @@ impl Message {
         this
     }
 
+    /// Appends a header inside of a nested attribute.
+    pub(super) fn header(mut self, bytes: &[u8]) -> Self {
+        self.append(bytes);
+        self.pad();
+        self
+    }
+
     /// The bytes, with a sequence number.
     pub(super) fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);

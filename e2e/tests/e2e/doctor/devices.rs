@@ -30,6 +30,11 @@ const FAULTS: &[Fault] = &[
     .unready(),
 ];
 
+/// The checks whose commands mend.
+pub(super) fn mended() -> impl Iterator<Item = &'static str> {
+    super::fault::mended(FAULTS)
+}
+
 #[test]
 fn conflicting_devices_are_found_and_renamed() -> Result<()> {
     well_nodes(DUAL, "doctor: devices", 2, |_, _, nodes| {

@@ -42,6 +42,12 @@ pub(super) const fn fault(check: &'static str, make: &'static str, clear: &'stat
     }
 }
 
+/// The checks of a table whose commands mend.
+pub(super) fn mended(faults: &'static [Fault]) -> impl Iterator<Item = &'static str> {
+    let by_commands = faults.iter().filter(|fault| !fault.by_hand);
+    by_commands.map(|fault| fault.check)
+}
+
 impl Fault {
     /// One that only its maker can end.
     pub(super) const fn by_hand(self) -> Fault {

@@ -59,6 +59,11 @@ const FAULTS: &[Fault] = &[
     fault("not-running", "kill -9 $(cat /run/flanneld.pid)", "true").silent(),
 ];
 
+/// The checks whose commands mend.
+pub(super) fn mended() -> impl Iterator<Item = &'static str> {
+    super::fault::mended(FAULTS)
+}
+
 #[test]
 fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     // Nodes have none of the subnets that the faults use.

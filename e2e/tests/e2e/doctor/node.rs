@@ -401,17 +401,23 @@ pub(crate) fn well_nodes(
     count: u8,
     work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
 ) -> Result<()> {
+    well_nodes_with(network, title, count, FlanneldOptions::bare(), work)
+}
+
+/// As [`well_nodes`], with these options.
+pub(crate) fn well_nodes_with(
+    network: &str,
+    title: &str,
+    count: u8,
+    options: FlanneldOptions,
+    work: impl FnOnce(&Lab, &Switch, &mut [Node]) -> Result<()>,
+) -> Result<()> {
     Lab::run(title, |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, count)?;
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(network)?;
-        let mut nodes = ready_nodes(
-            lab,
-            &hosts,
-            &store,
-            &FlanneldOptions::bare().iface("enp0s8"),
-        )?;
+        let mut nodes = ready_nodes(lab, &hosts, &store, &options.iface("enp0s8"))?;
         nodes.iter_mut().try_for_each(Node::grown)?;
         all_well(&mut nodes).context("at the start")?;
         work(lab, &lan, &mut nodes)

@@ -1,9 +1,9 @@
 //! Three nodes with a pod each, on one switch.
 
 use anyhow::{Context, Result};
-use lab::{Pod, Switch};
+use lab::{FlanneldOptions, Pod, Switch};
 
-use crate::doctor::node::{Node, well_nodes};
+use crate::doctor::node::{Node, well_nodes_with};
 
 /// The nodes of a lab. The second one has the faults.
 pub(super) struct Bench<'a> {
@@ -22,7 +22,9 @@ impl Bench<'_> {
         network: &str,
         work: impl FnOnce(&mut Bench<'_>) -> Result<()>,
     ) -> Result<()> {
-        well_nodes(network, title, 3, |lab, lan, nodes| {
+        // What is computed of packets of pods, and what is tried, have to agree.
+        let options = FlanneldOptions::bare().arg("--probe-pods");
+        well_nodes_with(network, title, 3, options, |lab, lan, nodes| {
             let mut pods = Vec::new();
             let mut variables = vec![("LEASES", lab.folder("leases")?.display().to_string())];
             for node in nodes.iter_mut() {

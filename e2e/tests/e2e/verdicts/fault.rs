@@ -45,8 +45,23 @@ pub(super) struct Fault {
     is_slow: bool,
     /// Whether the third node is not concerned.
     of_pair: bool,
+    /// Whether it is chance what the third node has of it.
+    spares_third: bool,
     /// Whether pods of this node and of others do not reach each other meanwhile.
     cuts: bool,
+    /// What probes on the path of pods find.
+    tried: Tried,
+}
+
+/// What probes on the path of pods find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tried {
+    /// They are lost on the node that has the fault if pods are cut and the other nodes find nothing.
+    AsPods,
+    /// They are lost.
+    Lost,
+    /// They pass: the fault is of other packets of pods.
+    Pass,
 }
 
 /// A fault that the second node finds and its commands mend, and of which the others find nothing.
@@ -69,7 +84,9 @@ pub(super) const fn fault(
         by_hand: false,
         is_slow: false,
         of_pair: false,
+        spares_third: false,
         cuts: false,
+        tried: Tried::AsPods,
     }
 }
 
@@ -111,9 +128,33 @@ impl Fault {
         }
     }
 
+    /// It is chance what the third node has of it.
+    pub(super) const fn spares_third(self) -> Self {
+        Self {
+            spares_third: true,
+            ..self
+        }
+    }
+
     /// Pods of the node and of others do not reach each other.
     pub(super) const fn cuts(self) -> Self {
         Self { cuts: true, ..self }
+    }
+
+    /// Probes on the path of pods are lost, though pings of pods pass.
+    pub(super) const fn loses_probes(self) -> Self {
+        Self {
+            tried: Tried::Lost,
+            ..self
+        }
+    }
+
+    /// Probes on the path of pods pass.
+    pub(super) const fn passes_probes(self) -> Self {
+        Self {
+            tried: Tried::Pass,
+            ..self
+        }
     }
 
     /// The first finding of the node has these words.
@@ -129,6 +170,11 @@ impl Fault {
     /// Another host on the switch has this address.
     pub(super) const fn stranger(self, stranger: &'static str) -> Self {
         Self { stranger, ..self }
+    }
+
+    /// The checks of which one is the first finding, where its commands mend the fault.
+    pub(super) fn mended_by(&self) -> Option<&'static str> {
+        (!self.by_hand).then_some(self.here)
     }
 
     fn deadline(&self) -> Duration {
@@ -261,8 +307,12 @@ fn tell_and_mend(
             "pods reach each other: {matrix}"
         );
     }
+    tried(bench.faulty()?, fault).context("what is tried")?;
     for number in [0, 2] {
         let node = &mut bench.nodes[number];
+        if fault.spares_third && number == 2 {
+            continue;
+        }
         let at = if fault.there.is_empty() || fault.of_pair && number == 2 {
             nothing(node).with_context(|| format!("node {number}"))?;
             begun.elapsed()
@@ -276,6 +326,36 @@ fn tell_and_mend(
     }
     bench.faulty()?.mend().context("mending it")?;
     quiet(bench).context("after its commands")
+}
+
+/// Probes on the path of pods agree with what is computed.
+fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
+    let lost = match fault.tried {
+        Tried::Lost => true,
+        Tried::Pass => false,
+        Tried::AsPods if fault.cuts && fault.there.is_empty() => true,
+        // Nobody answers this node itself, or only some.
+        Tried::AsPods => return Ok(()),
+    };
+    eventually_ok(SOON + MACHINE, "probes on the path of pods agree", || {
+        let path = pod_path(node)?;
+        let (state, obstacle) = (path["state"].as_str(), path["obstacle"].as_str());
+        let agrees = match (state, lost) {
+            (Some("some" | "all"), true) | (Some("well"), false) => true,
+            // A bridge that is down, or has no address, has no port for them.
+            (Some("unknown"), true) => obstacle == Some("no-bridge"),
+            _ => false,
+        };
+        ensure!(agrees, "pods are lost: {lost}, and {path}");
+        Ok(())
+    })
+}
+
+/// What probes on the path of pods found on a node.
+pub(super) fn pod_path(node: &mut Node) -> Result<Value> {
+    let (_, text) = node.daemon()?.api("/api/v1/node")?;
+    let document: Value = serde_json::from_str(&text)?;
+    Ok(document["pod_paths"][0].clone())
 }
 
 fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
@@ -464,8 +544,13 @@ fn brief(report: &Value) -> String {
 /// Waits until no node finds anything.
 fn quiet(bench: &mut Bench<'_>) -> Result<()> {
     for (number, node) in bench.nodes.iter_mut().enumerate() {
-        eventually_ok(AFTER + MACHINE, "nothing is found", || nothing(node))
-            .with_context(|| format!("node {number}"))?;
+        eventually_ok(AFTER + MACHINE, "nothing is found", || {
+            nothing(node)?;
+            let path = pod_path(node)?;
+            ensure!(path["state"] == "well", "{path}");
+            Ok(())
+        })
+        .with_context(|| format!("node {number}"))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Lab, Store, eventually_ok};
 use serde_json::Value;
 
+use super::fault::pod_path;
 use crate::doctor::node::Node;
 
 /// So long nothing is found: two rounds of the doctor. No event shows that a round found nothing.
@@ -276,7 +277,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
             r#"{{"Network":"10.5.0.0/16","SubnetMax":"10.5.150.0","Backend":{}}}"#,
             odd.backend
         ))?;
-        let options = FlanneldOptions::bare().iface(odd.iface);
+        let options = FlanneldOptions::bare().iface(odd.iface).arg("--probe-pods");
         let mut nodes = Vec::new();
         for host in &hosts {
             let mut node = Node::new(lab, host, &options, &store)?;
@@ -306,6 +307,19 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
             for node in &mut nodes {
                 node.run(odd.after).context("after the start")?;
             }
+        }
+        for node in &mut nodes {
+            eventually_ok(DEADLINE, "probes on the path of pods pass", || {
+                let path = pod_path(node)?;
+                // Alone there is nobody to ask; and a firewall may take probes only as answers to its own.
+                let is_idle = match path["obstacle"].as_str() {
+                    Some("nobody-answers") => odd.hosts == 1,
+                    Some("filtered") => true,
+                    _ => false,
+                };
+                ensure!(path["state"] == "well" || is_idle, "{path}");
+                Ok(())
+            })?;
         }
         let begun = Instant::now();
         while begun.elapsed() < quiet {

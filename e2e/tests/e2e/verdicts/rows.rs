@@ -62,19 +62,22 @@ pub(super) const FAULTS: &[Fault] = &[
         "iptables -I FORWARD -s 10.5.0.0/16 -m conntrack --ctstate ESTABLISHED -j DROP",
         "forward-reject",
         "iptables -F FORWARD",
-    ),
+    )
+    .loses_probes(),
     fault(
         "FORWARD drops large packets",
         "iptables -I FORWARD -s 10.5.0.0/16 -m length --length 1000:65535 -j DROP",
         "forward-reject",
         "iptables -F FORWARD",
-    ),
+    )
+    .passes_probes(),
     fault(
         "FORWARD drops TCP of pods",
         "iptables -I FORWARD -p tcp -s 10.5.0.0/16 -j DROP",
         "forward-reject",
         "iptables -F FORWARD",
-    ),
+    )
+    .passes_probes(),
     fault(
         "FORWARD policy, and no rule of flannel's",
         "iptables -P FORWARD DROP; iptables -t mangle -N none; iptables -t mangle -X none; nft 'table ip fault { chain c { type filter hook forward priority 10; policy drop; }; }'",
@@ -158,6 +161,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "network-overlap pod-route",
         "ip route delete $POD3/32 dev cni0 || true",
     )
+    .passes_probes()
     .cuts(),
     // The tunnel.
     fault(
@@ -277,6 +281,8 @@ pub(super) const FAULTS: &[Fault] = &[
     )
     .cuts()
     .by_hand()
+    // The switch believes the one that spoke last.
+    .spares_third()
     .told("peer-cut overlay-cut duplicate-mac"),
     fault(
         "a stranger has its address",
@@ -333,6 +339,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "network-overlap",
         "ip link delete vpn0",
     )
+    .passes_probes()
     .by_hand()
     .cuts(),
     // Daemons.

@@ -121,7 +121,8 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
             let what = format!("{kind} port {}, which flanneld wants for its {wanted_for}, is taken", port.number);
             let finding = Finding::new(
                 PORT_TAKEN,
-                Severity::Degraded,
+                // No packet of pods suffers.
+                Severity::Risk,
                 format!("{} {}", kind.to_lowercase(), port.number),
                 what,
                 format!("flanneld goes without its {wanted_for} until the port is free or another one is named"),

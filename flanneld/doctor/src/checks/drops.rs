@@ -17,7 +17,7 @@ pub const CHECKS: &[Check] = &[Check {
     severity: Severity::Broken,
     title: "A rule outside of FORWARD drops packets of pods",
     needs: &[Need::Network, Need::Firewalls],
-    explains: &["pod-route"],
+    explains: &["pod-route", "pods-lost"],
     waits: false,
     judge: pods_dropped,
 }];

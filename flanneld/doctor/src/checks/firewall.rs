@@ -41,13 +41,13 @@ pub const CHECKS: &[Check] = &[
     check(
         "forward-policy",
         "A firewall's policy drops packets of pods",
-        &[],
+        &["pods-lost"],
         forward_policy,
     ),
     check(
         "forward-reject",
         "A firewall's rule rejects packets of pods",
-        &[],
+        &["pods-lost"],
         forward_reject,
     ),
 ];

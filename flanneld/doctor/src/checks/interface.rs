@@ -539,6 +539,7 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             "sed -i -E -e 's/ *--node-ip=[^ \"]*//; s/=\" +/=\"/' -e 's/\"$/ --node-ip={}\"/' /var/lib/kubelet/kubeadm-flags.env",
             right.addr()
         ))
-        .run("systemctl restart kubelet"),
+        .run("systemctl restart kubelet")
+        .note("k3s and RKE2: the same address as node-ip in /etc/rancher/k3s/config.yaml or /etc/rancher/rke2/config.yaml, and a restart of that service"),
     ]
 }

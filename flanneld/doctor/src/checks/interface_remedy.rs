@@ -8,26 +8,23 @@ use crate::facts::daemon::Launch;
 use crate::facts::host::{Interface, LookupPurpose, address as address_of, joins_hosts};
 use crate::finding::{EVERYWHERE, Finding};
 use crate::shell::word;
-use std::net::{IpAddr, Ipv4Addr};
+use netstate::host::machine_nat;
+use std::net::IpAddr;
 use types::Family;
-
-/// The gateway of VirtualBox's and QEMU's own NAT, behind which each machine is isolated. A NAT *network* has the gateway 10.0.2.1 and joins its machines.
-const NAT_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 
 /// What shows that an interface leads to the NAT of this one virtual machine.
 pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
-    let behind = facts
-        .host
-        .routes
-        .known()?
-        .iter()
-        .any(|route| route.via == Some(NAT_GATEWAY) && route.index == Some(interface.index));
-    let address = interface
+    let routes = facts.host.routes.known()?;
+    let is_behind = |gateway: &IpAddr| {
+        routes
+            .iter()
+            .any(|route| route.via == Some(*gateway) && route.index == Some(interface.index))
+    };
+    let (address, gateway) = interface
         .nets()
-        .find(|net| net.contains(&NAT_GATEWAY) && net.prefix_len() >= 24)
-        .filter(|_| behind)?;
+        .find_map(|net| Some((net, machine_nat(&net).filter(is_behind)?)))?;
     Some(format!(
-        "{address} with the gateway {NAT_GATEWAY}: VirtualBox's or QEMU's own NAT"
+        "{address} with the gateway {gateway}: VirtualBox's, QEMU's or lima's own NAT"
     ))
 }
 

@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::facts::daemon::Drifting;
 use crate::facts::host::{FLANNELD, Interface, Route};
 use crate::facts::leases::{Peer, Vtep};
-use crate::finding::{Finding, SEVERAL, Severity};
+use crate::finding::{Finding, SEVERAL, Severity, capped};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
@@ -18,6 +18,8 @@ use types::Detail;
 
 /// How often an object has to be restored before another program is suspected.
 const MIN_REPAIRS: u32 = 3;
+/// So many findings of one kind are told one by one.
+const MAX_ALIKE: usize = 3;
 /// The metric with which a conflicting route is kept as a second choice.
 const SECOND_CHOICE: u32 = 4096;
 
@@ -89,7 +91,7 @@ const fn check(
 
 fn drift_war(facts: &Facts) -> Vec<Finding> {
     let drift = facts.daemon.drift.known().into_iter().flatten();
-    drift
+    let found = drift
         .filter(|drift| drift.times > MIN_REPAIRS)
         .map(|drift| {
             let object = &drift.object;
@@ -112,7 +114,9 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
                 installed.into_iter().fold(finding, |finding, program| finding.seen(format!("{program} is, or was, installed here"), "ip link"));
             drift.by.iter().fold(finding, |finding, by| hands_off(finding.seen(format!("{by} runs here"), "ps"), by, drift.kind))
         })
-        .collect()
+        .collect();
+    // One program changes many objects.
+    capped(found, MAX_ALIKE)
 }
 
 /// Adds the commands that make a program leave flannel's objects alone. Earlier settings stay: NetworkManager has one list of devices, which a

@@ -6,7 +6,7 @@ use crate::facts::daemon::Launch;
 use crate::facts::host::{FLANNELD, Interface};
 use crate::facts::mesh::State;
 use crate::facts::{Facts, Network};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, capped};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
@@ -20,7 +20,7 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "The pods' bridge has an address of another subnet",
         needs: &[Need::Network, Need::Interfaces],
-        explains: &["network-overlap"],
+        explains: &["network-overlap", "pods-lost"],
         waits: false,
         judge: stale_bridge,
     },
@@ -35,7 +35,7 @@ pub const CHECKS: &[Check] = &[
             Need::NameServers,
             Need::Peers,
         ],
-        explains: &["pod-route"],
+        explains: &["pod-route", "pods-lost"],
         waits: false,
         judge: network_overlap,
     },
@@ -58,6 +58,9 @@ pub const CHECKS: &[Check] = &[
         judge: bridge_mtu,
     },
 ];
+
+/// So many findings of one kind are told one by one.
+const MAX_ALIKE: usize = 8;
 
 /// The protocol of routes that the kernel adds for an address (RTPROT_KERNEL): the address is checked instead.
 const RTPROT_KERNEL: u8 = 2;
@@ -91,7 +94,8 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     findings.extend(routes_inside(facts, network, &leased));
     findings.extend(services_inside(facts, network, &leased));
     findings.extend(name_servers_inside(facts, network));
-    findings
+    // A VPN may bring hundreds of routes.
+    capped(findings, MAX_ALIKE)
 }
 
 /// Networks of interfaces inside the network of pods.
@@ -394,7 +398,7 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
     {
         let large: Vec<&Interface> = interfaces(facts)
             .iter()
-            .filter(|port| port.master == Some(bridge.index) && port.mtu > mtu)
+            .filter(|port| port.is_pods_end_in(bridge.index) && port.mtu > mtu)
             .collect();
         let Some(first) = large.first() else { continue };
         let commands = large

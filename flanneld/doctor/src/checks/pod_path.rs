@@ -25,7 +25,7 @@ pub const CHECKS: &[Check] = &[
         severity: Severity::Broken,
         title: "The pods' bridge is down, or lacks its address",
         needs: &[Need::Network, Need::Interfaces],
-        explains: &["pod-route"],
+        explains: &["pod-route", "pods-lost"],
         waits: false,
         judge: pod_bridge,
     },
@@ -39,7 +39,7 @@ pub const CHECKS: &[Check] = &[
             Need::PodRoutes,
             Need::PolicyRules,
         ],
-        explains: &[],
+        explains: &["pods-lost"],
         // The routes come with the first leases.
         waits: true,
         judge: pod_route,

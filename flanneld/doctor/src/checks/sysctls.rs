@@ -13,7 +13,7 @@ use types::Family;
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
     Check {
-        explains: &["pod-route"],
+        explains: &["pod-route", "pods-lost"],
         ..check(
             "ip-forward",
             Severity::Broken,
@@ -22,7 +22,7 @@ pub const CHECKS: &[Check] = &[
         )
     },
     Check {
-        explains: &["pod-route"],
+        explains: &["pod-route", "pods-lost"],
         ..check(
             "ipv6-forwarding",
             Severity::Broken,
@@ -43,7 +43,7 @@ pub const CHECKS: &[Check] = &[
         bridge_nf_call,
     ),
     Check {
-        explains: &["encap-blocked", "overlay-cut", "one-way"],
+        explains: &["encap-blocked", "overlay-cut", "one-way", "pods-lost"],
         ..check(
             "rp-filter",
             Severity::Broken,

@@ -4,7 +4,7 @@ use crate::fact::Fact;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use types::Subnets;
+use types::{Family, Subnets};
 
 /// What pods depend on in addition to the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,36 @@ pub struct Pods {
     pub ipam: Fact<Vec<Ipam>>,
     /// The address that mk-docker-opts.sh gave to Docker's bridge; absent where it gave none.
     pub docker: Fact<IpNet>,
+    /// What the probes on the path of pods' packets found, family by family; absent without them.
+    pub paths: Fact<Vec<PodPath>>,
+}
+
+/// What the probes on the path of pods' packets found in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPath {
+    /// The address family.
+    pub family: Family,
+    /// The address that asks.
+    pub address: IpAddr,
+    /// The peers from or to which packets of pods are lost, while this node's own pass.
+    pub lost: Vec<(String, Lost)>,
+    /// Whether other peers answer pods.
+    pub others_pass: bool,
+    /// The hardware address of a pod that has the address, so that nobody is asked.
+    pub taken_by: Option<String>,
+}
+
+/// What is lost of pods' packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lost {
+    /// Nothing: packets of pods arrive with another address.
+    Address,
+    /// Packets of pods, or their answers.
+    Everything,
+    /// Packets of new connections to pods.
+    Calls,
+    /// Answers to pods.
+    Answers,
 }
 
 /// The contents of subnet.env.

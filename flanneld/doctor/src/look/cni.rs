@@ -201,7 +201,7 @@ fn ports(host: &Host) -> Option<usize> {
     Some(
         interfaces
             .iter()
-            .filter(|interface| bridge.is_some() && interface.master == bridge)
+            .filter(|interface| bridge.is_some_and(|bridge| interface.is_pods_end_in(bridge)))
             .count(),
     )
 }

@@ -11,7 +11,7 @@ use crate::facts::host::{
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{CommonFault, Path, State};
-use crate::facts::pods::{CniFile, Ipam, Kept};
+use crate::facts::pods::{CniFile, Ipam, Kept, Lost, PodPath};
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
@@ -746,7 +746,32 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             limit: 65_536,
         });
     }),
+    ("pods-lost", |facts| {
+        pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Everything)];
+    }),
+    ("pods-lost", |facts| {
+        let path = pod_path(facts);
+        path.lost = vec![("node-2".to_owned(), Lost::Calls)];
+        path.others_pass = false;
+    }),
+    ("pods-lost", |facts| {
+        pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Answers)];
+    }),
+    ("pods-masqueraded", |facts| {
+        pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Address)];
+    }),
+    ("probe-address", |facts| {
+        pod_path(facts).taken_by = Some("02:00:00:00:00:09".to_owned());
+    }),
 ];
+
+/// What probes on the path of pods found.
+fn pod_path(facts: &mut Facts) -> &mut PodPath {
+    match &mut facts.pods.paths {
+        Fact::Known(paths) => &mut paths[0],
+        other => panic!("{other:?}"),
+    }
+}
 
 /// Gives all that has a foreign name this one.
 pub(super) fn rename(facts: &mut Facts, name: &str) {

@@ -9,14 +9,14 @@ use crate::facts::host::{
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer, Vtep};
 use crate::facts::mesh::{Mesh, Path, State, Verdict};
-use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, Pods};
+use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, PodPath, Pods};
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
 use netstate::names::Mac;
 use types::Subnets;
 use types::access::Etcd;
-use types::{Access, DaemonPod, Dual, Encapsulation};
+use types::{Access, DaemonPod, Dual, Encapsulation, Family};
 
 pub(super) fn subnets(v4: &str, v6: &str) -> Subnets {
     Subnets::Both(v4.parse().unwrap(), v6.parse().unwrap())
@@ -210,7 +210,7 @@ fn pod_routes() -> Vec<PodRoute> {
 }
 
 fn policy_rules() -> Vec<PolicyRule> {
-    let rule = |priority, table| PolicyRule::of_all(types::Family::V4, priority, table);
+    let rule = |priority, table| PolicyRule::of_all(Family::V4, priority, table);
     vec![rule(0, 255), rule(32766, 254), rule(32767, 253)]
 }
 
@@ -332,6 +332,13 @@ fn pods() -> Pods {
             ports: Some(1),
         }]),
         docker: Fact::Absent,
+        paths: Fact::Known(vec![PodPath {
+            family: Family::V4,
+            address: "10.244.1.254".parse().unwrap(),
+            lost: Vec::new(),
+            others_pass: true,
+            taken_by: None,
+        }]),
     }
 }
 

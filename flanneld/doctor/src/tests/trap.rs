@@ -60,7 +60,7 @@ fn nat_trap_is_reported_with_its_remedy() {
     assert_eq!(
         seen,
         [
-            "10.0.2.15/24 with the gateway 10.0.2.2: VirtualBox's or QEMU's own NAT",
+            "10.0.2.15/24 with the gateway 10.0.2.2: VirtualBox's, QEMU's or lima's own NAT",
             "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 answer nothing, ping neither",
             "the store at 192.0.2.250 is reached by eth1, 198.51.100.1",
         ]

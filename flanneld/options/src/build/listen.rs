@@ -15,9 +15,11 @@ impl HealthFlags {
             status_ip,
             status_port,
             probe_port,
+            probe_pods,
         } = self;
         let probe_port = reader.ranged(probe_port, 0, 65_535, "ports; 0: no probes");
         ListenSettings {
+            probe_pods: reader.on(probe_pods),
             probe_port: u16::try_from(probe_port).ok().filter(|port| *port > 0),
             health: address(healthz_ip, healthz_port, reader),
             status: address(status_ip, status_port, reader),

@@ -80,7 +80,7 @@ impl Node {
             Send::Datagram { path, to, bytes }
         };
         match &send {
-            Send::Datagram { .. } => self.traffic.sent += 1,
+            Send::Datagram { .. } | Send::ToPod { .. } => self.traffic.sent += 1,
             Send::Ping { .. } => self.traffic.pings += 1,
         }
         self.out.push(send);

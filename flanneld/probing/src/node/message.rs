@@ -74,6 +74,15 @@ pub enum Send {
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
     },
+    /// A datagram from the probe port to a pod that asked.
+    ToPod {
+        /// The address of the pod.
+        to: IpAddr,
+        /// Its UDP port.
+        port: u16,
+        /// The UDP payload: a message of [`crate::wire`].
+        bytes: Vec<u8>,
+    },
     /// A ping, not to be fragmented.
     Ping {
         /// The path, which selects the socket.

@@ -22,7 +22,7 @@ impl Node {
             Some(Message::Row(header, rest)) if header.kind == MessageKind::RowQuestion => {
                 self.answer_row(now, &datagram, &header, rest)
             }
-            Some(Message::Echo(header, body)) => {
+            Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoAnswer => {
                 match self.awaited(header.nonce, datagram.path, datagram.from, &header) {
                     Some(waiting) => self.take_echo(now, waiting, datagram.at, &header, &body),
                     None => self.traffic.junk += 1,
@@ -36,7 +36,7 @@ impl Node {
                 }
                 None
             }
-            None => {
+            Some(Message::Echo(..)) | None => {
                 self.traffic.junk += 1;
                 None
             }

@@ -1,6 +1,8 @@
 //! One socket, for questions and answers or for ping. Received packets have the kernel's timestamps.
 
 use super::option::{do_not_fragment, register};
+use crate::pods;
+use crate::wire::POD_QUESTION_KIND;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
 };
@@ -17,6 +19,9 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 pub(super) const MAX_DATAGRAM: usize = 65_536;
 /// The first four bytes of every message.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
+
+/// The offset of a message's kind, with UDP's header before it.
+const KIND: u32 = 8 + 5;
 
 /// Instructions of a filter, by the codes of linux/bpf_common.h.
 const LOAD_WORD: u16 = 0x20;
@@ -216,7 +221,8 @@ impl Registered {
 }
 
 /// Drops junk before it takes room, or what nodes send would be lost in a flood of it. Nodes send from the probe port; in the overlay network
-/// from the first or the second address of a subnet, which pods have not.
+/// from the first or the second address of a subnet, which pods have not. From these, and from the address of a subnet's pod probe, pod questions may come
+/// from any port.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -234,14 +240,23 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         [
             SockFilter::new(LOAD_WORD, 0, 0, last_word),
             SockFilter::new(AND, 0, 0, hosts),
-            SockFilter::new(IF_GREATER, 0, 1, 1),
+            // The probe of a subnet's pods, and nodes; the former has pod questions alone.
+            SockFilter::new(IF_EQUAL, 2, 0, pods::host_part(hosts, own.ip().into())),
+            SockFilter::new(IF_GREATER, 0, 4, 1),
             drop_it(),
+            SockFilter::new(LOAD_BYTE, 0, 0, KIND),
+            SockFilter::new(IF_EQUAL, 3, 0, u32::from(POD_QUESTION_KIND)),
+            drop_it(),
+            SockFilter::new(LOAD_BYTE, 0, 0, KIND),
+            SockFilter::new(IF_EQUAL, 0, 1, u32::from(POD_QUESTION_KIND)),
+            take(),
         ]
     };
     let place = hosts.map(place);
-    port.into_iter()
-        .chain(magic)
+    magic
+        .into_iter()
         .chain(place.into_iter().flatten())
+        .chain(port)
         .chain([take()])
         .collect()
 }
@@ -362,6 +377,23 @@ mod tests {
             "beside the overlay network"
         );
         assert_eq!(came(Some(0xff), Some(0x3)), ["127.0.0.1", "127.0.1.0"]);
+        let question: &[u8] = b"flpr\x01\x05";
+        let pods = [
+            ("127.0.0.254", false, question),
+            ("127.0.0.254", true, question),
+            ("127.0.0.254", true, message),
+            ("127.0.0.253", false, question),
+            ("127.0.0.254", false, &b"junk"[..]),
+            ("127.0.1.0", false, question),
+        ];
+        assert_eq!(
+            read_of(Some(0xff), None, "127.0.0.9", &pods)
+                .iter()
+                .map(IpAddr::to_string)
+                .collect::<Vec<_>>(),
+            ["127.0.0.254", "127.0.0.254", "127.0.1.0"],
+            "pod questions, from any port"
+        );
         assert_eq!(came(Some(0xff), Some(0x6)), ["127.0.0.1", "127.0.1.0"]);
         assert_eq!(
             came(Some(0xff), Some(0)),

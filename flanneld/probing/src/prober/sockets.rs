@@ -231,6 +231,11 @@ impl Sockets {
                     socket.send(SocketAddr::new(*to, self.port), bytes);
                 }
             }
+            Send::ToPod { to, port, bytes } => {
+                if let Some(socket) = self.open.get(&(Path::Overlay, (*to).into(), false)) {
+                    socket.send(SocketAddr::new(*to, *port), bytes);
+                }
+            }
             Send::Ping {
                 path,
                 to,

@@ -561,6 +561,8 @@ impl World {
                     nonce,
                     length,
                 } => self.ping(node, to, path, nonce, length),
+                // No node of the simulation asks as a pod.
+                Send::ToPod { .. } => {}
             }
         }
         for notice in self.node_mut(node).take_notices() {

@@ -10,6 +10,7 @@ fn plain() -> SubnetEnv {
         subnets: Dual::V4("10.5.72.0/24".parse().unwrap()),
         mtu: 1450,
         ip_masq: false,
+        range_ends: Vec::new(),
     }
 }
 
@@ -25,6 +26,7 @@ fn dual() -> SubnetEnv {
         ),
         mtu: 1450,
         ip_masq: true,
+        range_ends: Vec::new(),
     }
 }
 
@@ -47,6 +49,24 @@ fn subnet_env_has_the_documented_bytes() {
         v6.render(),
         "FLANNEL_IPV6_NETWORK=fc00::/48\nFLANNEL_IPV6_SUBNET=fc00:0:0:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
     );
+}
+
+#[test]
+fn last_addresses_of_pods_follow_where_there_are_any() {
+    let env = SubnetEnv {
+        range_ends: vec![
+            "10.42.0.253".parse().unwrap(),
+            "2001:cafe:42::fffe".parse().unwrap(),
+        ],
+        ..dual()
+    };
+    let text = env.render();
+    assert_eq!(
+        text.strip_prefix(&dual().render()),
+        Some("FLANNEL_RANGE_END=10.42.0.253\nFLANNEL_IPV6_RANGE_END=2001:cafe:42::fffe\n")
+    );
+    // Other readers pass over them.
+    assert_eq!(parse(text.as_bytes()), parse(dual().render().as_bytes()));
 }
 
 #[test]

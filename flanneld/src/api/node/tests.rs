@@ -155,6 +155,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
         subnets: Subnets::V4("10.5.1.0/24".parse().unwrap()),
         mtu: 1450,
         ip_masq: true,
+        range_ends: Vec::new(),
     };
     subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
     assert_eq!(

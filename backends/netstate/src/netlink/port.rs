@@ -1,0 +1,233 @@
+//! A port of the pods' bridge for this program alone: a pair of veth devices, and an address that the bridge finds behind it.
+//!
+//! The one end is in the bridge, like a pod's. The other one has no address, and its hardware address is not the one that frames for it have
+//! ([`MAC`]): the host takes none of them, a packet socket gets them all. Broadcasts and multicasts are not sent there, so that the host does not receive
+//! them twice.
+
+use super::decode::neighbor;
+use super::header::{flag_header, link_header, neighbor_header};
+use super::host::HostReader;
+use super::socket::{Answer, Requests};
+use super::uapi::*;
+use super::wire::Message;
+use crate::failure::{Failure, KernelError, Listed, Request};
+use crate::host::Interface;
+use crate::names::Mac;
+use crate::probe_port::names;
+use std::net::IpAddr;
+use types::Errno;
+
+/// The hardware address behind the port. One a bridge, so all may have the same.
+pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
+/// The hardware address of the end in the bridge. A bridge whose address was not set takes the lowest one of its ports, and this is the highest.
+const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
+/// That of the other end.
+const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
+/// The MTU of both ends, the most of a veth. A bridge whose MTU was not set takes the lowest one of its ports.
+const MTU: u32 = 65_535;
+
+/// Makes and removes ports.
+pub struct Ports {
+    requests: Requests,
+    host: HostReader,
+}
+
+impl Ports {
+    /// Opens the sockets in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel provides no socket.
+    pub fn open() -> Result<Self, KernelError> {
+        Ok(Self {
+            requests: Requests::open()?,
+            host: HostReader::open()?,
+        })
+    }
+
+    /// The interfaces of this host, with their addresses.
+    ///
+    /// # Errors
+    /// A list is incomplete.
+    pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
+        self.host.interfaces().await
+    }
+
+    /// Makes a port of a bridge. Returns the index of the end that is not in the bridge. A port that is there is used.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub async fn make(&mut self, bridge: u32) -> Result<u32, KernelError> {
+        let (outer, inner) = names(bridge);
+        let mut ends = self.ends(&outer, &inner).await?;
+        if ends.is_none() {
+            self.request(pair(&outer, &inner)).await?;
+            ends = self.ends(&outer, &inner).await?;
+        }
+        let Some((outer, inner)) = ends else {
+            return Err(failed(Failure::InterfaceGone));
+        };
+        self.request(silent(inner)).await?;
+        self.request(silent(outer)).await?;
+        let into = Message::new(RTM_NEWLINK, 0, &link_header(outer)).number(IFLA_MASTER, bridge);
+        self.request(into).await?;
+        self.request(without_floods(outer)).await?;
+        for end in [inner, outer] {
+            self.request(Message::new(
+                RTM_NEWLINK,
+                0,
+                &flag_header(end, IFF_UP, true),
+            ))
+            .await?;
+        }
+        Ok(inner)
+    }
+
+    /// Returns whether a bridge has such a port.
+    ///
+    /// # Errors
+    /// The list of interfaces is incomplete.
+    pub async fn exists(&mut self, bridge: u32) -> Result<bool, KernelError> {
+        let (outer, inner) = names(bridge);
+        Ok(self.ends(&outer, &inner).await?.is_some())
+    }
+
+    /// The indices of both ends, if both are there.
+    async fn ends(&mut self, outer: &str, inner: &str) -> Result<Option<(u32, u32)>, KernelError> {
+        let links = self.host.links().await?;
+        let index = |name: &str| {
+            let is_it = |link: &&Interface| link.name == name && link.kind == "veth";
+            links.iter().find(is_it).map(|link| link.index)
+        };
+        Ok(index(outer).zip(index(inner)))
+    }
+
+    /// Lets the bridge find an address behind its port.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub async fn lead(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
+        let header = neighbor_header(family(address), bridge, NUD_PERMANENT, 0);
+        self.request(
+            Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &header)
+                .ip(NDA_DST, address)
+                .attr(NDA_LLADDR, &MAC.0),
+        )
+        .await
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// The kernel refuses; not if there is nothing.
+    pub async fn forget(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
+        self.request(deletion(bridge, address)).await
+    }
+
+    /// Removes the port of a bridge, and what leads to it.
+    ///
+    /// # Errors
+    /// The kernel refuses; not if there is none.
+    pub async fn remove(&mut self, bridge: u32) -> Result<(), KernelError> {
+        forget_all(&mut self.requests, bridge).await?;
+        let (outer, inner) = names(bridge);
+        match self.ends(&outer, &inner).await? {
+            Some((outer, _)) => {
+                self.request(Message::new(RTM_DELLINK, 0, &link_header(outer)))
+                    .await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn request(&mut self, message: Message) -> Result<(), KernelError> {
+        ask(&mut self.requests, message).await
+    }
+}
+
+/// Takes back all that leads to the port of a bridge.
+pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(), KernelError> {
+    let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0));
+    let found = requests.dump(
+        Listed::Neighbours,
+        request,
+        Vec::new,
+        |list: &mut Vec<IpAddr>, message| {
+            let ours = neighbor(message)
+                .filter(|seen| seen.index == bridge && seen.mac == Some(MAC) && seen.permanent());
+            list.extend(ours.and_then(|seen| seen.dst));
+        },
+    );
+    for address in found.await? {
+        ask(requests, deletion(bridge, address)).await?;
+    }
+    Ok(())
+}
+
+/// The request that takes back what leads to an address.
+fn deletion(bridge: u32, address: IpAddr) -> Message {
+    let header = neighbor_header(family(address), bridge, 0, 0);
+    Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address)
+}
+
+/// Sends a request. What is not there needs no removal.
+async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelError> {
+    let answers = requests.batch(vec![message], 1, |_, _| ()).await;
+    match answers.first() {
+        Some(Answer::Done | Answer::Refused(libc::ENOENT | libc::ENODEV, _)) => Ok(()),
+        Some(Answer::Refused(code, _)) => Err(failed(Failure::refused(Errno(*code)))),
+        Some(Answer::Lost) | None => Err(failed(Failure::Silent)),
+    }
+}
+
+fn failed(why: Failure) -> KernelError {
+    KernelError {
+        what: Request::MakePort,
+        why,
+    }
+}
+
+fn family(address: IpAddr) -> u8 {
+    if address.is_ipv4() { AF_INET } else { AF_INET6 }
+}
+
+/// The request for both ends.
+fn pair(outer: &str, inner: &str) -> Message {
+    Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
+        .text(IFLA_IFNAME, outer)
+        .attr(IFLA_ADDRESS, &OUTER_MAC.0)
+        .number(IFLA_MTU, MTU)
+        .nest(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "veth")
+                .nest(IFLA_INFO_DATA, |data| {
+                    data.nest(VETH_INFO_PEER, |peer| {
+                        peer.header(&[0; IFINFOMSG])
+                            .text(IFLA_IFNAME, inner)
+                            .attr(IFLA_ADDRESS, &INNER_MAC.0)
+                            .number(IFLA_MTU, MTU)
+                    })
+                })
+        })
+}
+
+/// The request by which an interface gets no address of its own, and answers no ARP.
+fn silent(index: u32) -> Message {
+    Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
+        IFLA_AF_SPEC,
+        |families| {
+            families.nest(u16::from(AF_INET6), |v6| {
+                v6.attr(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE])
+            })
+        },
+    )
+}
+
+/// The request by which a bridge sends no broadcasts and multicasts to its port.
+fn without_floods(port: u32) -> Message {
+    Message::new(RTM_NEWLINK, 0, &link_header(port)).nest(IFLA_LINKINFO, |info| {
+        info.text(IFLA_INFO_SLAVE_KIND, "bridge")
+            .nest(IFLA_INFO_SLAVE_DATA, |data| {
+                data.attr(IFLA_BRPORT_BCAST_FLOOD, &[0])
+                    .attr(IFLA_BRPORT_MCAST_FLOOD, &[0])
+            })
+    })
+}

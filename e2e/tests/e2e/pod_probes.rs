@@ -1,0 +1,198 @@
+//! `--probe-pods`: what probes on the path of pods find that no check computes, and what becomes of their port.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{FlanneldOptions, Pod, binaries, eventually_ok};
+use serde_json::Value;
+
+use crate::doctor::node::{Node, well_nodes_with};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
+/// The devices of a port, and what leads to it.
+const TRACES: &str = "{ ip -o link show; ip neighbour show dev cni0; } | grep -e flpod -e flprobe -e 02:66:6c:70:6f:64";
+
+/// Runs a test with three nodes that probe the path of their pods, of which each has one.
+fn run(network: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> Result<()> {
+    let options = FlanneldOptions::bare().arg("--probe-pods");
+    well_nodes_with(network, "probes of pods", 3, options, |_, _, nodes| {
+        let mut pods = Vec::new();
+        for node in nodes.iter_mut() {
+            let env = node.daemon()?.subnet_env()?;
+            pods.push(node.host.pod("p1", &env)?);
+        }
+        work(nodes, &pods)
+    })
+}
+
+fn paths(node: &mut Node) -> Result<Vec<Value>> {
+    let (_, text) = node.daemon()?.api("/api/v1/node")?;
+    let document: Value = serde_json::from_str(&text)?;
+    let paths = document["pod_paths"].as_array();
+    paths.cloned().with_context(|| format!("no paths: {text}"))
+}
+
+/// Waits until the probes of a node pass in this many families.
+fn pass(node: &mut Node, families: usize) -> Result<()> {
+    eventually_ok(DEADLINE, "probes pass", || {
+        let paths = paths(node)?;
+        ensure!(
+            paths.len() == families && paths.iter().all(|path| path["state"] == "well"),
+            "{paths:?}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn what_no_check_computes_is_found_by_a_probe() -> Result<()> {
+    run(VXLAN, |nodes, pods| {
+        nodes.iter_mut().try_for_each(|node| pass(node, 1))?;
+        for (name, make, clear, check, state) in [
+            (
+                "a rule that is not understood",
+                "nft 'table ip odd { chain c { type filter hook forward priority 0; ip saddr 10.5.0.0/16 numgen inc mod 2 vmap { 0 : drop, 1 : drop }; }; }'",
+                "nft delete table ip odd",
+                "pods-lost",
+                "all",
+            ),
+            (
+                "a foreign MASQUERADE",
+                "iptables -t nat -I POSTROUTING -s 10.5.0.0/16 -o flannel.1 -j MASQUERADE",
+                "iptables -t nat -F POSTROUTING",
+                "pods-masqueraded",
+                "all",
+            ),
+        ] {
+            let node = &mut nodes[1];
+            node.run(make)?;
+            node.expect(&[check]).context(name)?;
+            let path = paths(node)?.remove(0);
+            ensure!(path["state"] == state, "{name}: {path}");
+            ensure!(
+                node.daemon()?
+                    .metric(&format!("flannel_pod_paths{{state=\"{state}\"}}"))?
+                    == 1.0
+            );
+            // The others find nothing.
+            for other in [0, 2] {
+                nodes[other].expect(&[]).context(name)?;
+            }
+            nodes[1].run(clear)?;
+            nodes[1].expect(&[]).context(name)?;
+            pass(&mut nodes[1], 1)?;
+        }
+        a_pod_with_the_address(&mut nodes[1], &pods[1])
+    })
+}
+
+/// A pod that has the address of the probe keeps its packets, and the doctor tells of it.
+fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
+    let path = paths(node)?.remove(0);
+    let address = path["address"].as_str().context("no address")?.to_owned();
+    let ping = format!("ping -c 1 -W 1 {address}");
+    ensure!(node.sh(&ping)?.0 != 0, "the probe answers no ping");
+    pod.netns()
+        .sh(&format!("ip address add {address}/24 dev eth0"))?;
+    node.expect(&["probe-address"])?;
+    eventually_ok(DEADLINE, "the pod is reached", || {
+        let (code, text) = node.sh(&ping)?;
+        ensure!(code == 0, "{text}");
+        Ok(())
+    })?;
+    pod.netns()
+        .sh(&format!("ip address delete {address}/24 dev eth0"))?;
+    node.expect(&[])?;
+    pass(node, 1)
+}
+
+/// The port goes with the daemon, with the next start of one that was killed, and by cleanup. Nobody else sees it.
+#[test]
+fn port_of_probes_leaves_nothing() -> Result<()> {
+    run(VXLAN, |nodes, pods| {
+        let node = &mut nodes[0];
+        pass(node, 1)?;
+        let (_, env) = node.sh("cat /run/flannel/subnet.env")?;
+        ensure!(env.contains("FLANNEL_RANGE_END=10.5."), "{env}");
+        // No address, no ARP; broadcasts of pods come to the host once.
+        let (_, addresses) = node.sh("ip -o address show")?;
+        ensure!(
+            !addresses.contains("flpod") && !addresses.contains("flprobe"),
+            "{addresses}"
+        );
+        node.run("timeout 20 tcpdump -c 1 -ni flpod$(cat /sys/class/net/cni0/ifindex) 'broadcast or multicast' > /run/heard 2>&1 & sleep 1")?;
+        pods[0]
+            .netns()
+            .sh("ping -c 2 -W 1 -b 10.5.255.255 || true; arping -c 2 10.5.0.77 || true")?;
+        let (_, heard) = node.sh("cat /run/heard; pkill tcpdump || true")?;
+        ensure!(!heard.contains("1 packet captured"), "{heard}");
+
+        node.stop()?;
+        ensure!(node.sh(TRACES)?.0 != 0, "stopped: {}", node.sh(TRACES)?.1);
+        node.start()?;
+        pass(node, 1)?;
+        node.run("kill -9 $(cat /run/flanneld.pid)")?;
+        ensure!(node.sh(TRACES)?.0 == 0, "a kill leaves it");
+        let (code, text) = node.sh("flannelctl cleanup --dry-run")?;
+        ensure!(code == 0 && text.contains("flprobe"), "{text}");
+        let (code, text) = node.sh("flannelctl cleanup")?;
+        ensure!(code == 0 && text.contains("flprobe"), "{text}");
+        ensure!(
+            node.sh(TRACES)?.0 != 0,
+            "after cleanup: {}",
+            node.sh(TRACES)?.1
+        );
+
+        let killed = &mut nodes[1];
+        pass(killed, 1)?;
+        killed.run("kill -9 $(cat /run/flanneld.pid)")?;
+        killed.wrap(
+            "for flag do shift; [ \"$flag\" = --probe-pods ] || set -- \"$@\" \"$flag\"; done",
+        )?;
+        killed.start()?;
+        eventually_ok(DEADLINE, "the next start removes it", || {
+            let (code, text) = killed.sh(TRACES)?;
+            ensure!(code != 0, "{text}");
+            Ok(())
+        })?;
+        let (_, text) = killed.daemon()?.api("/api/v1/node")?;
+        let document: Value = serde_json::from_str(&text)?;
+        ensure!(document["pod_paths"].is_null(), "{text}");
+        Ok(())
+    })
+}
+
+/// With every backend, in both families, and with no other capabilities than these two.
+#[test]
+fn every_backend_carries_probes_of_pods() -> Result<()> {
+    for backend in [
+        r#"{"Type":"host-gw"}"#,
+        r#"{"Type":"vxlan","Mode":"userspace"}"#,
+        r#"{"Type":"udp"}"#,
+        r#"{"Type":"wireguard","Implementation":"userspace"}"#,
+    ] {
+        let v6 = if backend.contains("udp") {
+            ""
+        } else {
+            r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","#
+        };
+        let network = format!(r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{backend}}}"#);
+        run(&network, |nodes, _| {
+            let families = if v6.is_empty() { 1 } else { 2 };
+            let node = &mut nodes[0];
+            node.wrap(&format!(
+                "echo $$ > /run/flanneld.pid; exec setpriv --bounding-set -all,+net_admin,+net_raw '{}' \"$@\"",
+                binaries::own("flanneld")?.display()
+            ))?;
+            node.restart()?;
+            for node in nodes.iter_mut() {
+                pass(node, families)?;
+            }
+            Ok(())
+        })
+        .context(backend)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! `docs/doctor-commands.md` has every command that the checks print for the prepared faults. `FLANNEL_WRITE_DOCS=1` writes it anew.
+
+use super::cases::CASES;
+use super::healthy::healthy;
+use super::report;
+use crate::facts::daemon::Launch;
+use crate::table::checks;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use types::Access;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor-commands.md");
+/// What is written by hand ends with this line.
+const MARK: &str = "## The commands\n";
+
+/// The commands of each check, by where they belong.
+fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
+    let cluster = Launch::Kubernetes {
+        namespace: "kube-flannel".to_owned(),
+        assumed: false,
+    };
+    let mut all: BTreeMap<String, BTreeSet<(String, Vec<String>)>> = BTreeMap::new();
+    for launch in [Launch::Systemd, cluster] {
+        for (check, spoil) in CASES {
+            let mut facts = healthy();
+            if launch != Launch::Systemd {
+                facts.store.access = Access::Kubernetes;
+            }
+            facts.daemon.launch = launch.clone();
+            spoil(&mut facts);
+            let found = report(&facts)
+                .findings
+                .into_iter()
+                .filter(|finding| finding.check == *check);
+            for finding in found {
+                // The same in flannel's pod, which has neither the programs nor the rights.
+                let on = finding.remedy.on.replace(", not flannel's pod", "");
+                let on = if on == "the node itself" {
+                    "this node".to_owned()
+                } else {
+                    on
+                };
+                all.entry((*check).to_owned())
+                    .or_default()
+                    .insert((on, finding.remedy.commands));
+            }
+        }
+    }
+    all
+}
+
+fn generated() -> String {
+    let all = commands();
+    let mut out = String::new();
+    for check in checks() {
+        let _ = write!(out, "\n### {}\n", check.id);
+        let blocks = all.get(check.id).into_iter().flatten();
+        let blocks: Vec<_> = blocks.filter(|(_, lines)| !lines.is_empty()).collect();
+        if blocks.is_empty() {
+            let _ = writeln!(out, "\nNone: what is wrong is in the text.");
+        }
+        for (on, lines) in blocks {
+            let _ = write!(out, "\nOn {on}:\n\n```sh\n{}\n```\n", lines.join("\n"));
+        }
+    }
+    out
+}
+
+#[test]
+fn page_of_commands_has_those_of_every_check() {
+    if types::problem::MUTE {
+        return;
+    }
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let (by_hand, present) = page.split_once(MARK).unwrap();
+    let wanted = generated();
+    if std::env::var_os("FLANNEL_WRITE_DOCS").is_some() {
+        std::fs::write(PAGE, format!("{by_hand}{MARK}{wanted}")).unwrap();
+    } else {
+        assert!(
+            present == wanted,
+            "docs/doctor-commands.md is old: FLANNEL_WRITE_DOCS=1 cargo test -p doctor page_of_commands"
+        );
+    }
+    // The table has a line for each check, in their order.
+    let listed: Vec<&str> = by_hand
+        .lines()
+        .filter_map(|line| line.strip_prefix("| [`")?.split('`').next())
+        .collect();
+    let known: Vec<&str> = checks().map(|check| check.id).collect();
+    assert_eq!(listed, known);
+}

@@ -1,0 +1,233 @@
+//! Questions on the path of pods' packets, from the addresses of peers' subnets that ask them.
+
+use super::machine::Node;
+use super::message::{Datagram, Now, Send};
+use crate::pods;
+use crate::target::overlay_addresses;
+use crate::wire::{ECHO, Echo, Header, Message, MessageKind, echo, parse};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::ops::Bound;
+use types::Family;
+use types::reachability::State;
+
+impl Node {
+    /// Takes a datagram of the overlay network that does not come from the probe port. Returns the answer if it is a pod question of a peer, from the address of
+    /// its pod probe or its own; the call follows with what is sent next. Together they are no longer than the question.
+    pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
+        let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
+            self.traffic.junk += 1;
+            return None;
+        };
+        if header.kind != MessageKind::PodQuestion {
+            self.traffic.junk += 1;
+            return None;
+        }
+        let (key, _) = self
+            .peers
+            .range(..=IpNet::from(datagram.from))
+            .next_back()
+            .filter(|(key, _)| {
+                pods::address(key) == Some(datagram.from)
+                    || overlay_addresses(key).contains(&datagram.from)
+            })
+            .or_else(|| {
+                self.traffic.strangers += 1;
+                None
+            })?;
+        let own = self.local.who(Family::from(*key))?;
+        // Nobody proves that it receives at this address, so a share is left for the nodes themselves.
+        if !self.limits.take_echo(datagram.from, now.at, true) {
+            self.traffic.limited += 1;
+            return None;
+        }
+        self.traffic.questions += 1;
+        let of = |kind, length| Header {
+            kind,
+            length,
+            from: own,
+            to: header.from,
+            ..header
+        };
+        let body = Echo {
+            wall_ms: now.wall_ms,
+            // Whether something changed it on its way.
+            answers_at: Some(datagram.from),
+            ..Echo::default()
+        };
+        let short = u16::try_from(ECHO).unwrap_or(u16::MAX);
+        self.out.push(Send::ToPod {
+            to: datagram.from,
+            port: pods::call_port(header.nonce),
+            bytes: echo(&of(MessageKind::PodCall, short), &body, ECHO),
+        });
+        let answer = of(MessageKind::EchoAnswer, header.length);
+        Some(echo(&answer, &body, ECHO))
+    }
+
+    /// Returns peers that answer questions through the overlay network, each with the address that answers: those of `first`, and then those after another
+    /// one, around and back to it.
+    pub fn answering(
+        &self,
+        family: Family,
+        first: &[IpNet],
+        after: Option<IpNet>,
+        most: usize,
+    ) -> Vec<(IpNet, IpAddr)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.peers.range((from, Bound::Unbounded));
+        let around = after
+            .into_iter()
+            .flat_map(|after| self.peers.range(..=after));
+        let again = first.iter().filter_map(|key| self.peers.get_key_value(key));
+        let mut found: Vec<(IpNet, IpAddr)> = Vec::new();
+        for (key, peer) in again.chain(rest).chain(around) {
+            let answers = matches!(
+                peer.shown,
+                State::Well | State::Slow | State::LosesSome | State::SmallMtu
+            );
+            let is_asked = found.iter().any(|(known, _)| known == key);
+            if Family::from(*key) != family
+                || !answers
+                || peer.standing.present.ping_only
+                || is_asked
+            {
+                continue;
+            }
+            let [device, bridge] = overlay_addresses(key);
+            let to = if self.local.device { device } else { bridge };
+            found.push((*key, to));
+            if found.len() == most {
+                break;
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::LocalNode;
+    use crate::target::{Path, Target};
+    use crate::who::who;
+    use crate::wire::POD_QUESTION;
+    use std::time::Duration;
+
+    const NOW: Now = Now {
+        at: Duration::from_secs(1),
+        wall_ms: 7,
+    };
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    /// Node 10.5.1.0/24 with one peer, 10.5.2.0/24.
+    fn node() -> Node {
+        let local = LocalNode {
+            who_v4: Some(who("n1", &net("10.5.1.0/24"))),
+            who_v6: None,
+            overlay_v4: "10.5.1.0".parse().ok(),
+            overlay_v6: None,
+            device: true,
+            clear: true,
+            mtu_v4: 1450,
+            mtu_v6: 1430,
+        };
+        let mut node = Node::new(local, Duration::ZERO, || 1);
+        let peer = Target {
+            id: Some("n2".into()),
+            name: None,
+            subnet: net("10.5.2.0/24"),
+            address: "192.0.2.2".parse().unwrap(),
+            primary: true,
+            on_link: true,
+        };
+        node.set_targets(vec![peer], NOW.at);
+        node
+    }
+
+    /// What comes back for a message from this address: the answer, and what is called.
+    fn answered(node: &mut Node, from: &str, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Send>) {
+        let datagram = Datagram {
+            path: Path::Overlay,
+            from: from.parse().unwrap(),
+            at: NOW.at,
+            bytes,
+        };
+        (node.answer_pod(NOW, &datagram), node.take_sends())
+    }
+
+    #[test]
+    fn pod_question_of_a_peer_gets_an_answer_and_a_call() {
+        let mut node = node();
+        let question = pods::question(0x1234, who("n2", &net("10.5.2.0/24")));
+        assert_eq!(question.len(), POD_QUESTION);
+        let (answer, sends) = answered(&mut node, "10.5.2.254", &question);
+        let answer = answer.unwrap();
+        let [Send::ToPod { to, port, bytes }] = &sends[..] else {
+            panic!("{sends:?}");
+        };
+        assert_eq!(
+            (to.to_string().as_str(), *port),
+            ("10.5.2.254", pods::call_port(0x1234))
+        );
+        assert!(answer.len() + bytes.len() <= question.len());
+        for (bytes, kind) in [
+            (&answer, MessageKind::EchoAnswer),
+            (bytes, MessageKind::PodCall),
+        ] {
+            let Some(Message::Echo(header, body)) = parse(bytes) else {
+                panic!("{bytes:?}");
+            };
+            assert_eq!(body.answers_at, "10.5.2.254".parse().ok());
+            assert_eq!((header.kind, header.nonce), (kind, 0x1234));
+            // On the path of nodes it is nothing.
+            let datagram = Datagram {
+                path: Path::Overlay,
+                from: "10.5.2.0".parse().unwrap(),
+                at: NOW.at,
+                bytes,
+            };
+            assert_eq!(node.receive(NOW, datagram), None);
+        }
+    }
+
+    #[test]
+    fn others_get_no_answer() {
+        let mut node = node();
+        let question = pods::question(1, 2);
+        // The node itself, as it finds out whether the question would be let in.
+        assert!(answered(&mut node, "10.5.2.0", &question).0.is_some());
+        for from in ["10.5.2.253", "10.5.3.254", "10.5.1.254", "192.0.2.2"] {
+            assert_eq!(
+                answered(&mut node, from, &question),
+                (None, vec![]),
+                "{from}"
+            );
+        }
+        assert_eq!(answered(&mut node, "10.5.2.254", b"flpr"), (None, vec![]));
+        // A flood gets the share of strangers.
+        let answers = (0..100)
+            .filter(|_| answered(&mut node, "10.5.2.254", &question).0.is_some())
+            .count();
+        assert_eq!(answers, 10);
+    }
+
+    #[test]
+    fn peers_that_do_not_answer_the_host_are_not_asked() {
+        let mut node = node();
+        let answering = |node: &Node| node.answering(Family::V4, &[], None, 8);
+        assert_eq!(answering(&node), []);
+        node.peers.get_mut(&net("10.5.2.0/24")).unwrap().shown = State::Well;
+        let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
+        assert_eq!(answering(&node), [peer]);
+        assert_eq!(
+            node.answering(Family::V4, &[peer.0], Some(peer.0), 8),
+            [peer],
+            "once"
+        );
+        assert_eq!(node.answering(Family::V6, &[], None, 8), []);
+    }
+}

@@ -1,0 +1,462 @@
+//! `--probe-pods`: probes that take the path of pods' packets, from a port of the pods' bridge to other nodes and back.
+//!
+//! The port is a pair of veth devices without an address. What comes to the address of the probe is read from a packet socket: the host's own stack takes
+//! none of it.
+
+mod frame;
+
+use frame::{Ends, Frame};
+use futures_util::future::join_all;
+use ipnet::IpNet;
+use netstate::arp;
+use netstate::host::Interface;
+use netstate::kernel::KernelError;
+use netstate::netlink::port::{MAC, Ports};
+use netstate::packet_socket::{EVERY_PROTOCOL, PacketSocket};
+use probing::pods::{
+    ASKED, CONFIRMED, Obstacle, PodPath, PodPaths, PodProbes, address, call_port, port as source,
+    question,
+};
+use probing::prober::Prober;
+use probing::wire::{Message, MessageKind, parse};
+use rand::Rng;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use types::{Family, Subnets};
+
+/// The time from one round to the next.
+const ROUND: Duration = Duration::from_secs(3);
+/// How long a round waits for answers.
+const ANSWERS: Duration = Duration::from_secs(1);
+/// How often it is asked whether somebody else has the address.
+const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
+/// How long another holder of the address may take to say so.
+const OTHERS_ANSWER: Duration = Duration::from_millis(300);
+/// How many questions of the host have to be answered.
+const CONTROLS: usize = 3;
+/// Longer than every frame that is awaited.
+const FRAME: usize = 2048;
+
+/// Probes the path of pods' packets.
+pub struct PodProbing {
+    prober: Prober,
+    own: Subnets,
+    paths: watch::Sender<PodPaths>,
+    families: BTreeMap<Family, PodProbes>,
+    /// The port, and the bridge that it is in.
+    plug: Option<Plug>,
+    /// When another holder of the address was looked for, and what was found.
+    others: Option<(Instant, Option<String>)>,
+}
+
+/// A port of the pods' bridge, as it is used.
+struct Plug {
+    bridge: u32,
+    inner: u32,
+    socket: AsyncFd<PacketSocket>,
+}
+
+/// Why a round cannot be made.
+enum Failure {
+    Kernel(KernelError),
+    Socket(io::Error),
+}
+
+impl From<KernelError> for Failure {
+    fn from(error: KernelError) -> Self {
+        Failure::Kernel(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Socket(error)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Kernel(error) => error.fmt(f),
+            Failure::Socket(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The bridge of pods with an address of a subnet.
+fn bridge_of<'a>(interfaces: &'a [Interface], subnet: &IpNet) -> Option<&'a Interface> {
+    interfaces.iter().find(|interface| {
+        interface.kind == "bridge" && interface.nets().any(|net| subnet.contains(&net.addr()))
+    })
+}
+
+/// Removes what an earlier run of this daemon left that sent such probes.
+pub async fn remove_leavings(own: Subnets) {
+    let removed = async {
+        let mut ports = Ports::open()?;
+        let interfaces = ports.interfaces().await?;
+        for subnet in own.nets() {
+            let Some(bridge) = bridge_of(&interfaces, &subnet) else {
+                continue;
+            };
+            if ports.exists(bridge.index).await? {
+                ports.remove(bridge.index).await?;
+                info!(
+                    bridge = bridge.name,
+                    "removed the port of earlier probes from the pods' bridge"
+                );
+            }
+        }
+        Ok::<_, KernelError>(())
+    };
+    if let Err(error) = removed.await {
+        debug!(error = %error, "cannot look for the port of earlier probes");
+    }
+}
+
+impl PodProbing {
+    /// Prepares to probe from addresses of these subnets. The receiver follows what is found.
+    pub fn new(prober: Prober, own: Subnets) -> (Self, watch::Receiver<PodPaths>) {
+        let (paths, follow) = watch::channel(PodPaths::new());
+        let this = Self {
+            prober,
+            own,
+            paths,
+            families: BTreeMap::new(),
+            plug: None,
+            others: None,
+        };
+        (this, follow)
+    }
+
+    /// Probes until `stop`, and then removes the port.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut ports = match Ports::open() {
+            Ok(ports) => ports,
+            Err(error) => {
+                warn!(error = %error, "cannot probe the path of pods");
+                return;
+            }
+        };
+        let rounds = async {
+            let mut ticks = tokio::time::interval(ROUND);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                self.rounds(&mut ports).await;
+            }
+        };
+        stop.run_until_cancelled(rounds).await;
+        if let Some(plug) = &self.plug
+            && let Err(error) = ports.remove(plug.bridge).await
+        {
+            debug!(error = %error, "cannot remove the port of probes");
+        }
+    }
+
+    /// Makes one round in each family, and tells what is known.
+    async fn rounds(&mut self, ports: &mut Ports) {
+        let mut paths = PodPaths::new();
+        let interfaces = ports.interfaces().await;
+        for subnet in self.own.nets() {
+            let family = Family::from(subnet);
+            let made = match &interfaces {
+                Ok(interfaces) => self.round(ports, interfaces, &subnet).await,
+                Err(error) => Ok(Err(Obstacle::Refused(error.to_string()))),
+            };
+            let path = match made {
+                Ok(Ok(path)) => path,
+                Ok(Err(obstacle)) => self.idle(family, &subnet, obstacle),
+                Err(failure) => {
+                    self.plug = None;
+                    self.idle(family, &subnet, Obstacle::Refused(failure.to_string()))
+                }
+            };
+            self.report(family, &path);
+            paths.insert(family, path);
+        }
+        // How many of those that are asked answer changes with each packet that is lost.
+        let gist = |paths: &PodPaths| -> Vec<_> {
+            let of = |path: &PodPath| (path.state(), path.obstacle.clone(), path.lost.clone());
+            paths.values().map(of).collect()
+        };
+        self.paths.send_if_modified(|known| {
+            let news = gist(known) != gist(&paths);
+            known.clone_from(&paths);
+            news
+        });
+    }
+
+    /// What is known while nobody is asked: nothing.
+    fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: Obstacle) -> PodPath {
+        self.families.entry(family).or_default().reset();
+        PodPath {
+            address: address(subnet),
+            obstacle: Some(obstacle),
+            ..PodPath::default()
+        }
+    }
+
+    /// Logs why nobody can be asked, once.
+    fn report(&self, family: Family, path: &PodPath) {
+        let paths = self.paths.borrow();
+        let before = paths.get(&family).and_then(|path| path.obstacle.as_ref());
+        match &path.obstacle {
+            Some(obstacle) if before != Some(obstacle) => match obstacle {
+                Obstacle::Refused(error) => warn!(
+                    family = %family,
+                    error,
+                    remedy = "--probe-pods needs CAP_NET_ADMIN and CAP_NET_RAW",
+                    "cannot probe the path of pods, retrying"
+                ),
+                Obstacle::Taken(mac) => warn!(
+                    family = %family,
+                    address = ?path.address,
+                    mac,
+                    remedy = "give the pod another address: flannel-rs' CNI plugin keeps this one free",
+                    "the path of pods is not probed: a pod has the address"
+                ),
+                Obstacle::SmallSubnet => {
+                    warn!(family = %family, "the path of pods is not probed: the subnet has fewer than 16 addresses");
+                }
+                Obstacle::NoBridge | Obstacle::NobodyAnswers | Obstacle::Filtered => {
+                    debug!(family = %family, reason = ?obstacle, "the path of pods is not probed now");
+                }
+            },
+            None if matches!(before, Some(Obstacle::Refused(_) | Obstacle::Taken(_))) => {
+                info!(family = %family, "resolved: the path of pods is probed");
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes a round in one family.
+    async fn round(
+        &mut self,
+        ports: &mut Ports,
+        interfaces: &[Interface],
+        subnet: &IpNet,
+    ) -> Result<Result<PodPath, Obstacle>, Failure> {
+        let family = Family::from(subnet);
+        let Some(from) = address(subnet) else {
+            return Ok(Err(Obstacle::SmallSubnet));
+        };
+        let bridge = bridge_of(interfaces, subnet).filter(|bridge| bridge.up);
+        let Some((bridge, mac)) = bridge.and_then(|bridge| bridge.mac.map(|mac| (bridge, mac)))
+        else {
+            return Ok(Err(Obstacle::NoBridge));
+        };
+        self.plug(ports, interfaces, bridge).await?;
+        if let Some(other) = self.other_holder(from).await {
+            // Its packets must not come here.
+            ports.forget(bridge.index, from).await?;
+            return Ok(Err(Obstacle::Taken(other)));
+        }
+        let (Some(plug), Some(number)) = (&self.plug, self.prober.who(family)) else {
+            return Ok(Err(Obstacle::NoBridge));
+        };
+        ports.lead(bridge.index, from).await?;
+        let probes = self.families.entry(family).or_default();
+        let peers = self
+            .prober
+            .answering(family, &probes.doubted(), probes.after(), ASKED);
+        if peers.is_empty() {
+            return Ok(Err(Obstacle::NobodyAnswers));
+        }
+        let ends = Ends {
+            macs: (MAC, mac),
+            from,
+        };
+        let mut questions = probes.begin(&peers, || rand::rng().random());
+        // Twice where that is needed: single packets are lost on any network.
+        for try_again in [true, false] {
+            for (nonce, to) in &questions {
+                let question = question(*nonce, number);
+                if let Some(frame) = ends.frame(*to, source(*nonce), self.prober.port(), &question)
+                {
+                    plug.socket.get_ref().send(&frame)?;
+                }
+            }
+            listen(plug, &ends, probes).await?;
+            if try_again {
+                questions = probes.again(|| rand::rng().random());
+            }
+        }
+        let lost: Vec<_> = probes.end().into_iter().take(CONFIRMED).collect();
+        // What the host's own packets suffer is not the pods' matter.
+        let control = Control {
+            from: self.prober.source(family),
+            port: self.prober.port(),
+            number,
+        };
+        let asked = lost.iter().map(|(subnet, _)| {
+            let to = peers.iter().find(|(peer, _)| peer == subnet);
+            control.is_answered(to.map(|(_, to)| *to))
+        });
+        let answers = join_all(asked).await;
+        for ((subnet, lost), answers_host) in lost.into_iter().zip(answers) {
+            probes.confirm(subnet, lost, answers_host);
+        }
+        let path = probes.path(from);
+        Ok(if path.asked > 0 {
+            Ok(path)
+        } else {
+            Err(Obstacle::Filtered)
+        })
+    }
+
+    /// Makes the port of the bridge, or uses the one that is there.
+    async fn plug(
+        &mut self,
+        ports: &mut Ports,
+        interfaces: &[Interface],
+        bridge: &Interface,
+    ) -> Result<(), Failure> {
+        let is_there = |plug: &Plug| {
+            let is_inner = |interface: &Interface| interface.index == plug.inner && interface.up;
+            let is_outer = |interface: &Interface| {
+                interface.master == Some(bridge.index)
+                    && interface.up
+                    && netstate::probe_port::is_port(&interface.name)
+            };
+            plug.bridge == bridge.index
+                && interfaces.iter().any(is_inner)
+                && interfaces.iter().any(is_outer)
+        };
+        if self.plug.as_ref().is_some_and(is_there) {
+            return Ok(());
+        }
+        self.others = None;
+        if let Some(old) = self.plug.take().filter(|old| old.bridge != bridge.index) {
+            ports.remove(old.bridge).await?;
+        }
+        let inner = ports.make(bridge.index).await?;
+        let socket = PacketSocket::open(inner, EVERY_PROTOCOL)?;
+        self.plug = Some(Plug {
+            bridge: bridge.index,
+            inner,
+            socket: socket.register()?,
+        });
+        Ok(())
+    }
+
+    /// Looks whether somebody else has the address. IPv6 is not asked: pods get the last of 2^64 addresses by hand alone.
+    async fn other_holder(&mut self, address: IpAddr) -> Option<String> {
+        let (IpAddr::V4(address), Some(plug)) = (address, &self.plug) else {
+            return None;
+        };
+        if let Some((at, found)) = &self.others
+            && at.elapsed() < LOOK_FOR_OTHERS
+        {
+            return found.clone();
+        }
+        let inner = plug.inner;
+        let asked = tokio::task::spawn_blocking(move || {
+            arp::other_holder(inner, MAC, &[MAC], address, OTHERS_ANSWER)
+        });
+        let found = match asked.await {
+            Ok(Ok(found)) => found.map(|mac| mac.to_string()),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        self.others = Some((Instant::now(), found.clone()));
+        found
+    }
+}
+
+/// The same questions as a pod's, from this host: what is lost of them too is not lost on the pods' path.
+struct Control {
+    from: Option<IpAddr>,
+    port: u16,
+    number: u64,
+}
+
+impl Control {
+    /// Whether a peer answers all of several questions from a port that no connection has.
+    async fn is_answered(&self, to: Option<IpAddr>) -> bool {
+        let (Some(from), Some(to)) = (self.from, to) else {
+            return false;
+        };
+        let Ok(socket) = UdpSocket::bind((from, 0)).await else {
+            return false;
+        };
+        if socket.connect((to, self.port)).await.is_err() {
+            return false;
+        }
+        for _ in 0..CONTROLS {
+            let nonce: u64 = rand::rng().random();
+            if socket.send(&question(nonce, self.number)).await.is_err() {
+                return false;
+            }
+            let answer = async {
+                let mut buffer = [0; FRAME];
+                while let Ok(length) = socket.recv(&mut buffer).await {
+                    let message = parse(buffer.get(..length).unwrap_or_default());
+                    if matches!(message, Some(Message::Echo(header, _)) if header.nonce == nonce) {
+                        return true;
+                    }
+                }
+                false
+            };
+            if tokio::time::timeout(ANSWERS, answer).await != Ok(true) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Takes answers and calls until all have come, or their time is over.
+async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<()> {
+    let mut buffer = vec![0; FRAME];
+    let reading = async {
+        while !probes.is_complete() {
+            let mut ready = plug.socket.readable().await?;
+            match plug.socket.get_ref().receive(&mut buffer)? {
+                Some(length) => take(buffer.get(..length).unwrap_or_default(), ends, probes),
+                None => ready.clear_ready(),
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(ANSWERS, reading)
+        .await
+        .unwrap_or(Ok(()))
+}
+
+/// Takes a frame that came.
+fn take(bytes: &[u8], ends: &Ends, probes: &mut PodProbes) {
+    let Some(Frame {
+        from,
+        to_port,
+        payload,
+    }) = ends.read(bytes)
+    else {
+        return;
+    };
+    let Some(Message::Echo(header, body)) = parse(payload) else {
+        return;
+    };
+    match header.kind {
+        MessageKind::EchoAnswer if to_port == source(header.nonce) => {
+            let changed = body.answers_at.is_some_and(|seen| seen != ends.from);
+            probes.answer(header.nonce, from, changed);
+        }
+        MessageKind::PodCall if to_port == call_port(header.nonce) => {
+            probes.call(header.nonce, from);
+        }
+        MessageKind::EchoAnswer
+        | MessageKind::PodCall
+        | MessageKind::EchoQuestion
+        | MessageKind::RowQuestion
+        | MessageKind::RowAnswer
+        | MessageKind::PodQuestion => {}
+    }
+}
