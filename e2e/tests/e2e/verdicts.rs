@@ -63,6 +63,13 @@ fn fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
     side_by_side("verdicts", rows::NETWORK, &chosen)
 }
 
+/// A fault of one family is told as such, and the other one is left alone.
+#[test]
+fn faults_of_ipv6_are_told_by_their_cause() -> Result<()> {
+    let rows: Vec<Row> = rows::OF_IPV6.iter().map(Row::One).collect();
+    side_by_side("verdicts of IPv6", rows::BOTH, &rows)
+}
+
 /// All of them.
 #[test]
 #[ignore = "minutes: a part of `make soak`"]

@@ -13,6 +13,8 @@ use types::reachability::Impact;
 use crate::leases::span;
 use terminal::screen::{Screen, Style};
 
+/// Columns before the text of a detail.
+const INDENT: usize = 12;
 /// Column of the version in the first line.
 const WIDTH: usize = 66;
 const DOCTOR: &str = "flannelctl doctor tells what to do";
@@ -167,10 +169,16 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
         printable::value(&node.version),
         span(Duration::from_secs(node.uptime_seconds))
     );
+    let gap = WIDTH.saturating_sub(used).max(2);
+    let is_narrow = |width| used + gap + version.chars().count() > width;
     format!(
         "{}{}{}",
         sentence(is_well, &state, screen),
-        " ".repeat(WIDTH.saturating_sub(used).max(2)),
+        if screen.width().is_some_and(is_narrow) {
+            "\n  ".to_owned()
+        } else {
+            " ".repeat(gap)
+        },
         screen.styled(Style::Faint, version)
     )
 }
@@ -178,7 +186,8 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
 /// A line for each problem: findings, peers that are cut off, risks, and why the node is not ready.
 fn problems(node: &Node, screen: Screen) -> Vec<String> {
     let problem = |severity: Severity, text: &str| {
-        let text = printable::line(text);
+        let text = screen.wrap(&printable::line(text), INDENT);
+        let text = text.join("\n    ");
         match (screen.has_signs(), severity) {
             (true, Severity::Broken) => format!("  {} {text}", screen.styled(Style::Bad, "✗")),
             (true, Severity::Degraded) => format!("  {} {text}", screen.styled(Style::Bad, "!")),
@@ -247,10 +256,11 @@ fn details(node: &Node, screen: Screen) -> Vec<String> {
 }
 
 fn line(name: &str, text: &str, screen: Screen) -> String {
+    let lines = screen.wrap(&printable::line(text), INDENT);
     format!(
         "  {} {}",
         screen.styled(Style::Faint, format!("{name:<9}")),
-        printable::line(text)
+        lines.join(&format!("\n{:INDENT$}", ""))
     )
 }
 

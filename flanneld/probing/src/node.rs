@@ -22,6 +22,7 @@ mod rounds;
 mod session;
 mod sessions;
 mod show;
+mod strangers;
 mod tokens;
 mod turns;
 mod viewer;

@@ -212,6 +212,12 @@ impl Prober {
         self.inner().node.answering(family, first, after, most)
     }
 
+    /// As [`Node::strangers`].
+    pub fn strangers(&self) -> Vec<IpAddr> {
+        let now = self.now();
+        self.inner().node.strangers(now)
+    }
+
     /// Returns the number of this node in a family on the wire.
     pub fn who(&self, family: Family) -> Option<u64> {
         let settings = &self.shared.settings;

@@ -30,6 +30,7 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
         port: prober.port(),
         faults: faults.iter().map(fault).collect(),
         lost_everywhere: loses.then_some((losses.lost, losses.asked)),
+        strangers: prober.strangers(),
     }
 }
 

@@ -338,24 +338,31 @@ fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
         Tried::AsPods => return Ok(()),
     };
     eventually_ok(SOON + MACHINE, "probes on the path of pods agree", || {
-        let path = pod_path(node)?;
-        let (state, obstacle) = (path["state"].as_str(), path["obstacle"].as_str());
-        let agrees = match (state, lost) {
-            (Some("some" | "all"), true) | (Some("well"), false) => true,
-            // A bridge that is down, or has no address, has no port for them.
-            (Some("unknown"), true) => obstacle == Some("no-bridge"),
-            _ => false,
+        let paths = pod_paths(node)?;
+        // A bridge that is down, or has no address, has no port for them.
+        let is_lost = |path: &Value| {
+            path["state"] == "some" || path["state"] == "all" || path["obstacle"] == "no-bridge"
         };
-        ensure!(agrees, "pods are lost: {lost}, and {path}");
+        let agrees = if lost {
+            paths.iter().any(is_lost)
+        } else {
+            are_well(&paths)
+        };
+        ensure!(agrees, "pods are lost: {lost}, and {paths:?}");
         Ok(())
     })
 }
 
-/// What probes on the path of pods found on a node.
-pub(super) fn pod_path(node: &mut Node) -> Result<Value> {
+/// What probes on the path of pods found on a node, in each family.
+pub(super) fn pod_paths(node: &mut Node) -> Result<Vec<Value>> {
     let (_, text) = node.daemon()?.api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
-    Ok(document["pod_paths"][0].clone())
+    let paths = document["pod_paths"].as_array();
+    paths.cloned().with_context(|| format!("no paths: {text}"))
+}
+
+fn are_well(paths: &[Value]) -> bool {
+    !paths.is_empty() && paths.iter().all(|path| path["state"] == "well")
 }
 
 fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
@@ -546,8 +553,8 @@ fn quiet(bench: &mut Bench<'_>) -> Result<()> {
     for (number, node) in bench.nodes.iter_mut().enumerate() {
         eventually_ok(AFTER + MACHINE, "nothing is found", || {
             nothing(node)?;
-            let path = pod_path(node)?;
-            ensure!(path["state"] == "well", "{path}");
+            let paths = pod_paths(node)?;
+            ensure!(are_well(&paths), "{paths:?}");
             Ok(())
         })
         .with_context(|| format!("node {number}"))?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Lab, Store, eventually_ok};
 use serde_json::Value;
 
-use super::fault::pod_path;
+use super::fault::pod_paths;
 use crate::doctor::node::Node;
 
 /// So long nothing is found: two rounds of the doctor. No event shows that a round found nothing.
@@ -310,7 +310,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
         }
         for node in &mut nodes {
             eventually_ok(DEADLINE, "probes on the path of pods pass", || {
-                let path = pod_path(node)?;
+                let path = pod_paths(node)?.swap_remove(0);
                 // Alone there is nobody to ask; and a firewall may take probes only as answers to its own.
                 let is_idle = match path["obstacle"].as_str() {
                     Some("nobody-answers") => odd.hosts == 1,

@@ -324,6 +324,15 @@ pub(super) const FAULTS: &[Fault] = &[
     .by_hand()
     .told("overlay-cut one-way"),
     fault(
+        "it has another store",
+        "mkdir $LEASES-other; cp $LEASES/config $LEASES-other; sed -i s+$LEASES+$LEASES-other+ /etc/default/flanneld; systemctl restart flanneld",
+        "other-store",
+        "sed -i s+$LEASES-other+$LEASES+ /etc/default/flanneld; systemctl restart flanneld; rm -r $LEASES-other",
+    )
+    .slow()
+    .by_hand()
+    .told("overlay-cut one-way probe-filtered peer-cut"),
+    fault(
         "a switch port takes no large packets",
         "true",
         "mtu",
@@ -359,6 +368,35 @@ pub(super) const FAULTS: &[Fault] = &[
     )
     .slow()
     .told("probe-filtered peer-silent"),
+];
+
+/// A network of both families.
+pub(super) const BOTH: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}"#;
+
+/// Faults of one of two families.
+pub(super) const OF_IPV6: &[Fault] = &[
+    fault(
+        "INPUT drops the tunnel of IPv6",
+        "ip6tables -A INPUT -p udp --dport 8472 -j DROP",
+        "encap-blocked",
+        "ip6tables -F INPUT",
+    )
+    .told("overlay-cut one-way")
+    .says("IPv6"),
+    fault(
+        "FORWARD drops pods of IPv6",
+        "ip6tables -I FORWARD -s fd00:10:5::/48 -j DROP",
+        "forward-reject",
+        "ip6tables -F FORWARD",
+    )
+    .loses_probes(),
+    fault(
+        "the host does not forward IPv6",
+        "sysctl -w net.ipv6.conf.all.forwarding=0",
+        "ipv6-forwarding",
+        "true",
+    )
+    .loses_probes(),
 ];
 
 /// Two faults at once, by their names.

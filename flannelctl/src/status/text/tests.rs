@@ -415,3 +415,49 @@ fn silent_wireguard_peers_have_a_line() {
         with(0)
     );
 }
+
+#[test]
+fn lines_fit_into_60_columns() {
+    let mut node = node();
+    node.pod_paths = Some(vec![pod_path(PodState::All, None)]);
+    node.readiness.notices = vec![Notice {
+        name: "note".to_owned(),
+        text: "word ".repeat(40),
+    }];
+    let shown = text(&status(Some(node)), at(NOW), Screen::of_width(60));
+    for line in shown.lines() {
+        let has_long_word = line.split(' ').any(|word| word.len() > 40);
+        assert!(line.chars().count() <= 60 || has_long_word, "{line}");
+    }
+}
+
+/// The path of pods' packets in IPv4.
+fn pod_path(state: PodState, obstacle: Option<&str>) -> PodPath {
+    PodPath {
+        family: types::Family::V4,
+        state,
+        address: "10.244.1.254".parse().ok(),
+        obstacle: obstacle.map(str::to_owned),
+        detail: None,
+        asked: 2,
+        answered: 0,
+        lost: Vec::new(),
+    }
+}
+
+#[test]
+fn path_of_pods_has_a_line_where_it_is_probed() {
+    assert!(!rendered(&status(Some(node()))).contains("pods' packets"));
+    for (state, obstacle, words) in [
+        (PodState::Well, None, "from 10.244.1.254: pass"),
+        (PodState::All, None, "are lost on this node"),
+        (PodState::Unknown, Some("no-bridge"), "before the first pod"),
+        (PodState::Unknown, Some("filtered"), "lets new packets"),
+        (PodState::Unknown, Some("later-versions"), "not sent yet"),
+    ] {
+        let mut node = node();
+        node.pod_paths = Some(vec![pod_path(state, obstacle)]);
+        let text = rendered(&status(Some(node)));
+        assert!(text.contains(words), "{text}");
+    }
+}

@@ -41,6 +41,15 @@ pub const CHECKS: &[Check] = &[
         judge: lease_refused,
     },
     Check {
+        id: "other-store",
+        severity: Severity::Degraded,
+        title: "Nodes ask for this one that are not in its store",
+        needs: &[Need::Mesh, Need::Daemons],
+        explains: &[],
+        waits: true,
+        judge: other_store,
+    },
+    Check {
         id: "silent-node",
         severity: Severity::Risk,
         title: "The holder of a lease is gone",
@@ -50,6 +59,40 @@ pub const CHECKS: &[Check] = &[
         judge: silent_node,
     },
 ];
+
+fn other_store(facts: &Facts) -> Vec<Finding> {
+    // Another daemon of this host may be meant, which serves another network.
+    let is_alone = facts
+        .host
+        .daemons
+        .known()
+        .is_some_and(|daemons| *daemons <= 1);
+    let strangers = facts.mesh.known().map_or(&[][..], |mesh| &mesh.strangers);
+    let Some(first) = strangers.first().filter(|_| is_alone) else {
+        return Vec::new();
+    };
+    let peers = facts.leases.peers.known().map_or(0, Vec::len);
+    let others = strangers.len() - 1;
+    let whom = match others {
+        0 => first.to_string(),
+        others => format!("{first} and {others} more"),
+    };
+    vec![
+        Finding::new(
+            "other-store",
+            Severity::Degraded,
+            "",
+            format!("{whom} asks for this node, and has no lease in {}", facts.store.place),
+            "it knows this node by a lease in another store, or under another prefix: packets between its pods and this node's are lost. Or its own lease is gone here",
+        )
+        .seen(
+            format!("{peers} leases of other nodes are in the store, none at {first}"),
+            "flannelctl leases",
+        )
+        .run(with_store(facts, "flannelctl leases --long"))
+        .note("the same command on that node has to show the same leases: compare --etcd-endpoints, --etcd-prefix, --subnet-dir, or the API servers"),
+    ]
+}
 
 fn lease(facts: &Facts) -> Vec<Finding> {
     let Some(own) = facts.leases.own.known() else {

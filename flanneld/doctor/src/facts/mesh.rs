@@ -17,6 +17,8 @@ pub struct Mesh {
     pub faults: Vec<CommonFault>,
     /// How many questions to all peers were lost lately, of how many, where that is no chance and no fault of single peers.
     pub lost_everywhere: Option<(u32, u32)>,
+    /// The addresses that ask for this node by its id, and have no lease in the store.
+    pub strangers: Vec<IpAddr>,
 }
 
 /// A fault that all peers of a family have in common, but for those that answer.

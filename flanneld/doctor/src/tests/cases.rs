@@ -740,6 +740,9 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             counts_permanent: true,
         });
     }),
+    ("other-store", |facts| {
+        inside(&mut facts.mesh).strangers = vec!["192.0.2.77".parse().unwrap()];
+    }),
     ("conntrack-full", |facts| {
         facts.host.conntrack = Fact::Known(Fill {
             used: 65_000,

@@ -296,6 +296,7 @@ fn mesh() -> Mesh {
         port: 8473,
         faults: Vec::new(),
         lost_everywhere: None,
+        strangers: Vec::new(),
     }
 }
 

@@ -23,7 +23,7 @@ impl Node {
             .asker(datagram, header.from)
             .map(|peer| (peer.target.subnet, peer.who, peer.target.id.is_some()))
         else {
-            self.traffic.strangers += 1;
+            self.stranger(now, datagram, header);
             return None;
         };
         let peer = self.peers.get_mut(&key)?;

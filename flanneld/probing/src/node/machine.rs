@@ -7,6 +7,7 @@ use super::message::{CommonNotice, LocalNode, Notice, Now, ROUND_COST, Send};
 use super::outstanding::Outstanding;
 use super::peer::PeerState;
 use super::session::Session;
+use super::strangers::Asked;
 use super::viewer::Viewer;
 use crate::limits::{AnswerLimits, BROKEN_PEERS, Bucket, HINTS, RETRIES, ROW_QUESTIONS, SEARCHES};
 use crate::schedule::{Ends, FullSize, Sample, Walk};
@@ -40,6 +41,8 @@ pub struct Node {
     pub(super) viewer: Viewer,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
+    /// Who asks for this node without a lease.
+    pub(super) strangers: BTreeMap<IpAddr, Asked>,
     pub(super) out: Vec<Send>,
     pub(super) notices: Vec<Notice>,
     pub(super) common_notices: Vec<CommonNotice>,
@@ -102,6 +105,7 @@ impl Node {
             viewer: Viewer::new(Bucket::new(ROW_QUESTIONS, now)),
             sessions: Sessions::default(),
             traffic: Traffic::default(),
+            strangers: BTreeMap::new(),
             out: Vec::new(),
             notices: Vec::new(),
             common_notices: Vec::new(),
