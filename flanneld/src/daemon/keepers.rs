@@ -188,7 +188,14 @@ impl Daemon {
         mesh: Option<&Mesh>,
         own: Subnets,
     ) -> Option<watch::Receiver<PodPaths>> {
-        let Some(mesh) = mesh.filter(|_| self.settings.listen.probe_pods) else {
+        let wanted = self.settings.listen.probe_pods;
+        if wanted && mesh.is_none() {
+            warn!(
+                remedy = "take --probe-pods away, or give --probe-port a port that is free, and a backend that carries packets",
+                "the path of pods is not probed: this node sends no probes at all"
+            );
+        }
+        let Some(mesh) = mesh.filter(|_| wanted) else {
             self.spawn_until_stop(pod_probes::remove_leavings(own));
             return None;
         };

@@ -68,3 +68,102 @@ impl Node {
 fn forget(strangers: &mut BTreeMap<IpAddr, Asked>, now: Duration) {
     strangers.retain(|_, asked| now.saturating_sub(asked.last) < MEMORY);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::LocalNode;
+    use crate::target::Target;
+    use crate::who::who;
+    use crate::wire::{ECHO, Echo, MessageKind, echo};
+    use ipnet::IpNet;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn node() -> Node {
+        let local = LocalNode {
+            who_v4: Some(who("n1", &net("10.5.1.0/24"))),
+            who_v6: None,
+            overlay_v4: "10.5.1.0".parse().ok(),
+            overlay_v6: None,
+            device: true,
+            clear: true,
+            mtu_v4: 1450,
+            mtu_v6: 1430,
+        };
+        Node::new(local, Duration::ZERO, || 1)
+    }
+
+    fn now(seconds: u64) -> Now {
+        Now {
+            at: Duration::from_secs(seconds),
+            wall_ms: 0,
+        }
+    }
+
+    /// A question for a node, in a subnet that this one had in another store.
+    fn ask(node: &mut Node, seconds: u64, from: &str, id: &str, path: Path) {
+        let header = Header {
+            kind: MessageKind::EchoQuestion,
+            length: u16::try_from(ECHO).unwrap(),
+            nonce: 1,
+            from: 2,
+            to: who(id, &net("10.5.9.0/24")),
+        };
+        let datagram = Datagram {
+            path,
+            from: from.parse().unwrap(),
+            at: now(seconds).at,
+            bytes: &echo(&header, &Echo::default(), ECHO),
+        };
+        assert_eq!(node.receive(now(seconds), datagram), None);
+    }
+
+    #[test]
+    fn who_asks_for_this_node_for_a_while_is_a_stranger() {
+        let mut node = node();
+        let stranger: IpAddr = "192.0.2.7".parse().unwrap();
+        for seconds in [10, 20, 30] {
+            ask(&mut node, seconds, "192.0.2.7", "n1", Path::Underlay);
+            ask(&mut node, seconds, "192.0.2.8", "n2", Path::Underlay);
+            ask(&mut node, seconds, "10.5.9.0", "n1", Path::Overlay);
+        }
+        assert!(
+            node.strangers(now(30)).is_empty(),
+            "it may have joined just now"
+        );
+        ask(&mut node, 40, "192.0.2.7", "n1", Path::Underlay);
+        assert_eq!(node.strangers(now(41)), [stranger]);
+        assert!(node.strangers(now(200)).is_empty(), "it asks no more");
+        // Its lease comes.
+        let peer = Target {
+            id: None,
+            name: None,
+            subnet: net("10.5.2.0/24"),
+            address: stranger,
+            primary: true,
+            on_link: true,
+        };
+        node.set_targets(vec![peer], now(42).at);
+        assert!(node.strangers(now(42)).is_empty());
+    }
+
+    #[test]
+    fn few_strangers_are_remembered() {
+        let mut node = node();
+        for seconds in [0, 60] {
+            for last in 1..=200 {
+                ask(
+                    &mut node,
+                    seconds,
+                    &format!("192.0.2.{last}"),
+                    "n1",
+                    Path::Underlay,
+                );
+            }
+        }
+        assert_eq!(node.strangers(now(60)).len(), MOST);
+    }
+}
