@@ -179,6 +179,18 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
+/// The pages, without the commands of the doctor: a test of its own makes that list of what the checks print.
+fn pages_by_hand() -> Vec<(String, String)> {
+    let by_hand = |(path, text): (String, String)| {
+        let text = match text.split_once("\n## The commands\n") {
+            Some((text, _)) if path == "docs/doctor-commands.md" => text.to_owned(),
+            _ => text,
+        };
+        (path, text)
+    };
+    pages().into_iter().map(by_hand).collect()
+}
+
 /// The sources below a folder, tests left out.
 fn sources(folder: &str) -> Vec<String> {
     let mut folders = vec![workspace().join(folder)];
@@ -369,7 +381,7 @@ fn flags_on_every_page_exist() {
     }
     known.extend(FOREIGN_FLAGS.iter().map(|flag| (*flag).to_owned()));
     let mut shown = Names::new();
-    for (path, text) in pages() {
+    for (path, text) in pages_by_hand() {
         let invented: Vec<_> = flags(&text).difference(&known).cloned().collect();
         assert!(
             invented.is_empty(),
@@ -387,7 +399,7 @@ fn flags_on_every_page_exist() {
 /// Without a flag or variable, these ask etcd on this machine: on most nodes there is none.
 #[test]
 fn commands_that_need_the_store_name_it() {
-    for (name, page) in pages() {
+    for (name, page) in pages_by_hand() {
         for (_, block) in spans_and_blocks(&page)
             .1
             .iter()

@@ -354,6 +354,10 @@ fn links(json: &str) -> Result<String> {
         for field in IGNORED {
             link.remove(field);
         }
+        if link["linkinfo"]["info_kind"] == "tun" {
+            // The queue for its reader, which is longer with ours.
+            link.remove("txqlen");
+        }
         if let Some(tun) = link
             .get_mut("linkinfo")
             .and_then(|info| info["info_data"].as_object_mut())

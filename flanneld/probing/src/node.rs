@@ -22,6 +22,7 @@ mod rounds;
 mod session;
 mod sessions;
 mod show;
+mod stranger;
 mod strangers;
 mod tokens;
 mod turns;

@@ -7,7 +7,7 @@ use super::message::{CommonNotice, LocalNode, Notice, Now, ROUND_COST, Send};
 use super::outstanding::Outstanding;
 use super::peer::PeerState;
 use super::session::Session;
-use super::strangers::Asked;
+use super::stranger::Asked;
 use super::viewer::Viewer;
 use crate::limits::{AnswerLimits, BROKEN_PEERS, Bucket, HINTS, RETRIES, ROW_QUESTIONS, SEARCHES};
 use crate::schedule::{Ends, FullSize, Sample, Walk};

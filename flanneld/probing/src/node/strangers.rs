@@ -2,6 +2,7 @@
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
+use super::stranger::Asked;
 use crate::target::Path;
 use crate::who::is_same_node;
 use crate::wire::Header;
@@ -15,13 +16,6 @@ const MOST: usize = 8;
 const MEMORY: Duration = Duration::from_secs(120);
 /// How long one has to ask: a node that joins or leaves is one for a moment.
 const LASTING: Duration = Duration::from_secs(30);
-
-/// When a stranger asked first, and last.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    first: Duration,
-    last: Duration,
-}
 
 impl Node {
     /// Notes who asks without a lease, if it means this node: by its id, in whatever subnet.
