@@ -268,6 +268,8 @@ impl PodProbing {
         let peers = self
             .prober
             .answering(family, &probes.doubted(), probes.after(), ASKED);
+        // One that does not answer the host any more has another fault.
+        probes.retain(|subnet| peers.iter().any(|(peer, _)| peer == subnet));
         if peers.is_empty() {
             return Ok(Err(Obstacle::NobodyAnswers));
         }

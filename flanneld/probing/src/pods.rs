@@ -469,8 +469,10 @@ mod tests {
         assert_eq!(path.state(), PodState::Some);
         assert_eq!(path.lost, [(peers[1].0, Lost::Everything)].into());
         assert_eq!(probes.doubted(), [peers[1].0]);
+        // It does not answer the host any more.
         probes.retain(|subnet| *subnet == peers[0].0);
         assert!(probes.doubted().is_empty());
+        assert!(probes.path("10.5.1.254".parse().unwrap()).lost.is_empty());
     }
 
     proptest! {
