@@ -7,4 +7,6 @@ use std::time::Duration;
 pub(super) struct Asked {
     pub first: Duration,
     pub last: Duration,
+    /// The number that it gives as its own.
+    pub who: u64,
 }

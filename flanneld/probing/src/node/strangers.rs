@@ -34,8 +34,9 @@ impl Node {
             let asked = self.strangers.entry(datagram.from).or_insert(Asked {
                 first: now.at,
                 last: now.at,
+                who: header.from,
             });
-            asked.last = now.at;
+            (asked.last, asked.who) = (now.at, header.from);
         }
     }
 
@@ -51,9 +52,11 @@ impl Node {
                 .get(place)
                 .is_some_and(|(known, _)| known == address)
         };
+        // Behind NAT a peer asks from another address than the one of its lease.
+        let is_peer = |asked: &Asked| self.peers.values().any(|peer| peer.who == asked.who);
         self.strangers
             .iter()
-            .filter(|(address, asked)| lasts(asked) && !has_lease(address))
+            .filter(|(address, asked)| lasts(asked) && !has_lease(address) && !is_peer(asked))
             .map(|(address, _)| *address)
             .collect()
     }
@@ -142,6 +145,41 @@ mod tests {
         };
         node.set_targets(vec![peer], now(42).at);
         assert!(node.strangers(now(42)).is_empty());
+    }
+
+    #[test]
+    fn peer_behind_nat_is_no_stranger() {
+        let mut node = node();
+        let subnet = net("10.5.2.0/24");
+        let peer = Target {
+            id: Some("n2".into()),
+            name: None,
+            subnet,
+            address: "203.0.113.2".parse().unwrap(),
+            primary: true,
+            on_link: false,
+        };
+        node.set_targets(vec![peer], now(1).at);
+        for (seconds, strangers) in [(10, 0), (50, 1)] {
+            let mut header = Header {
+                kind: MessageKind::EchoQuestion,
+                length: u16::try_from(ECHO).unwrap(),
+                nonce: 1,
+                from: who("n2", &subnet),
+                to: who("n1", &net("10.5.1.0/24")),
+            };
+            for (from, number) in [("192.0.2.2", header.from), ("192.0.2.9", 9)] {
+                header.from = number;
+                let datagram = Datagram {
+                    path: Path::Underlay,
+                    from: from.parse().unwrap(),
+                    at: now(seconds).at,
+                    bytes: &echo(&header, &Echo::default(), ECHO),
+                };
+                node.receive(now(seconds), datagram);
+            }
+            assert_eq!(node.strangers(now(seconds)).len(), strangers);
+        }
     }
 
     #[test]
