@@ -36,10 +36,10 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
 
 /// What the probes on the path of pods' packets found.
 pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
-    let names: BTreeMap<IpNet, String> = prober
-        .peers(|peer| (peer.subnet, path(peer).node.to_string()))
-        .into_iter()
-        .collect();
+    let is_lost = |subnet: &IpNet| paths.values().any(|path| path.lost.contains_key(subnet));
+    let named =
+        |peer: PeerView| is_lost(&peer.subnet).then(|| (peer.subnet, path(peer).node.to_string()));
+    let names: BTreeMap<IpNet, String> = prober.peers(named).into_iter().flatten().collect();
     let name = |subnet: &IpNet| {
         names
             .get(subnet)
