@@ -42,6 +42,8 @@ const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
 const OTHERS_ANSWER: Duration = Duration::from_millis(300);
 /// How many questions of the host have to be answered.
 const CONTROLS: usize = 3;
+/// More frames than this while answers are awaited are a flood, which may have displaced them.
+const FLOOD: usize = 2000;
 /// Longer than every frame that is awaited.
 const FRAME: usize = 2048;
 
@@ -62,6 +64,19 @@ struct Plug {
     bridge: u32,
     inner: u32,
     socket: AsyncFd<PacketSocket>,
+}
+
+impl Plug {
+    /// Drops the frames that came since the last round.
+    fn forget_waiting(&self) -> io::Result<()> {
+        let mut start = [0; 1];
+        for _ in 0..FLOOD {
+            if self.socket.get_ref().receive(&mut start)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Why a round cannot be made.
@@ -227,7 +242,10 @@ impl PodProbing {
                 Obstacle::SmallSubnet => {
                     warn!(family = %family, "the path of pods is not probed: the subnet has fewer than 16 addresses");
                 }
-                Obstacle::NoBridge | Obstacle::NobodyAnswers | Obstacle::Filtered => {
+                Obstacle::NoBridge
+                | Obstacle::NobodyAnswers
+                | Obstacle::Filtered
+                | Obstacle::Flooded => {
                     debug!(family = %family, reason = ?obstacle, "the path of pods is not probed now");
                 }
             },
@@ -278,6 +296,7 @@ impl PodProbing {
             from,
         };
         let mut questions = probes.begin(&peers, || rand::rng().random());
+        plug.forget_waiting()?;
         // Twice where that is needed: single packets are lost on any network.
         for try_again in [true, false] {
             for (nonce, to) in &questions {
@@ -287,7 +306,9 @@ impl PodProbing {
                     plug.socket.get_ref().send(&frame)?;
                 }
             }
-            listen(plug, &ends, probes).await?;
+            if listen(plug, &ends, probes).await? > FLOOD {
+                return Ok(Err(Obstacle::Flooded));
+            }
             if try_again {
                 questions = probes.again(|| rand::rng().random());
             }
@@ -415,22 +436,27 @@ impl Control {
     }
 }
 
-/// Takes answers and calls until all have come, or their time is over.
-async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<()> {
+/// Takes answers and calls until all have come, or their time is over. Returns how many frames there were, one more than [`FLOOD`] at most.
+async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<usize> {
     let mut buffer = vec![0; FRAME];
+    let mut count = 0;
     let reading = async {
-        while !probes.is_complete() {
+        while !probes.is_complete() && count <= FLOOD {
             let mut ready = plug.socket.readable().await?;
             match plug.socket.get_ref().receive(&mut buffer)? {
-                Some(length) => take(buffer.get(..length).unwrap_or_default(), ends, probes),
+                Some(length) => {
+                    count += 1;
+                    take(buffer.get(..length).unwrap_or_default(), ends, probes);
+                }
                 None => ready.clear_ready(),
             }
         }
-        Ok(())
+        io::Result::Ok(())
     };
     tokio::time::timeout(ANSWERS, reading)
         .await
-        .unwrap_or(Ok(()))
+        .unwrap_or(Ok(()))?;
+    Ok(count)
 }
 
 /// Takes a frame that came.

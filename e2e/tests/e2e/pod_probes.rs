@@ -1,6 +1,8 @@
 //! `--probe-pods`: what probes on the path of pods find that no check computes, and what becomes of their port.
 
-use std::time::Duration;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Pod, binaries, eventually_ok};
@@ -84,8 +86,48 @@ fn what_no_check_computes_is_found_by_a_probe() -> Result<()> {
             nodes[1].expect(&[]).context(name)?;
             pass(&mut nodes[1], 1)?;
         }
-        a_pod_with_the_address(&mut nodes[1], &pods[1])
+        a_pod_with_the_address(&mut nodes[1], &pods[1])?;
+        a_pod_that_floods(&mut nodes[1], &pods[1])
     })
+}
+
+/// A pod floods the address of the probe: nothing is said then, and no loss is found.
+fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
+    let path = paths(node)?.swap_remove(0);
+    let address = path["address"].as_str().context("no address")?.to_owned();
+    pod.netns().sh(&format!(
+        "ip neighbour add {address} lladdr 02:66:6c:70:6f:64 dev eth0"
+    ))?;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            pod.netns().run(|| -> Result<()> {
+                let socket = UdpSocket::bind("0.0.0.0:0")?;
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(b"junk", (address.as_str(), 50_000));
+                }
+                Ok(())
+            })?
+        });
+        let seen = eventually_ok(DEADLINE, "the flood is noticed", || {
+            let path = paths(node)?.swap_remove(0);
+            ensure!(path["obstacle"] == "flooded", "{path}");
+            Ok(())
+        });
+        // Two rounds and a half of the doctor.
+        let begun = Instant::now();
+        let mut quiet = Ok(());
+        while quiet.is_ok() && begun.elapsed() < Duration::from_secs(8) {
+            quiet = node.finds(&[]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        flood
+            .join()
+            .map_err(|_| anyhow::anyhow!("the flood panicked"))??;
+        seen.and(quiet)
+    })?;
+    node.expect(&[])?;
+    pass(node, 1)
 }
 
 /// A pod that has the address of the probe keeps its packets, and the doctor tells of it.

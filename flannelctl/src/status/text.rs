@@ -451,6 +451,9 @@ fn pod_paths(node: &Node) -> Option<String> {
             (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
             (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
             (PodState::Unknown, Some("refused")) => "not sent: the kernel refuses".to_owned(),
+            (PodState::Unknown, Some("flooded")) => {
+                "not judged: something floods the address".to_owned()
+            }
             (PodState::Unknown, Some("filtered")) => {
                 "no peer lets new packets to the probe port in".to_owned()
             }

@@ -66,7 +66,7 @@ pub struct PodPath {
     pub state: PodState,
     /// The address that asks, at the pods' bridge; absent where the subnet is too small.
     pub address: Option<IpAddr>,
-    /// Why nobody is asked: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`.
+    /// Why nobody is asked: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`, `flooded`.
     pub obstacle: Option<String>,
     /// The kernel's error, or the hardware address of the pod that has the address.
     pub detail: Option<String>,

@@ -163,6 +163,8 @@ pub enum Obstacle {
     NobodyAnswers,
     /// Peers answer the host, and let no packets to the probe port in that are the first of a connection.
     Filtered,
+    /// So much else comes to the address of the probe that answers may have been displaced.
+    Flooded,
 }
 
 /// A question of the present round.

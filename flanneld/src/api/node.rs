@@ -127,6 +127,7 @@ fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
         None => (None, None),
         Some(Obstacle::NoBridge) => (Some("no-bridge"), None),
         Some(Obstacle::SmallSubnet) => (Some("small-subnet"), None),
+        Some(Obstacle::Flooded) => (Some("flooded"), None),
         Some(Obstacle::Filtered) => (Some("filtered"), None),
         Some(Obstacle::NobodyAnswers) => (Some("nobody-answers"), None),
         Some(Obstacle::Taken(mac)) => (Some("taken"), Some(mac.clone())),
