@@ -4,6 +4,9 @@ use types::printable;
 
 use terminal::screen::{Screen, Style};
 
+/// Between two columns, and before a note on a line of its own.
+const GAP: &str = "  ";
+
 /// A cell, and its style if it has one.
 pub(crate) type Cell = (String, Option<Style>);
 
@@ -14,55 +17,128 @@ pub(crate) fn plain(text: impl Into<String>) -> Cell {
 
 /// Renders a table with a line of headings. A row may have one cell more than there are headings, for a note.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
-    let shown = |(column, (text, style)): (usize, &Cell)| {
+    fitted(headings, &[], rows, screen)
+}
+
+/// Renders a table as [`table`] does. Where a terminal is narrower, it omits the `spare` columns, the first one first, until the others fit, and a note
+/// that does not fit gets a line of its own.
+pub(crate) fn fitted(
+    headings: &[&str],
+    spare: &[&str],
+    rows: &[Vec<Cell>],
+    screen: Screen,
+) -> String {
+    let rows: Vec<Vec<Cell>> = rows.iter().map(|row| printed(headings, row)).collect();
+    let widths: Vec<usize> = (0..)
+        .zip(headings)
+        .map(|(column, name)| longest(&rows, column).max(length(name)))
+        .collect();
+    let shown = fitting(headings, &widths, spare, screen.width());
+    let heading: Vec<Cell> = headings
+        .iter()
+        .map(|name| ((*name).to_owned(), Some(Style::Strong)))
+        .collect();
+    std::iter::once(&heading)
+        .chain(&rows)
+        .map(|row| line(row, &shown, &widths, screen))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The cells of a row, with control characters escaped.
+fn printed(headings: &[&str], row: &[Cell]) -> Vec<Cell> {
+    let printed = |(column, (text, style)): (usize, &Cell)| {
         let text = match headings.get(column) {
             Some(_) => printable::value(text),
             None => printable::line(text),
         };
         (text.into_owned(), *style)
     };
-    let rows: Vec<Vec<Cell>> = rows
-        .iter()
-        .map(|row| row.iter().enumerate().map(shown).collect())
-        .collect();
-    let longest = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|(text, _)| text.chars().count())
-            .max()
-            .unwrap_or(0)
+    row.iter().enumerate().map(printed).collect()
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The longest text of a column.
+fn longest(rows: &[Vec<Cell>], column: usize) -> usize {
+    rows.iter()
+        .filter_map(|row| row.get(column))
+        .map(|(text, _)| length(text))
+        .max()
+        .unwrap_or(0)
+}
+
+/// The columns that a terminal of this width has room for, in their order.
+fn fitting(
+    headings: &[&str],
+    widths: &[usize],
+    spare: &[&str],
+    width: Option<usize>,
+) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..headings.len()).collect();
+    let needed = |shown: &[usize]| {
+        let cells = shown.iter().filter_map(|column| widths.get(*column));
+        cells.sum::<usize>() + GAP.len() * shown.len().saturating_sub(1)
     };
-    let widths: Vec<usize> = (0..)
-        .zip(headings)
-        .map(|(column, name)| longest(column).max(name.chars().count()))
+    for name in spare {
+        if width.is_none_or(|width| needed(&shown) <= width) {
+            break;
+        }
+        shown.retain(|column| headings.get(*column) != Some(name));
+    }
+    shown
+}
+
+/// A row as one line, or more where its note does not fit.
+fn line(cells: &[Cell], shown: &[usize], widths: &[usize], screen: Screen) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    let filled: Vec<(usize, &Cell)> = shown
+        .iter()
+        .filter_map(|column| Some((*column, cells.get(*column)?)))
         .collect();
-    let line = |cells: &[Cell]| {
-        let mut out = String::new();
-        let last = cells
+    let note = cells.get(widths.len()).filter(|(text, _)| !text.is_empty());
+    let last = match note {
+        Some(_) => filled.len(),
+        None => filled
             .iter()
-            .rposition(|(text, _)| !text.is_empty())
-            .map_or(0, |last| last + 1);
-        for (column, (text, style)) in cells.iter().take(last).enumerate() {
-            if column > 0 {
-                out.push_str("  ");
-            }
-            let shown = style.map_or_else(|| text.clone(), |style| screen.styled(style, text));
-            out.push_str(&shown);
-            if column + 1 < last {
-                let width = widths.get(column).copied().unwrap_or(0);
-                out.push_str(&" ".repeat(width.saturating_sub(text.chars().count())));
+            .rposition(|(_, (text, _))| !text.is_empty())
+            .map_or(0, |last| last + 1),
+    };
+    for (place, (column, (text, style))) in filled.iter().take(last).enumerate() {
+        if place > 0 {
+            out.push_str(GAP);
+            used += GAP.len();
+        }
+        out.push_str(&style.map_or_else(|| text.clone(), |style| screen.styled(style, text)));
+        let width = widths.get(*column).copied().unwrap_or(0);
+        let padding = width.saturating_sub(length(text));
+        if place + 1 < last {
+            out.push_str(&" ".repeat(padding));
+        }
+        used += width.max(length(text));
+        if place + 1 == last
+            && let Some((note, style)) = note
+        {
+            let styled = |text: &str| {
+                style.map_or_else(|| text.to_owned(), |style| screen.styled(style, text))
+            };
+            let needed = used + GAP.len() + length(note);
+            if screen.width().is_none_or(|width| needed <= width) {
+                out.push_str(&" ".repeat(padding));
+                out.push_str(GAP);
+                out.push_str(&styled(note));
+            } else {
+                for part in screen.wrap(note, GAP.len()) {
+                    out.push('\n');
+                    out.push_str(GAP);
+                    out.push_str(&styled(&part));
+                }
             }
         }
-        out
-    };
-    let heading: Vec<Cell> = headings
-        .iter()
-        .map(|name| ((*name).to_owned(), Some(Style::Strong)))
-        .collect();
-    std::iter::once(line(&heading))
-        .chain(rows.iter().map(|row| line(row)))
-        .collect::<Vec<_>>()
-        .join("\n")
+    }
+    out
 }
 
 #[cfg(test)]
@@ -82,5 +158,46 @@ mod tests {
         assert_eq!(lines[1], "a              1");
         assert_eq!(lines[2], "long\\u{1b}  x         a note");
         assert_eq!(lines[3], "b");
+    }
+
+    #[test]
+    fn narrow_terminal_gets_fewer_columns_and_notes_on_lines_of_their_own() {
+        let rows = [
+            vec![plain("node-1"), plain("10.244.1.0/24"), plain("well")],
+            vec![
+                plain("node-2"),
+                plain("10.244.2.0/24"),
+                plain("cut-off"),
+                plain("for three minutes"),
+            ],
+        ];
+        let shown = |width| {
+            let screen = Screen::of_width(width);
+            fitted(
+                &["NODE", "SUBNET", "STATE"],
+                &["SUBNET", "STATE"],
+                &rows,
+                screen,
+            )
+        };
+        assert_eq!(
+            shown(30),
+            "NODE    SUBNET         STATE\nnode-1  10.244.1.0/24  well\nnode-2  10.244.2.0/24  cut-off\n  for three minutes"
+        );
+        assert_eq!(
+            shown(29),
+            "NODE    STATE\nnode-1  well\nnode-2  cut-off\n  for three minutes"
+        );
+        assert_eq!(
+            shown(34).lines().last(),
+            Some("  for three minutes"),
+            "{}",
+            shown(34)
+        );
+        assert_eq!(
+            shown(60).lines().last(),
+            Some("node-2  10.244.2.0/24  cut-off  for three minutes")
+        );
+        assert_eq!(shown(3).lines().next(), Some("NODE"));
     }
 }

@@ -335,7 +335,8 @@ fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
             .collect()
     };
     let rows: Vec<Vec<Cell>> = rows.iter().map(row).collect();
-    columns::table(&headings, &rows, screen)
+    // A narrow terminal shows whose subnet it is.
+    columns::fitted(&headings, &["MAC", "BACKEND", "STATE"], &rows, screen)
 }
 
 const NO_SUBNET: &str = "the key names no subnet in canonical form (such as 10.5.34.0-24)";

@@ -6,18 +6,23 @@ use node_api::{Peers, Probed};
 use probing::view::{self, Row};
 use types::reachability::{Impact, State};
 
-use crate::columns::{Cell, plain, table};
+use crate::columns::{Cell, fitted, plain};
 use crate::leases::span;
 use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
 ];
+/// What a narrow terminal does without, the first one first: the node and the state of its path stay.
+const SPARE: [&str; 7] = [
+    "ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET",
+];
 /// The columns of `-o wide`.
 const WIDE_HEADINGS: [&str; 5] = ["MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"];
 const OPINION_HEADINGS: [&str; 7] = [
     "NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID",
 ];
+const OPINION_SPARE: [&str; 4] = ["RTT", "SAID", "SUBNET", "PEERS"];
 const NOTHING: &str = "-";
 
 /// The document as text. `all`: with what other nodes say. `wide`: with every column.
@@ -32,9 +37,14 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
             .into_iter()
             .flat_map(|probed| verdicts(probed, wide))
             .collect();
-        let more: &[&str] = if wide { &WIDE_HEADINGS } else { &[] };
+        let (more, spare): (&[&str], &[&str]) = if wide {
+            (&WIDE_HEADINGS, &[])
+        } else {
+            (&[], &SPARE)
+        };
         let headings = [&HEADINGS, more].concat();
-        format!("{}\n{}", table(&headings, &rows, screen), summary(peers))
+        let table = fitted(&headings, spare, &rows, screen);
+        format!("{table}\n{}", summary(peers))
     } else {
         let rows: Vec<Vec<Cell>> = peers
             .peers
@@ -43,7 +53,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
             .collect();
         format!(
             "{}\n{} peers, not probed",
-            table(&["NODE", "SUBNET", "ADDRESS"], &rows, screen),
+            fitted(&["NODE", "SUBNET", "ADDRESS"], &["ADDRESS"], &rows, screen),
             peers.peers.len()
         )
     };
@@ -52,7 +62,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
         let rows = if rows.is_empty() {
             "no other node has said anything".to_owned()
         } else {
-            table(&OPINION_HEADINGS, &rows, screen)
+            fitted(&OPINION_HEADINGS, &OPINION_SPARE, &rows, screen)
         };
         let missing = match missing(peers) {
             0 => String::new(),

@@ -162,3 +162,19 @@ fn wide_rows_have_every_column() {
         "{shown}"
     );
 }
+
+#[test]
+fn lines_fit_into_60_columns() {
+    let mut three = peers(&[(2, State::Well), (3, State::CutOff), (4, State::SmallMtu)]);
+    three.peers[2].verdicts[0].ping_only = true;
+    let shown = text(&three, true, false, Screen::of_width(60));
+    assert!(
+        shown.lines().all(|line| line.chars().count() <= 60),
+        "{shown}"
+    );
+    assert!(
+        shown.starts_with("NODE    SUBNET         ADDRESS    STATE      RTT      LOST\n")
+            && shown.contains("\n  for 3 min; ping only: Go flannel; should carry 1450\n"),
+        "{shown}"
+    );
+}
