@@ -114,7 +114,7 @@ soak: setup ## What takes too long for every day: etcd or the directory away for
 	FLANNEL_TEST_OUTAGE=80 cargo test -p e2e --test e2e -- --nocapture fire::etcd_cut_off directory::moved directory::unmounted
 	RULES_SEED=1000 RULES_SETS=3000 cargo test -p traffic-rules --test kernel -- --nocapture
 	FLANNEL_TEST_FIRE=60 cargo test -p e2e --test e2e -- --nocapture listeners::no_client
-	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets:: verdicts::
+	cargo test -p e2e --test e2e -- --ignored --nocapture wireguard_churn:: wireguard_secrets:: verdicts:: mesh_twenty::
 	@# As it is shipped, and one after the other: two at once would measure each other.
 	cargo build --release -p flanneld
 	cargo test -p probing --test simulation --test many_faults --test day -- --ignored

@@ -1,5 +1,6 @@
 //! Twenty real nodes on one switch: what their probes cost, and faults of many peers at once, how soon they are known and to whom.
 
+mod hundred;
 mod wire;
 
 use std::ops::Range;

@@ -19,7 +19,7 @@ use crate::store;
 
 /// How long a node may take, and for each node a little more.
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
-const NODE_SHARE: Duration = Duration::from_millis(30);
+const NODE_SHARE: Duration = Duration::from_millis(15);
 /// So many nodes are asked at once.
 const AT_ONCE: usize = 64;
 
