@@ -4,6 +4,7 @@ use crate::checks::silence::Heard;
 use backends::status::NetworkHandle;
 use backends::{Overlay, Underlay};
 use doctor::facts::Network;
+use doctor::facts::store::NextConfig;
 use netstate::reconcile::questions::KernelAudit;
 use probing::pods::PodPaths;
 use probing::prober::Prober;
@@ -37,6 +38,8 @@ pub struct RunningNetwork {
     pub readings: watch::Receiver<Reading>,
     /// What the manager of the leases counts.
     pub store: Arc<Counters>,
+    /// The network's configuration for the next start; `None` if it is the one in use.
+    pub next_config: watch::Receiver<Option<NextConfig>>,
     /// When the holders of leases were last heard of, where no probe is answered.
     pub heard: watch::Receiver<Heard>,
     /// What the backend has in the kernel, and needs there.
@@ -111,6 +114,7 @@ impl RunningNetwork {
             leases: watch::channel(Arc::default()).1,
             readings: watch::channel(Reading::default()).1,
             store: Arc::default(),
+            next_config: watch::channel(None).1,
             heard: watch::channel(Heard::new()).1,
             observer: Arc::new(backends::Status::default()),
             kernel_audit: None,

@@ -298,3 +298,13 @@ impl std::error::Error for DaemonProblem {
         }
     }
 }
+
+/// Whether it is the configuration that is missing or wrong, and not the store that is silent.
+pub fn is_about_config(problem: &Problem) -> bool {
+    problem.details().any(|detail| {
+        matches!(
+            detail,
+            Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }
+        )
+    })
+}

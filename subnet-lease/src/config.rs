@@ -4,6 +4,7 @@ use crate::json::{JsonFault, MemberError, Object, excerpt};
 use crate::lease::RawJson;
 use crate::table;
 use ipnet::IpNet;
+use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use types::{Dual, Subnets};
@@ -121,6 +122,68 @@ impl NetworkConfig {
             })
         };
         Self::read(text, whole, true)
+    }
+
+    /// The members that differ in another configuration, by name, however its `Backend` is written.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let backend = |config: &Self| {
+            serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
+        };
+        [
+            (V4.network, self.pools.v4() != other.pools.v4()),
+            (V6.network, self.pools.v6() != other.pools.v6()),
+            ("EnableNFTables", self.nftables != other.nftables),
+            (
+                "NonMasqueradeCIDRs",
+                self.non_masquerade != other.non_masquerade,
+            ),
+            (
+                "Backend",
+                self.backend != other.backend || backend(self) != backend(other),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect()
+    }
+
+    /// The configuration as JSON that [`NetworkConfig::parse`] reads as the same one. `None`: its `Backend` holds a preshared key, which is not for display.
+    pub fn to_json(&self) -> Option<String> {
+        let backend = Object::parse(self.backend_config.as_str()).ok()?;
+        if backend.get("PSK").is_some() {
+            return None;
+        }
+        let backend: Value = serde_json::from_str(self.backend_config.as_str()).ok()?;
+        let mut json = serde_json::Map::new();
+        let families = [
+            ("EnableIPv4", V4, self.pools.v4()),
+            ("EnableIPv6", V6, self.pools.v6()),
+        ];
+        for (enabled, family, pool) in families {
+            json.insert(enabled.to_owned(), pool.is_some().into());
+            let Some(pool) = pool else { continue };
+            json.insert(family.network.to_owned(), pool.network.to_string().into());
+            if !self.assigned {
+                json.insert(family.len.to_owned(), pool.len.into());
+                json.insert(family.min.to_owned(), pool.min.to_string().into());
+                json.insert(family.max.to_owned(), pool.max.to_string().into());
+            }
+        }
+        if self.nftables {
+            json.insert("EnableNFTables".to_owned(), true.into());
+        }
+        if !self.non_masquerade.is_empty() {
+            let nets = self.non_masquerade.iter().map(ToString::to_string);
+            json.insert("NonMasqueradeCIDRs".to_owned(), nets.collect());
+        }
+        let is_empty = backend.as_object().is_some_and(serde_json::Map::is_empty);
+        match self.backend.as_str() {
+            // What stands for an absent object.
+            "udp" if is_empty => {}
+            "" if is_empty => drop(json.insert("Backend".to_owned(), Value::Null)),
+            _ => drop(json.insert("Backend".to_owned(), backend)),
+        }
+        Some(Value::Object(json).to_string())
     }
 
     /// The families of these subnets alone.
@@ -445,6 +508,31 @@ mod tests {
 
     fn error(text: &str) -> String {
         NetworkConfig::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn json_is_read_as_the_same_configuration() {
+        for text in [
+            r#"{"Network":"10.3.0.0/16"}"#,
+            r#"{"Network":"10.3.0.0/16","Backend":null}"#,
+            r#"{"Network":"10.3.0.0/16","Backend":{}}"#,
+            r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.5.0","SubnetMax":"10.3.8.0","SubnetLen":28,"Backend":{ "type": "vxlan", "VNI" : 7 }}"#,
+            r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48","EnableNFTables":true,"NonMasqueradeCIDRs":["10.9.0.0/16"]}"#,
+        ] {
+            let config = NetworkConfig::parse(text).unwrap();
+            let again = NetworkConfig::parse(&config.to_json().unwrap()).unwrap();
+            assert_eq!(config.differences(&again), [""; 0], "{text}: {again:?}");
+        }
+        let assigned = NetworkConfig::parse_assigned(r#"{"Network":"10.3.0.0/30"}"#).unwrap();
+        let again = NetworkConfig::parse_assigned(&assigned.to_json().unwrap()).unwrap();
+        assert_eq!(assigned.differences(&again), [""; 0]);
+        let other = |text| NetworkConfig::parse(text).unwrap();
+        let now = other(r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan"}}"#);
+        let next = r#"{"Network":"10.3.0.0/16","SubnetLen":26,"Backend":{"Type":"vxlan","VNI":2}}"#;
+        assert_eq!(now.differences(&other(next)), ["Network", "Backend"]);
+        let secret =
+            other(r#"{"Network":"10.3.0.0/16","Backend":{"Type":"wireguard","psk":"c2VjcmV0"}}"#);
+        assert_eq!(secret.to_json(), None);
     }
 
     #[test]

@@ -66,8 +66,6 @@ use watching::Watching;
 
 /// How long one question about this node waits for the answer of the API.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the mounted configuration is compared with the one in use.
-const CONFIG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keeps leases in the Nodes of a Kubernetes cluster.
 pub struct KubeManager {
@@ -80,8 +78,6 @@ pub struct KubeManager {
     all: Arc<All>,
     following: Following,
     extras: Arc<Extras>,
-    /// The configuration's text as it was read last: the one in use, while a lease is held.
-    read: Mutex<Option<String>>,
     /// Changes with this node's Node and with all others.
     infos: watch::Sender<u64>,
     reported: Reported,
@@ -179,7 +175,6 @@ impl KubeManager {
             all,
             following: Following::default(),
             extras: Arc::default(),
-            read: Mutex::default(),
             infos,
             reported: Reported::default(),
             acquired: Mutex::default(),
@@ -370,22 +365,6 @@ impl KubeManager {
         *known = ignored;
         Ok(())
     }
-
-    /// The mounted configuration, if it is another than the one in use.
-    async fn changed_configuration(&self, known: &mut Option<String>) -> bool {
-        let Ok(text) = tokio::fs::read_to_string(&self.api.options().net_conf).await else {
-            return false;
-        };
-        let in_use = self
-            .read
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            == Some(&text);
-        let news = !in_use && known.as_ref() != Some(&text);
-        *known = Some(text);
-        news
-    }
 }
 
 #[async_trait]
@@ -441,7 +420,6 @@ impl SubnetManager for KubeManager {
         let text = String::from_utf8_lossy(&text).into_owned();
         let config = NetworkConfig::parse_assigned(&text)
             .map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))?;
-        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         self.follow(&config);
         Ok(config)
     }
@@ -618,10 +596,7 @@ impl SubnetManager for KubeManager {
             config,
             lease,
         };
-        tokio::select! {
-            lost = holding.run(node, state) => lost,
-            lost = self.watch_configuration() => lost,
-        }
+        holding.run(node, state).await
     }
 
     fn counters(&self) -> Arc<Counters> {
@@ -635,21 +610,6 @@ impl SubnetManager for KubeManager {
 }
 
 impl KubeManager {
-    /// The configuration that a pod mounts may change while it runs. That is told once, since only a restart applies it. Never ends.
-    async fn watch_configuration(&self) -> Lost {
-        let mut known = None;
-        loop {
-            tokio::time::sleep(CONFIG_INTERVAL).await;
-            if self.changed_configuration(&mut known).await {
-                tracing::warn!(
-                    path = %self.api.options().net_conf.display(),
-                    remedy = "kubectl -n kube-flannel rollout restart daemonset kube-flannel-ds",
-                    "the network configuration has changed: a restart applies it"
-                );
-            }
-        }
-    }
-
     /// Logs and posts that pods with addresses of the old subnet must be deleted.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self

@@ -84,6 +84,8 @@ needs! {
     Store => store.trouble,
     /// The network's configuration.
     Config => store.config,
+    /// The network's configuration for the next start.
+    NextConfig => store.next_config,
     /// This node's lease.
     OwnLease => leases.own,
     /// What it publishes of the device.

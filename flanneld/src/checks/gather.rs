@@ -5,7 +5,7 @@ use super::known::{Known, name};
 use super::{mesh, wireguard};
 use crate::health::Health;
 use crate::network::RunningNetwork;
-use crate::problem::DaemonProblem;
+use crate::problem::{DaemonProblem, is_about_config};
 use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
@@ -188,6 +188,10 @@ fn store(
                 .or_else(|| away(running)),
         ),
         config: Fact::of(config),
+        next_config: match running {
+            Some(running) => Fact::of(running.next_config.borrow().clone()),
+            None => Fact::unavailable("this node has no lease yet"),
+        },
     }
 }
 
@@ -285,16 +289,6 @@ fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
         return false;
     };
     server.contains(&address.to_string())
-}
-
-/// Whether it is the configuration that is missing or wrong, and not the store that is silent.
-fn is_about_config(problem: &Problem) -> bool {
-    problem.details().any(|detail| {
-        matches!(
-            detail,
-            Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }
-        )
-    })
 }
 
 /// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.

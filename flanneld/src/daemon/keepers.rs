@@ -2,6 +2,7 @@
 
 use super::end::End;
 use super::node::Leased;
+use super::reconfigured::watch_configuration;
 use super::reconsider::Reconsider;
 use super::tunnel::Tunnel;
 use super::{Daemon, readiness_monitor};
@@ -16,6 +17,7 @@ use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
 use backends::{Announced, Inputs, Network, Renewal, Underlay};
+use doctor::facts::store::NextConfig;
 use ipnet::IpNet;
 use probing::pods::PodPaths;
 use run_dir::{exit_report, subnet_env};
@@ -202,6 +204,20 @@ impl Daemon {
         let (probing, paths) = PodProbing::new(mesh.prober.clone(), own);
         self.run.spawn(probing.run(self.run.stop.clone()));
         Some(paths)
+    }
+
+    /// Watches the network's configuration, of which only a restart applies another one.
+    pub(super) fn keep_watch_of_config(
+        &mut self,
+        node: &Leased,
+    ) -> watch::Receiver<Option<NextConfig>> {
+        let (found, next) = watch::channel(None);
+        self.spawn_until_stop(watch_configuration(
+            node.manager.clone(),
+            node.whole.clone(),
+            found,
+        ));
+        next
     }
 
     /// Asks the backend for another identity when an older node has this one's.

@@ -81,6 +81,7 @@ impl Daemon {
             leases: leases.table,
             readings: leases.readings,
             store: node.manager.counters(),
+            next_config: self.keep_watch_of_config(&node),
             heard,
             observer: running.observer(),
             kernel_audit: Some(running.kernel_audit()),

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use lab::{
-    Certificates, Etcd, EtcdOptions, FlanneldOptions, Host, Lab, Store, Uplink, code_or_text,
-    eventually_ok,
+    Certificates, Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Host, Lab, Store, Uplink,
+    binaries, code_or_text, eventually_ok,
 };
 
 use super::fault::in_parallel;
@@ -174,6 +174,52 @@ fn configuration() -> Result<()> {
     })
 }
 
+/// etcd loses all that it has, and later gets another configuration, while daemons run.
+fn wiped() -> Result<()> {
+    Lab::run("doctor: wiped", |lab| {
+        let lan = lab.switch("lan")?;
+        let hosts = lab.hosts(&lan, 2)?;
+        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
+        let (store, client) = (etcd.store()?, etcd.client()?);
+        store.configure(NETWORK)?;
+        let options = FlanneldOptions::bare().iface("enp0s8");
+        let mut nodes = ready_nodes(lab, &hosts, &store, &options)?;
+        all_well(&mut nodes)?;
+        let leases = store.subnets()?;
+        std::os::unix::fs::symlink(
+            binaries::etcd(EtcdVersion::V36, "etcdctl")?,
+            nodes[0].files.join("bin/etcdctl"),
+        )?;
+
+        client.etcdctl(&["del", "--prefix", ""])?;
+        for node in &mut nodes {
+            node.expect(&["next-config"])?;
+            ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
+        }
+        eventually_ok(SOON, "the leases are back", || {
+            let now = store.subnets()?;
+            ensure!(now == leases, "{now:?}, before {leases:?}");
+            Ok(())
+        })?;
+        nodes[0].mend()?;
+        all_well(&mut nodes)?;
+
+        store.configure(&NETWORK.replace("vxlan\"", "vxlan\",\"VNI\":9"))?;
+        for node in &mut nodes {
+            node.expect(&["next-config"])?;
+        }
+        for node in &mut nodes {
+            let [command] = node
+                .commands()?
+                .try_into()
+                .map_err(|all| anyhow!("{all:?}"))?;
+            node.type_in(&[command])?;
+        }
+        all_well(&mut nodes)
+    })
+}
+
 /// There are more nodes than subnets.
 fn pool() -> Result<()> {
     Lab::run("doctor: pool", |lab| {
@@ -284,6 +330,7 @@ fn store_and_lease_faults_are_reported_with_their_cause() -> Result<()> {
         etcd_unreachable,
         certificates,
         configuration,
+        wiped,
         pool,
         clone,
         gone,

@@ -3,6 +3,7 @@
 use super::interface_remedy::restart;
 use crate::check::Check;
 use crate::facts::Facts;
+use crate::facts::store::NextConfig;
 use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
@@ -28,6 +29,15 @@ pub const CHECKS: &[Check] = &[
         explains: &["not-running", "lease"],
         waits: false,
         judge: config,
+    },
+    Check {
+        id: "next-config",
+        severity: Severity::Risk,
+        title: "The next start finds another network configuration, or none",
+        needs: &[Need::NextConfig],
+        explains: &[],
+        waits: false,
+        judge: next_config,
     },
 ];
 
@@ -213,7 +223,7 @@ fn config(facts: &Facts) -> Vec<Finding> {
     let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
     let finding = finding
         .seen(problem.to_string(), &facts.store.place)
-        .run_all(put(facts, problem));
+        .run_all(put(facts, problem, None));
     // A daemon that ended because of it does not restart by itself.
     vec![match start {
         Some(start) => finding
@@ -223,12 +233,44 @@ fn config(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The command that puts a configuration where there is none.
-fn put(facts: &Facts, problem: &Problem) -> Option<String> {
+fn next_config(facts: &Facts) -> Vec<Finding> {
+    let Some(next) = facts.store.next_config.known() else {
+        return Vec::new();
+    };
+    // A directory without a configuration is away, which is a finding of its own.
+    if facts.store.trouble.known().is_some() {
+        return Vec::new();
+    }
+    let finding =
+        |what: &str, why: &str| Finding::new("next-config", Severity::Risk, "", what, why);
+    vec![match next {
+        NextConfig::Other(members) => finding(
+            "the network configuration in the store is not the one that flanneld uses",
+            "flanneld reads it when it starts: until each node's flanneld has been restarted, nodes with the old one and with the new one may not reach each other",
+        )
+        .seen(format!("it differs in {}", members.join(", ")), &facts.store.place)
+        .run(restart(facts)),
+        NextConfig::Unusable { problem, in_use } => finding(
+            "the store has no network configuration any more that can be used",
+            "flanneld goes on with the one that it read; after a restart it waits, and new nodes get no subnet",
+        )
+        .seen(problem.to_string(), &facts.store.place)
+        .run_all(
+            in_use
+                .as_ref()
+                .and_then(|in_use| put(facts, problem, Some(in_use))),
+        )
+        .on("the machine that configures the network"),
+    }]
+}
+
+/// The command that puts a configuration where there is none. `in_use`: the one to put, instead of an example.
+fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String> {
     problem.details().find_map(|detail| {
         let Detail::ConfigMissing { place, example } = detail else {
             return None;
         };
+        let example = in_use.unwrap_or(example);
         match place {
             ConfigPlace::Key(key) => Some(format!(
                 "{} put {} {}",

@@ -17,4 +17,20 @@ pub struct Store {
     pub trouble: Fact<Problem>,
     /// What is wrong with the network's configuration in it; absent if nothing.
     pub config: Fact<Problem>,
+    /// What the next start of a running daemon finds there; absent if it is the configuration in use.
+    pub next_config: Fact<NextConfig>,
+}
+
+/// A network configuration other than the one in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextConfig {
+    /// It can be used; the members that differ, by name.
+    Other(Vec<String>),
+    /// It is missing or wrong.
+    Unusable {
+        /// Why.
+        problem: Problem,
+        /// The one in use, as JSON, unless it holds a secret.
+        in_use: Option<String>,
+    },
 }

@@ -99,6 +99,7 @@ pub async fn facts(
             access: Access::default(),
             trouble: Fact::unavailable(NO_DAEMON),
             config: config(problem.filter(|_| !alive)),
+            next_config: Fact::unavailable(NO_DAEMON),
         },
         leases: Leases {
             own: Fact::unavailable(NO_DAEMON),

@@ -12,6 +12,7 @@ use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
 use crate::facts::mesh::{CommonFault, Path, State};
 use crate::facts::pods::{CniFile, Ipam, Kept, Lost, PodPath};
+use crate::facts::store::NextConfig;
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
 use crate::firewalls::Firewalld;
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 use traffic_rules::programs::Variant;
 use traffic_rules::reader::model::Program;
 use traffic_rules::reader::{Hook, Stop};
-use types::problem::{PortPurpose, StoreCause};
+use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Detail, Dual, Encapsulation, Problem};
 
 /// A change of facts.
@@ -386,6 +387,21 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             Detail::ConfigInvalid { place: None },
             "SubnetLen must be less than /31",
         ));
+    }),
+    ("next-config", |facts| {
+        facts.store.next_config = Fact::Known(NextConfig::Other(vec!["Backend".to_owned()]));
+    }),
+    ("next-config", |facts| {
+        facts.store.next_config = Fact::Known(NextConfig::Unusable {
+            problem: problem(
+                Detail::ConfigMissing {
+                    place: ConfigPlace::Key("/n/config".to_owned()),
+                    example: "{}".to_owned(),
+                },
+                "there is none",
+            ),
+            in_use: Some("{\"Network\":\"10.5.0.0/16\"}".to_owned()),
+        });
     }),
     ("lease", |facts| {
         facts.leases.own = Fact::Known(Own {

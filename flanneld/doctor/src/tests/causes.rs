@@ -9,6 +9,7 @@ use crate::facts::argument::on_command_line;
 use crate::facts::daemon::{Drift, Drifting};
 use crate::facts::host::{Module, Port, Route};
 use crate::facts::mesh::State;
+use crate::facts::store::NextConfig;
 use crate::finding::code_or_text;
 use types::Subnets;
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
@@ -76,6 +77,34 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
             "{check}: {commands:?}"
         );
     }
+}
+
+/// The one in use is put back, and not an example; one with a secret is not shown.
+#[test]
+fn configuration_in_use_is_put_back() {
+    let commands = |in_use: Option<&str>| {
+        let mut facts = healthy();
+        let missing = Detail::ConfigMissing {
+            place: ConfigPlace::Key("/n/config".to_owned()),
+            example: "{}".to_owned(),
+        };
+        facts.store.next_config = Fact::Known(NextConfig::Unusable {
+            problem: problem(missing, "there is none"),
+            in_use: in_use.map(str::to_owned),
+        });
+        assert_eq!(causes(&facts), ["next-config"]);
+        let commands = only(&facts, "next-config").remedy.commands;
+        facts.store.trouble = Fact::Known(of_store(StoreCause::Refused, "Connection refused"));
+        assert_eq!(causes(&facts), ["store-unreachable"]);
+        commands
+    };
+    assert_eq!(
+        commands(Some(r#"{"Network":"10.5.0.0/16"}"#)),
+        [
+            "etcdctl --endpoints=http://192.0.2.250:2379 put /n/config '{\"Network\":\"10.5.0.0/16\"}'"
+        ]
+    );
+    assert_eq!(commands(None), [""; 0]);
 }
 
 #[test]

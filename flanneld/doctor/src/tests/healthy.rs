@@ -268,6 +268,7 @@ fn store() -> Store {
         }),
         trouble: Fact::Absent,
         config: Fact::Absent,
+        next_config: Fact::Absent,
     }
 }
 
