@@ -6,10 +6,10 @@ use inotify::{EventStream, Inotify, WatchMask, Watches};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Room for a few dozen events; the rest is read next.
+/// Sufficient for a few dozen events. Further events are read next.
 const BUFFER: usize = 4096;
 
-/// Reads inotify's events of the directory; `None`: the caller polls.
+/// Reads inotify's events of the directory; `None` if inotify is not available, in which case the caller polls.
 pub(super) struct Changes(Option<EventStream<Vec<u8>>>);
 
 /// Sets up the watch, on the thread that may access files.
@@ -17,13 +17,13 @@ pub(super) struct Changes(Option<EventStream<Vec<u8>>>);
 pub(super) struct Watch(Option<Watches>);
 
 impl Watch {
-    /// Watches nothing.
+    /// Returns a watch that watches nothing.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Watches an open directory; watching it twice is one watch. Returns whether it is watched.
+    /// Watches an open directory. Watching it twice creates only one watch. Returns whether it is watched.
     pub(super) fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE
             | WatchMask::DELETE
@@ -38,7 +38,7 @@ impl Watch {
 }
 
 impl Changes {
-    /// If inotify is exhausted, no change is detected, and callers check periodically.
+    /// Initializes inotify. If inotify is exhausted, no change is detected, and callers check periodically.
     pub(super) fn new() -> Self {
         Self(
             Inotify::init()
@@ -54,7 +54,7 @@ impl Changes {
     /// Returns true after a change, false after the timeout.
     ///
     /// # Cancel safety
-    /// A change reported to a dropped future is not reported again; callers read everything after each call.
+    /// A change reported to a dropped future is not reported again. Callers read everything after each call.
     pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;
@@ -63,7 +63,7 @@ impl Changes {
         let changed = async {
             loop {
                 match events.next().await {
-                    // Our own lock and temporary files do not matter.
+                    // Skip our own lock and temporary files.
                     Some(Ok(event))
                         if event
                             .name
@@ -76,7 +76,7 @@ impl Changes {
                     Some(Err(_)) | None => std::future::pending().await,
                 }
             }
-            // The caller reads everything, including changes reported meanwhile.
+            // Drop the events that are ready: the caller reads everything anyway.
             while let Some(Some(Ok(_))) = events.next().now_or_never() {}
         };
         tokio::time::timeout(patience, changed).await.is_ok()

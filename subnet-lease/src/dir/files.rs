@@ -1,4 +1,4 @@
-//! The directory's files: listing, changes by rename under a lock, touching. Called only on the worker thread.
+//! File operations on the directory: listing, changes by rename under a lock, touching. Called only on the worker thread.
 
 use super::changes::Watch;
 use super::root::{Root, foreign, regular};
@@ -23,22 +23,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
-/// Maximum size of a configuration.
+/// Maximum size of a configuration in bytes.
 const CONFIG_LIMIT: u64 = 1 << 20;
 
-/// The files of one directory.
+/// The files of one directory of leases.
 pub(super) struct Files {
     root: Root,
     /// Whether temporary files left by a crash were removed.
     cleared: AtomicBool,
 }
 
-/// All leases.
+/// All leases of the directory.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
-    /// The keys. Those without a readable file have an empty value: they still occupy their subnets.
+    /// The keys. A key without a readable file has an empty value: it still occupies its subnets.
     pub listing: Listing,
-    /// The keys whose files cannot be read, with the reason.
+    /// Keys whose files cannot be read, with the reasons.
     pub(crate) flawed: BTreeMap<String, LeaseFile>,
     /// Whether inotify reports changes.
     pub watched: bool,
@@ -56,7 +56,7 @@ impl Files {
         self.root.path().join("subnets").join(key)
     }
 
-    /// The text of the network configuration. The first directory that has one is used from then on.
+    /// Reads the text of the network configuration. The first directory that has one is used from then on.
     pub(super) fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
@@ -80,11 +80,11 @@ impl Files {
         self.root.open().map(drop)
     }
 
-    /// Lists all leases. A directory that does not exist yet counts as empty.
+    /// Lists all leases. A directory of leases that does not exist yet is treated as empty.
     pub(super) fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
         match self.root.open()?.subnets()? {
             Some(folder) => {
-                // Watch first, then read: a change in between is seen by one of them.
+                // Watch first, then read, so that a change in between is seen by at least one of them.
                 let watched = watch.is_some_and(|watch| watch.follow(&folder));
                 Ok(Whole {
                     watched,
@@ -120,7 +120,7 @@ impl Files {
         for name in names.iter() {
             let name = name.map_err(unreadable)?;
             let Ok(key) = name.file_name().to_str() else {
-                // Not a lease, but an operator put it there: report it.
+                // Not a lease, but an operator put it there, so report it.
                 let key = key_text(name.file_name().to_bytes());
                 whole.listing.entries.push(Entry {
                     key,
@@ -149,7 +149,7 @@ impl Files {
         Ok(whole)
     }
 
-    /// A number that identifies a key's content; `None` if there is no file.
+    /// Returns a number that identifies a key's content, or `None` if there is no file, and whether the directory is watched.
     pub(super) fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok((None, false));
@@ -159,7 +159,7 @@ impl Files {
         Ok((entry.unwrap_or_else(|_| Some(mark(&[]))), watched))
     }
 
-    /// How long ago the holder touched its file.
+    /// Returns how long ago the holder touched its file.
     pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(None);
@@ -221,6 +221,7 @@ impl Files {
                 .entries
                 .iter()
                 .any(|entry| entry.key.starts_with(prefix.as_str())),
+            Compare::NoneSince(_) => true,
         });
         if !holds {
             return Ok(Answer::Txn {
@@ -228,6 +229,18 @@ impl Files {
                 revision: listing.revision,
                 present: find(key).cloned(),
             });
+        }
+        // Of two nodes with one address, the later one has to see the earlier one after its write: so ranks follow the order of writes. Times in
+        // the future come from a clock that is wrong, and delay nobody.
+        let overtaken = |revision: i64| {
+            let mut created = listing.entries.iter().map(|entry| entry.created);
+            created.any(|created| (revision..=listing.revision).contains(&created))
+        };
+        if compare
+            .iter()
+            .any(|compare| matches!(compare, Compare::NoneSince(revision) if overtaken(*revision)))
+        {
+            return Err(Trouble::Overtaken);
         }
         let mut revision = find(key).map_or(listing.revision, |entry| entry.modified);
         for write in write {
@@ -264,7 +277,7 @@ impl Files {
         let path = self.path(LOCK);
         let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT)
             .map_err(|error| Trouble::failed(Act::Open, &path, &error))?;
-        // Who can read the file can lock it. A file of another owner is that one's choice.
+        // A process that can read the file can lock it. Leave a file of another owner unchanged, because its mode is the owner's choice.
         if file.metadata().is_ok_and(|meta| {
             meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()
         }) {
@@ -284,7 +297,7 @@ impl Files {
     }
 }
 
-/// Reads the file of one lease. The error says why it cannot be read.
+/// Reads the file of one lease; `None` if it is gone or its name is not a key.
 fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
@@ -302,7 +315,7 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
         Err(error) if std::io::Error::kind(&error) == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(LeaseFile((&error).into())),
     };
-    // A writer without a rank does not touch files: an operator's entry is as old as the file, or it would precede every node.
+    // A writer without a rank does not touch files. The entry of an operator is therefore as old as the file; otherwise it would precede every node.
     let rank = wire::parse_value(&value)
         .ok()
         .and_then(|attrs| attrs.node)
@@ -318,7 +331,7 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
     }))
 }
 
-/// Writes a file atomically.
+/// Writes a file atomically, by rename.
 fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
     let temporary = format!(".{key}.{:016x}", rand::random::<u64>());
     let flags =
@@ -342,7 +355,7 @@ fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
     written
 }
 
-/// Removes temporary files left by a crash in [`put`], on this or another host. Writers hold the lock, and so does the caller.
+/// Removes temporary files that a crash in [`put`] left, on this or another host. The caller holds the lock, as all writers do.
 fn clear(folder: &OwnedFd) {
     let Ok(mut names) = Dir::openat(
         folder,
@@ -377,7 +390,7 @@ fn clear(folder: &OwnedFd) {
     }
 }
 
-/// Whether a name is that of a temporary file of [`put`]: a dot, a key, a dot, sixteen hexadecimal digits.
+/// Whether a name is that of a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
     let parts = name
         .strip_prefix('.')
@@ -391,7 +404,7 @@ fn is_temporary(name: &str) -> bool {
     })
 }
 
-/// A number that changes with the content: the store's revision of the file.
+/// Returns a number that changes with the content, which serves as the store's revision of the file.
 fn mark(value: &[u8]) -> i64 {
     let digest = Sha256::digest(value);
     let word = digest
@@ -401,7 +414,7 @@ fn mark(value: &[u8]) -> i64 {
     i64::try_from(word >> 1).unwrap_or(i64::MAX)
 }
 
-/// Orders acquisitions among hosts, as a store's revision does.
+/// Returns the time in nanoseconds. It orders acquisitions among hosts, as the revision does in other stores.
 fn now() -> i64 {
     nanoseconds(SystemTime::now())
 }

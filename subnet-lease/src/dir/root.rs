@@ -1,4 +1,4 @@
-//! The directory itself, and whether it is still the one found at the start. All files are reached through the descriptor opened
+//! The directory itself, and the check that it is still the one found at the start. All files are opened relative to the descriptor opened
 //! here, so nothing is ever read from or written to another directory in its place.
 
 use super::trouble::{Act, FileFault, Trouble};
@@ -16,14 +16,14 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
 
-/// The path of the directory, and the identity of the directory found there first.
+/// The path of the directory, and the identity of the first directory found there.
 pub(super) struct Root {
     path: PathBuf,
     /// Device and inode.
     first: OnceLock<(u64, u64)>,
 }
 
-/// The directory, open.
+/// The opened directory.
 pub(super) struct Open<'a> {
     root: &'a Root,
     file: OwnedFd,
@@ -80,18 +80,18 @@ impl Open<'_> {
         Ok((meta.st_dev, meta.st_ino))
     }
 
-    /// The configuration, opened.
+    /// Opens the configuration.
     pub(super) fn config(&self) -> std::io::Result<File> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
-    /// Settles on this directory. The first one settled stays in use.
+    /// Records this directory as the one to use. The first recorded directory stays in use.
     pub(super) fn settle(&self) -> Result<(), Trouble> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
     }
 
-    /// The directory of the leases; `None` if it does not exist yet.
+    /// Opens the directory of the leases; `None` if it does not exist yet.
     pub(super) fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
         match openat(
             &self.file,
@@ -108,7 +108,7 @@ impl Open<'_> {
         }
     }
 
-    /// The directory of the leases, created if missing.
+    /// Opens the directory of the leases and creates it if it is missing.
     pub(super) fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
         let failed =
             |error: Errno| Trouble::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into());
@@ -120,15 +120,15 @@ impl Open<'_> {
     }
 }
 
-/// Opens a regular file of a directory. Follows no links and never blocks on a pipe.
+/// Opens a regular file of a directory. Follows no symbolic links and never blocks on a pipe.
 pub(super) fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let opened =
         openat(folder, name, flags, Mode::from_bits_truncate(0o644)).map_err(
             |error| match error {
-                // A pipe without a reader, opened for writing, or a socket.
+                // The file is a pipe without a reader, opened for writing, or a socket.
                 Errno::ENXIO | Errno::ENODEV => strange(),
-                // A directory, opened for writing.
+                // The file is a directory, opened for writing.
                 Errno::EISDIR => strange(),
                 error => error.into(),
             },
@@ -144,7 +144,7 @@ fn strange() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
-/// Whether an error means that the name is not that of a regular file.
+/// Whether an error means that the name does not belong to a regular file.
 pub(super) fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput
         || error.raw_os_error() == Some(Errno::ELOOP as i32)

@@ -1,4 +1,4 @@
-//! What can go wrong with the directory. Classifies the system's errors about its files, by errno.
+//! Errors of the directory. Classifies the system's errors about its files by errno.
 
 use super::worker::{Silence, TIMEOUT};
 use crate::config::ConfigError;
@@ -11,18 +11,18 @@ use std::time::Duration;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail};
 
-/// What the system says of a file.
+/// Error of the system about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FileFault {
-    /// It is a symbolic link.
+    /// The file is a symbolic link.
     Link,
-    /// It is no regular file.
+    /// The file is not a regular file.
     NotRegular,
     /// Another error.
     System {
-        /// The error's number; `None` for errors that the library made.
+        /// Number of the error; `None` for errors that the standard library or this crate created.
         errno: Option<i32>,
-        /// The error's text.
+        /// Text of the error.
         words: String,
     },
 }
@@ -50,7 +50,7 @@ impl From<Errno> for FileFault {
 }
 
 impl FileFault {
-    /// As the system's own words, where a link has none of ours.
+    /// Converts an errno through `io::Error`, which recognizes symbolic links.
     pub(super) fn of(error: Errno) -> Self {
         Self::from(&std::io::Error::from(error))
     }
@@ -70,7 +70,7 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// The file of one lease cannot be read.
+/// Error for a lease file that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseFile(pub FileFault);
 
@@ -91,15 +91,15 @@ impl fmt::Display for LeaseFile {
 /// Operation on a file, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// The directory of the leases is made.
+    /// Creating the directory of the leases.
     Make,
-    /// The lock is opened.
+    /// Opening the lock.
     Open,
-    /// A lease is touched.
+    /// Touching a lease.
     Touch,
-    /// A lease is written.
+    /// Writing a lease.
     Write,
-    /// A lease is deleted.
+    /// Deleting a lease.
     Delete,
 }
 
@@ -115,24 +115,24 @@ impl Act {
     }
 }
 
-/// Why an operation failed.
+/// Reason why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// The directory of the store does not exist.
     Missing(PathBuf),
-    /// It cannot be opened.
+    /// The directory cannot be opened.
     Closed(PathBuf, FileFault),
     /// Another directory is in its place.
     Replaced(PathBuf),
     /// A directory without a configuration is in its place.
     Unmounted(PathBuf),
-    /// Its configuration is no regular file.
+    /// The directory's configuration is not a regular file.
     ConfigNotRegular(PathBuf),
-    /// Its configuration is gone.
+    /// The directory's configuration is gone.
     ConfigGone(PathBuf),
-    /// Whether it has a configuration is not known.
+    /// It is unknown whether the directory has a configuration.
     ConfigUnknown(PathBuf, FileFault),
-    /// What it is cannot be read.
+    /// The directory's metadata cannot be read.
     Unreadable(PathBuf, FileFault),
     /// The directory of the leases cannot be opened.
     SubnetsClosed(PathBuf, FileFault),
@@ -140,7 +140,7 @@ pub(super) enum Trouble {
     SubnetsUnlisted(PathBuf, FileFault),
     /// The file system hangs.
     Hangs(PathBuf),
-    /// There is no thread for the files.
+    /// The thread for file access cannot be used.
     NoThread(Silence),
     /// There is no network configuration.
     NoConfig(PathBuf),
@@ -150,17 +150,19 @@ pub(super) enum Trouble {
     Config(PathBuf, ConfigError),
     /// Another process holds the lock.
     Locked(PathBuf, Duration),
+    /// Another node wrote a lease since this one listed them.
+    Overtaken,
     /// An operation on one file failed.
     File(Act, PathBuf, FileFault),
 }
 
 impl Trouble {
-    /// What, on which file.
+    /// Creates the error of an operation on one file.
     pub(super) fn failed(act: Act, path: &Path, error: &std::io::Error) -> Self {
         Self::File(act, path.to_owned(), error.into())
     }
 
-    /// There was no answer from the thread.
+    /// Creates the error for an operation without a reply from the thread.
     pub(super) fn silent(silence: Silence, root: &Path) -> Self {
         match silence {
             Silence::Late => Self::Hangs(root.to_owned()),
@@ -168,7 +170,7 @@ impl Trouble {
         }
     }
 
-    /// Whether the contents of the directory are unknown; else only this operation failed.
+    /// Whether the contents of the directory are unknown. Otherwise only this operation failed.
     pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,
@@ -176,6 +178,7 @@ impl Trouble {
                 | Self::ConfigUnread(..)
                 | Self::Config(..)
                 | Self::Locked(..)
+                | Self::Overtaken
                 | Self::File(..)
         )
     }
@@ -199,6 +202,7 @@ impl Coded for Trouble {
             Self::ConfigUnread(..) => "config-unreadable",
             Self::Config(_, error) => error.code(),
             Self::Locked(..) => "directory-locked",
+            Self::Overtaken => "directory-overtaken",
             Self::File(..) => "directory-file",
         }
     }
@@ -241,7 +245,7 @@ impl Trouble {
     }
 }
 
-/// A configuration that works.
+/// A configuration that works, shown as an example.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Writes what is wrong with the directory of the store.
@@ -321,6 +325,9 @@ impl fmt::Display for Trouble {
                     path.display()
                 )
             }
+            Self::Overtaken => f.write_str(
+                "another node wrote a lease at the same time: flanneld lists the leases again",
+            ),
             Self::File(act, path, fault) => {
                 write!(f, "cannot {} {}: {fault}", act.as_str(), path.display())
             }

@@ -1,4 +1,4 @@
-//! One thread for all file system access: a hanging server blocks this thread and nothing else.
+//! A single thread for all file system access: if the file system hangs, it blocks only this thread.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -7,17 +7,17 @@ use tokio::sync::{Semaphore, oneshot};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long an answer may take, including the wait for the thread.
+/// Maximum time until a reply, including the wait for the thread.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why an operation gave no answer.
+/// Reason why an operation gave no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// It timed out: the operation may still complete once the file system answers.
+    /// The operation timed out. It may still complete once the file system responds.
     Late,
     /// The thread ended.
     Stopped,
-    /// The thread cannot be started, as the system says.
+    /// The thread cannot be started. Contains the system's error.
     NotStarted(String),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Silence {
 /// Runs one operation at a time, on a thread that starts when first needed and ends with this value or the process.
 pub(super) struct Worker {
     jobs: OnceLock<Result<mpsc::Sender<Job>, Silence>>,
-    /// The holder of the permit has the thread. A hanging job keeps it, so that nothing piles up behind it.
+    /// The holder of the permit has the thread. A hanging job keeps the permit, so that no jobs queue up behind it.
     turn: Arc<Semaphore>,
     patience: Duration,
 }
@@ -71,7 +71,7 @@ impl Worker {
             let (answer, answered) = oneshot::channel();
             let job = move || {
                 let done = work();
-                // The next operation may start as soon as this caller has its answer.
+                // The next operation may start as soon as this caller has its reply.
                 drop(permit);
                 let _ = answer.send(done);
             };

@@ -1,4 +1,4 @@
-//! The protocol's requests as calls to etcd.
+//! Carries out the protocol's requests as calls to etcd.
 
 use super::connection::{Connection, Connections};
 use super::errors::{FailureKind, is_answer, is_no_lease};
@@ -18,19 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// No answer within this time counts as none.
+/// A request fails if etcd does not reply within this time.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
-/// Minimum remaining time of a lease that is kept in use.
+/// Minimum remaining time of a lease that is reused.
 const ENOUGH: Duration = Duration::from_secs(60);
-/// Keys a page; halved while a page is too large.
+/// Keys per page. Halved while a page is too large.
 const PAGE: i64 = 5_000;
-/// The client's limit for one answer: 64 values at their limit, and far more of usual size.
+/// The client's size limit for one reply, in bytes: 64 values of maximum size, or far more of usual size.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
-/// etcd as the protocol sees it.
+/// The protocol's store in etcd.
 pub struct EtcdRegistry {
-    /// The connection in use, and what chooses the next endpoint.
+    /// The connection in use, and the choice of the next endpoint.
     pub connections: Connections,
     /// Counters of the requests.
     pub counters: Arc<Counters>,
@@ -38,7 +38,7 @@ pub struct EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// Creates the store's client. It connects on the first request.
+    /// Creates the store's client, which connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         Self {
             connections: Connections::new(options),
@@ -47,7 +47,7 @@ impl EtcdRegistry {
         }
     }
 
-    /// The key of a lease, or the beginning of all of them.
+    /// Returns the full key of a lease. For an empty `key`, returns the prefix of all leases.
     pub fn key(&self, key: &str) -> String {
         format!("{}/subnets/{key}", self.connections.options().prefix)
     }
@@ -64,15 +64,15 @@ impl EtcdRegistry {
         })
     }
 
-    /// An entry of ours out of a watch event.
+    /// Converts the key of a watch event; `None` if it is not below our prefix.
     pub fn entry(&self, kv: &KeyValue) -> Option<Entry> {
         self.own(kv)
     }
 
-    /// One value below the prefix, beside the leases.
+    /// Reads one value below the prefix, outside of the leases.
     ///
     /// # Errors
-    /// etcd did not answer.
+    /// Returns an error if etcd does not reply.
     pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, EtcdTrouble> {
         self.counters.call("range");
         let connection = self.connections.get().await?;
@@ -85,10 +85,10 @@ impl EtcdRegistry {
         Ok(response.kvs().first().map(|kv| kv.value().to_vec()))
     }
 
-    /// The store's current revision.
+    /// Returns the store's current revision.
     ///
     /// # Errors
-    /// etcd did not answer.
+    /// Returns an error if etcd does not reply.
     pub async fn revision(&self) -> Result<i64, EtcdTrouble> {
         self.counters.call("range");
         let connection = self.connections.get().await?;
@@ -100,10 +100,10 @@ impl EtcdRegistry {
         Ok(response.header().map_or(0, ResponseHeader::revision))
     }
 
-    /// All leases at one revision, page by page.
+    /// Lists all leases at one revision, page by page.
     ///
     /// # Errors
-    /// etcd did not answer, or compacted the revision between two pages.
+    /// Returns an error if etcd does not reply, or if it compacted the revision between two pages.
     pub async fn list(&self) -> Result<Listing, EtcdTrouble> {
         let connection = self.connections.get().await?;
         let root = self.key("");
@@ -164,7 +164,7 @@ impl EtcdRegistry {
         let connection = self.connections.get().await?;
         let when: Vec<_> = compare
             .iter()
-            .map(|compare| self.compare(compare))
+            .filter_map(|compare| self.compare(compare))
             .collect();
         let then: Vec<_> = write.iter().map(|write| self.write(write)).collect();
         let txn = Txn::new()
@@ -189,9 +189,9 @@ impl EtcdRegistry {
         })
     }
 
-    fn compare(&self, compare: &Compare) -> etcd_client::Compare {
+    fn compare(&self, compare: &Compare) -> Option<etcd_client::Compare> {
         use etcd_client::Compare as Etcd;
-        match compare {
+        Some(match compare {
             Compare::Unchanged { key, modified } => {
                 Etcd::mod_revision(self.key(key), CompareOp::Equal, *modified)
             }
@@ -202,7 +202,9 @@ impl EtcdRegistry {
             Compare::NoneUnder(prefix) => {
                 Etcd::create_revision(self.key(prefix), CompareOp::Equal, 0).with_prefix()
             }
-        }
+            // etcd's revisions are in the order of its writes.
+            Compare::NoneSince(_) => return None,
+        })
     }
 
     fn write(&self, write: &Write) -> TxnOp {
@@ -239,7 +241,7 @@ impl EtcdRegistry {
         Ok(Answer::LastSeen(ago))
     }
 
-    /// Whether flanneld may have created a lease: one with another time to live would expire between two renewals.
+    /// Returns whether flanneld may have created a lease and enough time is left. A lease with another time to live would expire between two renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
@@ -248,7 +250,7 @@ impl EtcdRegistry {
         ))
     }
 
-    /// Revokes a lease, unless a key is attached to it: the key would be deleted with it.
+    /// Revokes a lease, unless a key is attached to it, because revocation deletes the attached keys.
     async fn revoke(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         let keys = LeaseTimeToLiveOptions::new().with_keys();
         let response = self.time_to_live(lease, Some(keys)).await?;
@@ -281,7 +283,7 @@ impl EtcdRegistry {
             .map(Answer::Alive)
     }
 
-    /// One call with a deadline. A transport failure drops the connection.
+    /// Awaits one call with a deadline. A transport failure drops the connection.
     async fn within<T>(
         &self,
         connection: &Connection,
@@ -333,7 +335,7 @@ impl EtcdRegistry {
 impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         Ok(match self.attempt(request.clone()).await {
-            // etcd refused the request before executing it, and its connection was dropped: the next one logs in as etcd requires.
+            // etcd refused the request before executing it, and its connection was dropped. The next connection logs in as etcd requires.
             Err(EtcdTrouble::Refused(_, why))
                 if self.connections.options().user.is_some()
                     && why.kind().is_some_and(FailureKind::of_log_in) =>
@@ -372,7 +374,7 @@ impl EtcdRegistry {
     }
 }
 
-/// The end of the range of all keys with a prefix.
+/// Returns the end of the range of all keys with a prefix.
 pub(super) fn range_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

@@ -1,4 +1,4 @@
-//! Acquiring a lease: this node's own if it has one, else a new one. Every write is a compare-and-swap.
+//! Acquires a lease: this node's own if it has one, else a new one. Every write is a compare-and-swap.
 
 use super::ask::{
     ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn,
@@ -20,16 +20,16 @@ use std::time::Duration;
 use types::Subnets;
 use types::backoff::Backoff;
 
-/// How long a newcomer waits before it takes over a contested lease: a living holder reports every 60 s.
+/// How long a new instance waits before it takes over a contested lease. A live holder renews every 60 s.
 pub(crate) const CONTEST: Duration = Duration::from_secs(66);
 
 /// How often an exhausted pool is checked again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
-/// Before the state of the store is read again, because an attempt came to nothing.
+/// Delay before the state of the store is read again after an unsuccessful attempt.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
-/// What this node published last time, if a key is its own; refuses as [`acquire`] would.
+/// Returns what this node published last time, if a key is its own. Refuses in the same cases as [`acquire`].
 pub async fn stored(
     io: Io,
     claim: Claim,
@@ -56,7 +56,7 @@ pub async fn stored(
 /// Waits until this node has a lease.
 ///
 /// # Errors
-/// The reason, when another live node uses this node's address or identity.
+/// Returns the reason if another live node uses this node's address or identity.
 pub async fn acquire(
     io: Io,
     claim: Claim,
@@ -122,7 +122,7 @@ pub async fn acquire(
             }
         };
         let Some(mut tenure) = tenure else { continue };
-        // Before the next list: each may have ten thousand keys.
+        // Free the memory before the next list: each may contain ten thousand keys.
         drop(view);
         match settle(&io, &claim, &config, &mut tenure, new).await {
             Settled::Ours(view) => {
@@ -180,7 +180,7 @@ async fn keep(
     })
 }
 
-/// Moves our key to one with a family more or less.
+/// Moves our lease to a key with one address family more or less.
 async fn reshape(
     io: &Io,
     claim: &Claim,
@@ -208,7 +208,7 @@ async fn reshape(
         },
         Compare::NoneUnder(key.clone()),
     ];
-    // The longer key is not there yet; where the new key is the shorter one, the old one lies under it and is ours.
+    // The longer key does not exist yet. If the new key is the shorter one, it is a prefix of the old key, which is ours.
     let shorter = item.entry.key.starts_with(&key);
     let compare = if shorter {
         compare.into_iter().take(1).collect()
@@ -235,9 +235,9 @@ async fn reshape(
     })
 }
 
-/// The lease to attach our key to: the present one if a former instance of this node was granted it, since otherwise every start would leave a
-/// lease behind; else a new one, which is returned as granted too. A reservation always gets a new one: it tells a running instance from an
-/// operator's copy.
+/// Returns the lease to attach our key to. If a former instance of this node was granted the present lease, reuses it, because otherwise every
+/// start would leave a lease behind. Else grants a new one, which is also returned as granted. A reservation always gets a new one, which
+/// distinguishes a running instance from an operator's copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -249,8 +249,8 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// When the lease was last renewed. A new one counts as renewed; an inherited one is renewed only after the key is ours, because a recent renewal
-/// is the sign of a living holder. If that fails, the next renewal is due at once.
+/// Returns when the lease was last renewed. A new lease counts as renewed. An inherited one is renewed only after the key is ours, because a
+/// recent renewal is the sign of a live holder. If that fails, the next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
@@ -269,7 +269,7 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
 
 enum Allocation {
     Got(Box<Tenure>),
-    /// An answer was lost, or every candidate was taken meanwhile: look again.
+    /// A reply was lost, or every candidate was taken meanwhile. The caller reads the store again.
     Unsure,
     Exhausted,
 }
@@ -310,7 +310,10 @@ async fn allocate(
     );
     for subnets in order {
         let key = wire::render_key(&subnets);
-        let compare = vec![Compare::NoneUnder(wire::key_prefix(&subnets))];
+        let compare = vec![
+            Compare::NoneUnder(wire::key_prefix(&subnets)),
+            Compare::NoneSince(view.revision),
+        ];
         match txn(io, compare, vec![put(&key, &attrs, keepalive)], &key).await {
             Ok((true, revision, _)) => {
                 let renewed = io.now();
@@ -339,7 +342,7 @@ async fn allocate(
     Allocation::Unsure
 }
 
-/// A transaction of which only success counts; the new revision. What was granted for it is given back.
+/// Runs a transaction and returns the new revision; `None` if it did not succeed. If it was refused, revokes the lease that was granted for it.
 async fn commit(
     io: &Io,
     compare: Vec<Compare>,

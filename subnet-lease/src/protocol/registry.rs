@@ -1,49 +1,49 @@
-//! The requests of the protocol to a store, and the answers.
+//! Requests of the protocol to a store, and the replies.
 
 use crate::reason::{Lasting, Reason};
 use std::time::Duration;
 
 pub use crate::entry::{Entry, Listing};
 
-/// Seconds for which a lease is granted; the same as Go flannel's.
+/// Time to live of a lease; the same as Go flannel's.
 pub const TTL: Duration = Duration::from_secs(86_400);
 
 /// One request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// All keys.
+    /// Lists all keys.
     List,
-    /// A lease for a key to hang on.
+    /// Grants a lease to which a key can be attached.
     Grant,
-    /// How long ago the holder of that key was last seen.
+    /// Reads how long ago the holder of a key was last seen.
     LastSeen {
         /// The key.
         key: String,
         /// The lease that its holder keeps alive; 0 for none.
         lease: i64,
     },
-    /// Compare and, if everything holds, write.
+    /// Compares and, if all conditions hold, writes.
     Txn {
-        /// All of these must hold.
+        /// Conditions, all of which must hold.
         compare: Vec<Compare>,
-        /// Then these are done, all or none.
+        /// Writes executed if they hold, all or none.
         write: Vec<Write>,
-        /// Else this key is read.
+        /// Key that is read if they do not hold.
         key: String,
     },
-    /// Renews a lease; in a directory: touches the file.
+    /// Renews a lease. In a directory, touches the file.
     KeepAlive {
         /// The key, for stores without leases.
         key: String,
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
-    /// Whether a lease may have been granted to a former instance of this node, and lasts long enough to be reused.
+    /// Checks whether a lease may have been granted to a former instance of this node, and lasts long enough to be reused.
     Inherit {
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
-    /// Gives a lease back, unless a key hangs on it.
+    /// Revokes a lease, unless a key is attached to it.
     Revoke {
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
@@ -53,21 +53,21 @@ pub enum Request {
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// The key is as it was when it was read.
+    /// The key is unchanged since it was read.
     Unchanged {
         /// The key.
         key: String,
         /// Its modification revision.
         modified: i64,
     },
-    /// The key has this value: in a restored store another write may have the revision of ours.
+    /// The key has this value. In a restored store, another write may have the revision of ours.
     Holds {
         /// The key.
         key: String,
         /// Its value.
         value: String,
     },
-    /// The key hangs on this lease.
+    /// The key is attached to this lease.
     HangsOn {
         /// The key.
         key: String,
@@ -76,6 +76,8 @@ pub enum Compare {
     },
     /// No key has this prefix.
     NoneUnder(String),
+    /// No key was created at or after this revision of a list. A store whose own revisions are the order of creation does not check it.
+    NoneSince(i64),
 }
 
 /// A write of a transaction.
@@ -87,7 +89,7 @@ pub enum Write {
         key: String,
         /// The value.
         value: String,
-        /// The lease that the key hangs on; 0 for none.
+        /// The lease to which the key is attached; 0 for none.
         lease: i64,
     },
     /// Deletes a key.
@@ -97,31 +99,31 @@ pub enum Write {
     },
 }
 
-/// What the store answers.
+/// Reply of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To `List`.
+    /// Reply to `List`.
     Listing(Listing),
-    /// To `Grant`: the lease.
+    /// Reply to `Grant`: the id of the lease.
     Granted(i64),
-    /// To `LastSeen`: how long ago; none when the lease is gone or there is nothing to ask.
+    /// Reply to `LastSeen`: how long ago; `None` if the lease is gone or the key has none.
     LastSeen(Option<Duration>),
-    /// To `Txn`.
+    /// Reply to `Txn`.
     Txn {
         /// Whether the writes were made.
         done: bool,
-        /// The store's revision: of the writes, when they were made.
+        /// The store's revision. If the writes were made, it is their revision.
         revision: i64,
-        /// When they were not: the key that was asked for.
+        /// The requested key, if the writes were not made.
         present: Option<Entry>,
     },
-    /// To `KeepAlive` and `Inherit`: whether the lease exists and can be used.
+    /// Reply to `KeepAlive` and `Inherit`: whether the lease exists and can be used.
     Alive(bool),
-    /// To `Revoke`.
+    /// Reply to `Revoke`.
     Revoked,
 }
 
-/// A request that got no answer: it may or may not have been carried out.
+/// A request without a reply. It may or may not have been carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered(pub Reason);
 
@@ -139,14 +141,14 @@ impl std::fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// What the protocol is told unasked.
+/// A message to the protocol that is not a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The own key was written; by us or by somebody else.
+    /// This node's key was written, by us or by another writer.
     Written(Entry),
-    /// The own key was deleted, at that revision.
+    /// This node's key was deleted, at this revision.
     Deleted(i64),
-    /// The watch of the own key stands again; nothing was missed that it could tell.
+    /// The watch of this node's key is up again, and missed no event.
     Reconnected,
     /// Events may have been missed, or the store may have another history.
     Discontinuity,
@@ -154,7 +156,7 @@ pub enum Notice {
     Publish(Box<crate::lease::LeaseAttrs>),
 }
 
-/// A key as text. Bytes that are no UTF-8 are escaped, so that such a key can be told of; a lease's key it never is.
+/// Returns a key as text. Bytes that are not UTF-8 are escaped, so that such a key can be reported. The key of a lease never contains such bytes.
 #[cfg(any(feature = "dir", feature = "etcd"))]
 pub(crate) fn key_text(key: &[u8]) -> String {
     let chunks = key.utf8_chunks();

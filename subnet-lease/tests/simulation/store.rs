@@ -8,7 +8,7 @@ use subnet_lease::protocol::registry::{
 use subnet_lease::reason::Lasting;
 use types::Coded;
 
-/// A request that got no answer.
+/// Error of a request that got no reply.
 pub(crate) struct NoAnswer;
 
 impl Coded for NoAnswer {
@@ -37,7 +37,7 @@ pub(crate) struct Event {
 pub(crate) struct Store {
     pub revision: i64,
     pub keys: BTreeMap<String, Entry>,
-    /// Leases, with the time of the last refresh.
+    /// Leases, with the time of the last renewal.
     pub leases: BTreeMap<i64, Duration>,
     pub next_lease: i64,
     pub events: Vec<Event>,
@@ -121,6 +121,7 @@ impl Store {
                 .get(key)
                 .is_some_and(|entry| entry.lease == *lease),
             Compare::NoneUnder(prefix) => !self.keys.keys().any(|key| key.starts_with(prefix)),
+            Compare::NoneSince(_) => true,
         }
     }
 
@@ -195,7 +196,7 @@ impl Store {
         }
     }
 
-    /// An older state comes back: the revision goes backwards, leases start anew.
+    /// Restores an older state: the revision goes backwards, and the leases start anew.
     pub(crate) fn restore(&mut self, old: &Store, now: Duration) {
         let history = self.history + 1;
         let (writes, next_lease) = (self.writes, self.next_lease);

@@ -35,7 +35,7 @@ impl Bed {
         self.files.txn(&[], &write, KEY)
     }
 
-    /// Everything that is asked of it is refused as away, for this reason.
+    /// Asserts that all operations fail because the directory is unavailable, with this reason.
     fn fails_as_unavailable(&self, why: &str) {
         let asked = [
             self.files.present(),
@@ -54,7 +54,7 @@ impl Bed {
     }
 }
 
-/// The text of a failure that is one of the directory, or one of an operation.
+/// Returns the text of a failure, if it is one of the directory (`unavailable`) or else of a single operation.
 fn failure_text<T>(done: &Result<T, Trouble>, unavailable: bool) -> Option<String> {
     done.as_ref()
         .err()
@@ -74,11 +74,11 @@ fn missing_directory_is_neither_read_nor_created() {
     fs::rename(bed.root(), &aside).unwrap();
     bed.fails_as_unavailable("does not exist");
     assert!(!bed.root().exists());
-    // A bare mount point.
+    // An empty mount point.
     fs::create_dir(bed.root()).unwrap();
     bed.fails_as_unavailable("a directory without a config");
     assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 0);
-    // Another one that could be taken for it.
+    // Another directory that could be mistaken for the original one.
     fs::write(bed.root().join("config"), "{}").unwrap();
     bed.fails_as_unavailable("restart flanneld");
     assert_eq!(fs::read_dir(bed.root()).unwrap().count(), 1);
@@ -115,7 +115,7 @@ fn a_configuration_is_a_regular_file() {
     fs::remove_file(&config).unwrap();
     symlink("/etc/passwd", &config).unwrap();
     assert!(complaint().contains("symbolic link"), "{}", complaint());
-    // Nothing was settled on: a directory that gets its first configuration is the one.
+    // No directory was recorded yet, so a directory that gets its first configuration is used.
     fs::remove_file(&config).unwrap();
     fs::write(&config, "{}").unwrap();
     assert_eq!(files.config(), Ok(b"{}".to_vec()));
@@ -159,7 +159,7 @@ fn links_pipes_and_folders_are_no_leases_and_are_named() {
         modified,
         "what a link leads to was touched"
     );
-    // A write replaces the link, not what it leads to.
+    // A write replaces the link itself. The link's target stays unchanged.
     bed.put().unwrap();
     assert_eq!(fs::read_to_string(&secret).unwrap(), "root:x:0:0");
     assert_eq!(fs::read_to_string(subnets.join(KEY)).unwrap(), VALUE);
@@ -181,7 +181,7 @@ fn the_lock_is_a_regular_file() {
         panic!("a pipe")
     };
     assert!(text.contains("not a regular file"), "{text}");
-    // The folder of the leases is no link either.
+    // The directory of the leases must not be a link either.
     fs::remove_dir_all(bed.root().join("subnets")).unwrap();
     symlink(bed.folder.path(), bed.root().join("subnets")).unwrap();
     assert!(failure_text(&bed.put(), true).unwrap().contains("subnets"));
@@ -220,6 +220,32 @@ fn temporary_files_alone_are_removed_after_a_kill() {
             .is_ok(),
         "a link is not ours"
     );
+}
+
+#[test]
+fn new_lease_that_others_overtook_is_refused_until_its_rank_is_later() {
+    let bed = bed();
+    let listed = bed.files.list(None).unwrap().listing.revision;
+    let create = |key: &str, rank: i64| {
+        let value = format!(
+            r#"{{"PublicIP":"10.0.2.15","NodeID":{{"id":"{key}","name":"n","instance":"0","rank":{rank}}}}}"#
+        );
+        let write = [Write::Put {
+            key: key.to_owned(),
+            value,
+            lease: 0,
+        }];
+        bed.files.txn(&[Compare::NoneSince(rank)], &write, key)
+    };
+    // Two nodes list the leases, and the one that listed them later writes first.
+    create("10.5.2.0-24", listed + 1).unwrap();
+    assert_eq!(create("10.5.1.0-24", listed), Err(Trouble::Overtaken));
+    let again = bed.files.list(None).unwrap().listing.revision;
+    create("10.5.1.0-24", again).unwrap();
+    // A clock in the future delays nobody.
+    create("10.5.3.0-24", i64::MAX).unwrap();
+    let last = bed.files.list(None).unwrap().listing.revision;
+    create("10.5.4.0-24", last).unwrap();
 }
 
 #[test]
