@@ -1,4 +1,4 @@
-//! The `alloc` backend: a lease and nothing else. Packets are carried by other means.
+//! The `alloc` backend: a lease and nothing else. Other software carries the packets.
 
 use crate::backend::{Backend, Error, Network, Setup};
 use crate::network;
@@ -13,7 +13,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 
-/// The name in the configuration; on the wire it is empty.
+/// The name in the configuration. On the wire it is empty.
 pub const KIND: &str = "alloc";
 
 /// The properties of the backend that do not depend on a configuration.
@@ -69,7 +69,7 @@ impl Backend for Alloc {
         leases: &LeaseTable,
     ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
-        // Who carries the packets may do so through a device that looks like one of flannel's.
+        // The software that carries the packets may use a device that looks like one of flannel's.
         let setup = Setup {
             left_behind: Vec::new(),
             ..self.setup.clone()
@@ -90,7 +90,7 @@ fn announced(underlay: &Underlay) -> Announced {
     }
 }
 
-/// A plan without objects: what another backend left in the kernel with our protocol number is removed.
+/// A plan without objects. The reconciler removes what another backend left in the kernel with our protocol number.
 struct AllocPlan {
     scope: Scope,
 }

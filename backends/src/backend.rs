@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use types::Subnets;
 use types::{Encapsulation, Family, Profile};
 
-/// The input of a backend at the start.
+/// Input of a backend at its start.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The network configuration from the store.
@@ -30,18 +30,18 @@ pub struct Setup {
     pub files: Files,
     /// Options of the reconciler.
     pub options: Options,
-    /// The networks of the previous run on this host. What is left of them is removed.
+    /// The networks of the previous run on this host. Their leftovers are removed.
     pub former: Option<Subnets>,
-    /// Devices of earlier backends on this host. Once the new one works, they are removed: routes through them would still lead somewhere.
+    /// Devices of earlier backends on this host. They are removed once the new backend works, because routes through them would still lead somewhere.
     pub left_behind: Vec<LinkName>,
-    /// Whether secrets that others can read are an error; otherwise they are a warning.
+    /// Whether secrets that others can read cause an error. Otherwise they cause a warning.
     pub refuse_insecure: bool,
     /// How packets are read and sent in user space.
     pub features: Features,
 }
 
 impl Setup {
-    /// The setup of a backend that does not run, or runs in a test.
+    /// Creates the setup of a backend that does not run, or runs in a test.
     pub fn of(config: NetworkConfig) -> Self {
         Self {
             config,
@@ -56,7 +56,7 @@ impl Setup {
         }
     }
 
-    /// The scope of a backend with these subnets and links.
+    /// Returns the scope of a backend with these subnets and links.
     pub(crate) fn scope(&self, own: Subnets, mut links: Vec<LinkName>) -> Scope {
         let left: Vec<LinkName> = self
             .left_behind
@@ -67,7 +67,7 @@ impl Setup {
         for name in &left {
             tracing::info!(
                 device = %name,
-                "a device is left of an earlier backend; it is removed when the new one works"
+                "found a device of an earlier backend; it is removed when the new one works"
             );
         }
         links.extend(left);
@@ -91,11 +91,11 @@ pub struct Takes {
     pub tunnels: Vec<String>,
     /// The UDP ports on which it listens.
     pub ports: Vec<u16>,
-    /// Whether other networks can use these ports too: the kernel's vxlan interfaces share one port.
+    /// Whether other networks can also use these ports. The kernel's vxlan interfaces share one port.
     pub shares_ports: bool,
 }
 
-/// How nodes probe each other over the overlay that the backend makes, and over the underlay.
+/// How nodes probe each other over the overlay of a backend, and over the underlay.
 #[derive(Clone)]
 pub struct Overlay {
     /// The backend types whose leases belong to the overlay.
@@ -106,21 +106,21 @@ pub struct Overlay {
     pub outer: Option<Family>,
     /// The family whose packets it carries, if it is only one.
     pub family: Option<Family>,
-    /// Whether anything may go from node to node that is not encrypted.
+    /// Whether unencrypted packets may go from node to node.
     pub clear: bool,
-    /// The MTU of the network, from that of the underlay and the family.
+    /// Computes the MTU of the network from that of the underlay and the family.
     pub mtu: Arc<dyn Fn(u32, Family) -> u32 + Send + Sync>,
 }
 
 impl Overlay {
-    /// The subnets of the families that it carries: nobody asks or answers in another.
+    /// Returns the subnets of the families that the overlay carries. Nodes do not probe each other in other families.
     pub fn carried(&self, own: Subnets) -> Subnets {
         own.only(|family| self.family.is_none_or(|only| only == family))
             .unwrap_or(own)
     }
 }
 
-/// Asks a running network to make itself another identity, because an older node has the same.
+/// Requests another identity from a running network, because an older node has the same one.
 #[derive(Clone, Debug, Default)]
 pub struct Renewal(Arc<Notify>);
 
@@ -130,22 +130,23 @@ impl Renewal {
         self.0.notify_one();
     }
 
-    /// Waits until it is asked for.
+    /// Waits until another identity is requested.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// No request is lost.
     pub(crate) async fn asked(&self) {
         self.0.notified().await;
     }
 }
 
-/// A backend: a way to carry packets between nodes, before the node has its lease.
+/// A backend, which carries packets between nodes, before the node has its lease.
 #[async_trait]
 pub trait Backend: Send {
     /// Returns the properties of the backend that do not depend on a configuration.
     fn profile(&self) -> &'static Profile;
 
-    /// Returns the resources of the network on this host. `kernel_vxlan`: the kernel supports vxlan, for backends that depend on it.
+    /// Returns the resources that the network takes on this host. `kernel_vxlan` is whether the kernel supports vxlan, for backends that depend on
+    /// it.
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         Takes::default()
     }
@@ -155,7 +156,8 @@ pub trait Backend: Send {
         self.profile().encapsulation
     }
 
-    /// The same for packets that could be forged. Traffic rules can guard them.
+    /// Returns the encapsulation if its packets can be forged, so that traffic rules can guard them. A backend that encrypts returns
+    /// `Encapsulation::None`.
     fn guarded(&self) -> Encapsulation {
         if self.profile().encrypts {
             Encapsulation::None
@@ -164,37 +166,37 @@ pub trait Backend: Send {
         }
     }
 
-    /// How peers can be asked through this network. `None` from backends that carry no packets.
+    /// Returns how peers can be probed over this network. Backends that carry no packets return `None`.
     fn overlay(&self) -> Option<Overlay> {
         None
     }
 
-    /// What identifies this node to the backend, as its own leases have it. Read before the lease is acquired. `None` if it is not known yet.
+    /// Returns this node's identity for the backend, as in its own leases. It is read before the lease is acquired. `None` if it is not known yet.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Asks the running network for another identity. `None` if it cannot change it.
+    /// Returns a handle that requests another identity from the running network. `None` if the network cannot change its identity.
     fn renewal(&self) -> Option<Renewal> {
         None
     }
 
-    /// The attributes that this node will announce, based on those of its previous lease. No device is changed yet.
+    /// Returns the attributes that this node will announce, based on those of its previous lease. Changes no device yet.
     ///
     /// # Errors
-    /// The underlay does not suit the backend.
+    /// Returns an error if the underlay does not suit the backend, or if the kernel or the secrets cannot be used.
     async fn announce(
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Error>;
 
-    /// Whether it adopts files of the previous process. Known after the announcement.
+    /// Returns whether it adopts files of the previous process. This is known after the announcement.
     fn hands_over(&self) -> bool {
         false
     }
 
-    /// Which leases of peers can be used. Checked before they enter the table.
+    /// Returns the rules that decide which leases of peers can be used. They are applied before leases enter the table.
     fn rules(&self) -> Arc<dyn PeerRules> {
         Arc::new(())
     }
@@ -202,7 +204,7 @@ pub trait Backend: Send {
     /// Makes the first pass and returns the running network.
     ///
     /// # Errors
-    /// The data plane cannot be set up at all.
+    /// Returns an error if the data plane cannot be set up at all.
     async fn join(
         self: Box<Self>,
         own: Lease,
@@ -214,19 +216,19 @@ pub trait Backend: Send {
 /// A running data plane.
 #[async_trait]
 pub trait Network: Send {
-    /// Keeps the kernel in sync with the inputs until `stop`. New announcements are sent to `out`.
+    /// Keeps the kernel in sync with the inputs until they are stopped. Sends new announcements to `out`.
     ///
     /// # Errors
-    /// The data plane cannot be repaired.
+    /// Returns an error if the data plane cannot be repaired.
     async fn run(
         self: Box<Self>,
         inputs: Inputs,
         out: watch::Sender<Announced>,
     ) -> Result<(), Error>;
 
-    /// Provides the network's status while it runs.
+    /// Returns a handle that provides the network's status while it runs.
     fn observer(&self) -> Arc<dyn NetworkHandle>;
 
-    /// Looks at the kernel while it runs.
+    /// Returns a handle that reads the kernel while the network runs.
     fn kernel_audit(&self) -> KernelAudit;
 }

@@ -6,31 +6,31 @@ use subnet_lease::json::{JsonFault, MemberError};
 use types::problem::text;
 use types::{Coded, Detail, Family, Subnets};
 
-/// Why the `Backend` object cannot be used.
+/// Reason why the `Backend` object cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// There is no such type of backend.
+    /// The type of the backend is unknown.
     UnknownType {
         /// The `Type` in the configuration.
         name: String,
         /// Whether Go flannel has it.
         of_go: bool,
-        /// The types that there are.
+        /// The types that this version has.
         known: Vec<&'static str>,
     },
     /// A key has a value that cannot be used.
     Key {
-        /// The backend, as Go flannel spells it in this text.
+        /// Name of the backend, as Go flannel spells it in this message.
         backend: &'static str,
         /// The fault of the key's value.
         fault: Fault,
     },
-    /// The `Mode` of wireguard does not exist.
+    /// wireguard has no such `Mode`.
     WireguardMode {
         /// The value in the configuration.
         found: String,
     },
-    /// `PSK` is no key. Whatever it is, it may be a secret.
+    /// `PSK` is not a key. Its value is left out, because it may be a secret.
     Psk,
     /// The configuration holds the preshared key, and `--refuse-insecure` was given.
     PskExposed,
@@ -46,7 +46,7 @@ pub enum ConfigError {
 pub enum Fault {
     /// The text is not a JSON object.
     NotAnObject(JsonFault),
-    /// A value has another type.
+    /// A value has the wrong type.
     Member(MemberError),
     /// A number is out of range.
     Range {
@@ -54,7 +54,7 @@ pub enum Fault {
         key: &'static str,
         /// The value in the configuration.
         value: i64,
-        /// The smallest that can be used.
+        /// The smallest number that can be used.
         least: u32,
         /// The largest number that can be used.
         most: u32,
@@ -63,16 +63,16 @@ pub enum Fault {
     Mtu {
         /// The configured MTU in bytes.
         mtu: u32,
-        /// The smallest that can be used.
+        /// The smallest MTU that can be used, in bytes.
         least: u32,
     },
-    /// A word is none of those that there are.
+    /// A word is not one of the possible words.
     Word {
         /// The key in the `Backend` object.
         key: &'static str,
         /// The value in the configuration.
         value: String,
-        /// Those that there are.
+        /// The possible words.
         words: &'static [&'static str],
     },
     /// The mode needs a family that the network does not have.
@@ -82,26 +82,26 @@ pub enum Fault {
         /// The networks of the configuration.
         networks: Subnets,
     },
-    /// Two devices would have one port.
+    /// Two devices would have the same port.
     SamePort {
         /// The port of both families.
         port: u16,
     },
-    /// A VNI leads to an interface name that is too long.
+    /// A VNI makes an interface name that is too long.
     LongName {
         /// The configured VNI.
         vni: u32,
         /// The device name that would be too long.
         name: String,
     },
-    /// A name of ours is none for the kernel.
+    /// The kernel does not accept one of our device names.
     DeviceName {
         /// The device name that cannot be used.
         name: &'static str,
     },
 }
 
-/// Words as they follow "it must be".
+/// The words that follow "it must be" in a message.
 pub(crate) struct Choice(pub &'static [&'static str]);
 
 impl fmt::Display for Choice {
@@ -164,8 +164,8 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::PskExposed => write!(
                 f,
-                "PSK is in the network configuration: whoever reads that knows it, and --refuse-insecure was given: PSKFile in the Backend, or \
-                 {PRESHARED_VARIABLE}, names a file on each node instead"
+                "PSK is readable in the network configuration, and --refuse-insecure is set: name a file on each node instead, by PSKFile in the \
+                 Backend or by {PRESHARED_VARIABLE}"
             ),
             ConfigError::IpipWithoutV4 { networks } => {
                 write!(
@@ -221,7 +221,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// The text is not a JSON object.
+    /// Creates the fault of a text that is not a JSON object.
     pub(crate) fn not_an_object(error: &serde_json::Error) -> Self {
         Fault::NotAnObject(JsonFault::quoted(error))
     }

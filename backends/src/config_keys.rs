@@ -1,14 +1,14 @@
-//! Keys of the `Backend` object that several backends have.
+//! Keys of the `Backend` object that several backends share.
 
 use crate::config_error::Fault;
 use packet_engine::table::Checks;
 use std::ops::RangeInclusive;
 use subnet_lease::json::Object;
 
-/// Parses a number, `None` if the key is absent.
+/// Parses a number. Returns `None` if the key is absent.
 ///
 /// # Errors
-/// The value is no number, or out of range.
+/// Returns an error if the value is not a number or is out of range.
 pub(crate) fn number<N>(
     object: &Object,
     key: &'static str,
@@ -32,10 +32,10 @@ where
     })
 }
 
-/// Parses a word, empty if the key is absent.
+/// Parses a word. Returns an empty string if the key is absent.
 ///
 /// # Errors
-/// The value is no string.
+/// Returns an error if the value is not a string.
 pub(crate) fn word(object: &Object, key: &str) -> Result<String, Fault> {
     let word = object.read::<String>(key).map_err(Fault::Member)?;
     Ok(word.unwrap_or_default())
@@ -44,7 +44,7 @@ pub(crate) fn word(object: &Object, key: &str) -> Result<String, Fault> {
 /// Parses `Checks`, the checks of packets that the packet engine receives.
 ///
 /// # Errors
-/// The key and the remedy.
+/// Returns an error, with the key and the remedy, if the value is not a string or not a known word.
 pub(crate) fn checks(object: &Object) -> Result<Checks, Fault> {
     match word(object, "Checks")?.to_ascii_lowercase().as_str() {
         "" | "cluster" => Ok(Checks::Cluster),

@@ -1,4 +1,4 @@
-//! Failures while a backend is set up.
+//! Errors during the setup of a backend.
 
 use crate::config_error::ConfigError;
 use crate::secret_error::SecretError;
@@ -18,7 +18,7 @@ pub enum Error {
     Kernel(KernelError),
     /// The secrets of WireGuard cannot be used.
     Secret(SecretError),
-    /// The lease has other families than the network.
+    /// The families of the lease and of the network differ.
     Families {
         /// The subnets of this node's lease.
         lease: Subnets,
@@ -32,14 +32,14 @@ pub enum Error {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// A name of ours is none for the kernel.
+    /// The kernel does not accept one of our device names.
     DeviceName {
         /// The device name that cannot be used.
         name: &'static str,
     },
 }
 
-/// Why an underlay does not suit a backend.
+/// Reason why an underlay does not suit a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnderlayError {
     /// It lacks the address of a family.
@@ -69,7 +69,7 @@ pub enum UnderlayError {
         /// The addresses that it has.
         addresses: Addresses,
     },
-    /// Another host translates its addresses, over which host-gw cannot route.
+    /// Another host translates its addresses (NAT). host-gw cannot route over that.
     Translated {
         /// The public addresses of this node.
         public: Addresses,
@@ -78,7 +78,7 @@ pub enum UnderlayError {
         /// The addresses that it has.
         addresses: Addresses,
     },
-    /// Too little of its MTU is left for ipip.
+    /// Its MTU leaves too little for packets in ipip.
     MtuForIpip {
         /// Name of the underlay interface.
         interface: String,
@@ -89,13 +89,13 @@ pub enum UnderlayError {
         /// The smallest MTU of pods in bytes.
         least: u32,
     },
-    /// Too little of its MTU is left for WireGuard.
+    /// Its MTU leaves too little for packets in WireGuard.
     MtuForWireguard {
         /// Name of the underlay interface.
         interface: String,
         /// The MTU of the interface in bytes.
         mtu: u32,
-        /// What would be left.
+        /// The MTU that would be left, in bytes.
         left: u32,
         /// The smallest MTU of pods in bytes.
         least: u32,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};
 use types::{Addresses, Dual};
 
-/// `eth0` of node 1, with an address of each family.
+/// Returns `eth0` of node 1, with an address of each family.
 pub(crate) fn underlay() -> Underlay {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     Underlay {
@@ -21,7 +21,7 @@ pub(crate) fn underlay() -> Underlay {
     }
 }
 
-/// Facts with this underlay, and these addresses on its link.
+/// Returns facts with this underlay and these addresses on its link.
 pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     Facts {
         underlay: underlay(),
@@ -30,7 +30,7 @@ pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     }
 }
 
-/// The lease of node `n` at the address with the number `ip`. Its public addresses are added to the attributes.
+/// Returns the lease of node `n`. Adds its public addresses, the last number of which is `ip`, to the attributes.
 pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     Lease {
         subnets: Dual::Both(
@@ -47,7 +47,7 @@ pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     }
 }
 
-/// A table of these leases.
+/// Returns a table of these leases.
 pub(crate) fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
     LeaseTable::of(leases, BTreeSet::new())
 }

@@ -22,7 +22,7 @@ pub trait Store: Send + Sync {
 pub struct Files(Option<Arc<dyn Store>>);
 
 impl Files {
-    /// Uses a store.
+    /// Creates a handle of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self(Some(store))
     }

@@ -17,7 +17,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 
-/// The wire name.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "host-gw";
 
 /// The properties of the backend that do not depend on a configuration.
@@ -64,7 +64,7 @@ impl Backend for HostGw {
         _stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Error> {
         let networks = self.setup.config.networks;
-        // Peers route to the public address, so it must be on this link. Go flannel checks IPv4 only.
+        // Peers route to the public address, so it must be on this link. Go flannel checks only IPv4.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
         let v6 = networks.v6().is_some()
             && underlay
@@ -86,7 +86,7 @@ impl Backend for HostGw {
     }
 
     fn overlay(&self) -> Option<Overlay> {
-        // There is no device; pods' packets are as large as the underlay's.
+        // There is no device. Packets of pods may be as large as those of the underlay.
         Some(Overlay {
             kinds: Kinds::Only(KIND),
             device: false,

@@ -24,13 +24,13 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The wire name.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "ipip";
-/// The tunnel. The module itself makes `tunl0` in each namespace, which is nobody's.
+/// The tunnel device. The kernel module itself makes `tunl0` in each namespace, which flannel does not use.
 const DEVICE: &str = "flannel.ipip";
-/// The outer IPv4 header.
+/// The overhead in bytes: the outer IPv4 header.
 const OVERHEAD: u32 = 20;
-/// The smallest MTU of an IPv4 link (RFC 791).
+/// The smallest MTU of an IPv4 link in bytes (RFC 791).
 const LEAST_MTU: u32 = 68;
 
 /// The properties of the backend that do not depend on a configuration.
@@ -67,7 +67,7 @@ impl Ipip {
     /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// The key that is invalid, or a network without IPv4.
+    /// Returns an error if a key is invalid, or if the network has no IPv4.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let bad = |fault| ConfigError::Key {
             backend: "IPIP",
@@ -171,7 +171,7 @@ impl Backend for Ipip {
     }
 }
 
-/// A lease can be used if it has an IPv4 address.
+/// Accepts leases that have an IPv4 address.
 struct Rules;
 
 impl PeerRules for Rules {
@@ -223,7 +223,7 @@ impl Plan for IpipPlan {
         let Some(own) = self.scope.own.v4() else {
             return state;
         };
-        // The interface's address, not the public one: packets leave with it.
+        // Packets leave with the interface's address, not with the public one.
         let local = facts.underlay.addresses.v4().copied();
         let link = LinkSpec {
             kind: LinkKind::Ipip(IpipSpec {

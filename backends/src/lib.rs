@@ -1,6 +1,6 @@
-//! The backends: ways to carry packets between nodes. Each has a file or folder of its own and a line in the [`registry`].
+//! The backends, which carry packets between nodes. Each has a file or folder of its own and an entry in the [`registry`].
 //!
-//! Independent of stores: a backend announces attributes, the daemon acquires the lease, then the backend joins.
+//! Backends are independent of stores: a backend announces attributes, the daemon acquires the lease, then the backend joins.
 
 pub mod alloc;
 pub mod backend;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use subnet_lease::{LeaseTable, Peer};
 use tokio::sync::{Notify, watch};
 
-/// Work that a network does concurrently with its reconciler.
+/// Work of a network that runs concurrently with its reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Begins such work. The argument notifies the reconciler that the plan has changed.
+/// Starts such work. The argument notifies the reconciler that the plan has changed.
 pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
 struct Running<P, K> {
@@ -27,10 +27,10 @@ struct Running<P, K> {
     observer: Arc<dyn NetworkHandle>,
 }
 
-/// Makes the first pass of a plan. `engines` are the counters of the kernel's devices in user space, by device.
+/// Makes the first pass of a plan. `engines` are the counters of the packet engines, by device.
 ///
 /// # Errors
-/// The data plane cannot be set up at all.
+/// Returns an error if the data plane cannot be set up at all.
 pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -45,7 +45,7 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
 /// Like [`join`], with work that runs concurrently with the reconciler.
 ///
 /// # Errors
-/// The data plane cannot be set up at all.
+/// Returns an error if the data plane cannot be set up at all.
 pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -71,7 +71,7 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     }))
 }
 
-/// The network, without the loop that owns its reconciler.
+/// Access to a network, without the loop that owns its reconciler.
 struct Handle<P> {
     plan: Arc<P>,
     progress: Arc<Progress>,
@@ -83,7 +83,7 @@ impl<P: Plan> NetworkHandle for Handle<P> {
         Status::of(&self.progress, &self.engines)
     }
 
-    /// The peer's own objects, and the node's routes to its subnet.
+    /// Returns the peer's own objects, and the node's routes that cover its subnet.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let leads_there =
             |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));
@@ -106,7 +106,7 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
             None => run.await,
             Some(background) => tokio::select! {
                 () = run => {}
-                // It ends with the network.
+                // Background work that ends does not end the network.
                 () = async { background.await; std::future::pending::<()>().await } => {}
             },
         }

@@ -1,4 +1,4 @@
-//! Why a backend cannot use a peer's lease.
+//! Reasons why a backend cannot use a peer's lease.
 
 use netstate::names::Mac;
 use netstate::wireguard::PublicKey;
@@ -7,7 +7,7 @@ use subnet_lease::json::JsonFault;
 use types::problem::text;
 use types::{Coded, Family};
 
-/// Why the backend cannot use a peer's lease, for the log.
+/// Reason why the backend cannot use a peer's lease, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It has no public address of the family that the backend needs.
@@ -22,9 +22,9 @@ pub(crate) enum Refusal {
         /// The address family that the lease lacks.
         family: Family,
     },
-    /// It has no family of the network's.
+    /// It has none of the network's families.
     OtherFamilies,
-    /// It has no data of its family.
+    /// It has no backend data of its family.
     NoData,
     /// Its data is not a JSON object.
     NotAnObject(JsonFault),
@@ -38,17 +38,17 @@ pub(crate) enum Refusal {
         /// The key in the lease's backend data.
         key: &'static str,
     },
-    /// Its MAC is none.
+    /// Its MAC is malformed.
     NotAMac,
-    /// No device can have its MAC.
+    /// Its MAC is not valid for a device.
     NotAStation(Mac),
-    /// Its public key is none.
+    /// Its public key is malformed.
     NotAKey,
     /// Its public key is of small order.
     WeakKey(PublicKey),
     /// Its port is not a number.
     NotANumber,
-    /// Its port is no port.
+    /// Its port is out of range.
     NotAPort(i64),
 }
 
@@ -86,7 +86,10 @@ impl fmt::Display for Refusal {
                 write!(f, "its VtepMAC {mac} is not a valid device address")
             }
             Refusal::NotAKey => f.write_str("its PublicKey is not 32 bytes in base64"),
-            Refusal::WeakKey(key) => write!(f, "its PublicKey {key} shares no secret with anybody"),
+            Refusal::WeakKey(key) => write!(
+                f,
+                "its PublicKey {key} is of small order and cannot be used"
+            ),
             Refusal::NotANumber => f.write_str("its Port is not a number"),
             Refusal::NotAPort(port) => write!(f, "its Port is {port}"),
         })

@@ -1,4 +1,4 @@
-//! The backends by name, one line for each.
+//! The backends by name, one entry each.
 
 use crate::backend::{Backend, Error, Setup};
 use crate::config_error::ConfigError;
@@ -11,11 +11,11 @@ struct Kind {
     profile: &'static Profile,
     /// Creates a backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
-    /// The part of its lease data that must be unique: a forwarding entry or a tunnel peer leads to one node only.
+    /// Returns the part of its lease data that must be unique, because a forwarding entry or a tunnel peer leads to only one node.
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
-/// The backends. Where devices of several are left on a host, the first of them is taken for the running one's.
+/// The backends. If devices of several backends are left on a host, those of the first backend in this list are taken for the running one's.
 static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
@@ -52,17 +52,18 @@ static BACKENDS: &[Kind] = &[
 /// Backends of Go flannel that are not supported yet.
 const MISSING: [&str; 3] = ["extension", "ipsec", "tencent-vpc"];
 
-/// The profiles of the backends.
+/// Returns the profiles of the backends.
 pub fn profiles() -> Vec<&'static Profile> {
     BACKENDS.iter().map(|kind| kind.profile).collect()
 }
 
-/// The profile of a backend, by its name.
+/// Returns the profile of a backend, by its name.
 pub fn profile(name: &str) -> Option<&'static Profile> {
     kind(name).map(|kind| kind.profile)
 }
 
-/// The names of all backends of Go flannel, and of ours, supported or not, sorted: a list may name what a later version brings.
+/// Returns the names of all backends of Go flannel and of flannel-rs, sorted. It includes those that are not supported yet: a list may name a backend
+/// of a later version.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
     names.sort_unstable();
@@ -82,7 +83,7 @@ fn kind(name: &str) -> Option<&'static Kind> {
 /// Creates the backend named in the network configuration.
 ///
 /// # Errors
-/// There is no such backend, or its configuration is invalid.
+/// Returns an error if there is no such backend, or if its configuration is invalid.
 pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
@@ -96,12 +97,12 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
     .into())
 }
 
-/// The unique identity of the node behind a lease, for one family. None if the backend has no such thing.
+/// Returns the unique identity of the node behind a lease, for one family. `None` if the backend has no such identity.
 pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     (kind(&attrs.backend)?.identity)(attrs, family)
 }
 
-/// The rules of the backend of a configuration. If that is invalid, they accept every lease.
+/// Returns the rules of the configured backend. If the configuration is invalid, the rules accept every lease.
 pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     match create(&Setup::of(config.clone())) {
         Ok(backend) => backend.rules(),
@@ -109,7 +110,7 @@ pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     }
 }
 
-/// The rules where no backend can be made.
+/// The rules if no backend can be created.
 struct NoBackend;
 
 impl PeerRules for NoBackend {

@@ -1,4 +1,4 @@
-//! Failures of the files with a node's secrets.
+//! Errors of the files with a node's secrets.
 
 use std::fmt;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use types::problem::text;
 use types::{Coded, Errno};
 
-/// Names another file, as for Go flannel.
+/// Environment variable that names the file of the private key, as in Go flannel.
 pub(crate) const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
-/// Names the file of the preshared key.
+/// Environment variable that names the file of the preshared key.
 pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 
-/// Why a file cannot be used.
+/// Reason why a file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileError {
-    /// It is a link where links are refused.
+    /// It is a symbolic link, and links are refused.
     Link,
     /// It is a folder, a device or something else.
     NotAFile,
@@ -62,7 +62,7 @@ impl fmt::Display for SecretKind {
     }
 }
 
-/// A file that others than its owner can read.
+/// A file that users other than its owner can read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposed {
     /// The kind of key in the file.
@@ -82,10 +82,10 @@ impl fmt::Display for Exposed {
     }
 }
 
-/// Why the secrets cannot be used.
+/// Reason why the secrets cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretError {
-    /// Others can read a file, and that was to be refused.
+    /// Others can read a file, and `--refuse-insecure` was given.
     Exposed(Exposed),
     /// The private key cannot be read or written.
     Private {
@@ -106,7 +106,7 @@ pub enum SecretError {
         /// Path of the key file.
         path: PathBuf,
     },
-    /// The file of the preshared key holds none.
+    /// The file of the preshared key does not hold a key.
     PresharedGarbled {
         /// Path of the key file.
         path: PathBuf,
@@ -129,7 +129,7 @@ impl Coded for SecretError {
 impl fmt::Display for SecretError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text(f, self, |f| match self {
-            SecretError::Exposed(exposed) => write!(f, "{exposed}; --refuse-insecure was given"),
+            SecretError::Exposed(exposed) => write!(f, "{exposed}; --refuse-insecure is set"),
             SecretError::Private { path, why } => write!(
                 f,
                 "cannot read or write the WireGuard private key {}: {why}; {KEY_VARIABLE} names the file, and its folder must be writable",

@@ -1,4 +1,4 @@
-//! The status of a running network, as numbers and words. It shares nothing with the threads that count.
+//! Status of a running network, as numbers and words. It shares no data with the threads that count.
 
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
@@ -14,7 +14,7 @@ use subnet_lease::Peer;
 pub struct Status {
     /// The progress of the reconciler.
     pub kernel: Snapshot,
-    /// The engines that forward packets in user space.
+    /// The engines of the userspace datapath.
     pub engines: Vec<EngineStatus>,
 }
 
@@ -25,17 +25,17 @@ pub struct EngineStatus {
     pub device: String,
     /// Its mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: String,
-    /// From pods to peers.
+    /// Packets from pods to peers.
     pub sent: Traffic,
-    /// From peers to pods.
+    /// Packets from peers to pods.
     pub received: Traffic,
     /// ICMP errors sent to pods.
     pub icmp_errors: u64,
     /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented_sends: u64,
-    /// How often a thread had gone ahead of other programs for as long as it may.
+    /// How often a thread lost its raised priority because its time budget was spent.
     pub budgets_spent: u64,
-    /// The handshakes of WireGuard by what became of them, if it encrypts.
+    /// WireGuard handshakes by result, if the engine encrypts.
     pub handshakes: Option<[(&'static str, u64); 5]>,
 }
 
@@ -44,11 +44,11 @@ pub struct EngineStatus {
 pub struct Traffic {
     /// Inner packets that were forwarded.
     pub packets: u64,
-    /// Their bytes, inner headers included.
+    /// Their bytes, including inner headers.
     pub bytes: u64,
     /// System calls that transferred packets.
     pub batches: u64,
-    /// Super-packets and single packets that carried them.
+    /// GSO packets and single packets that carried them.
     pub units: u64,
     /// Reads that failed since the start.
     pub read_errors: u64,
@@ -56,16 +56,16 @@ pub struct Traffic {
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Provides the status of a network, and what it needs for a peer.
+/// Provides the status of a network, and the kernel objects that it needs for a peer.
 pub trait NetworkHandle: Send + Sync {
     /// Returns the current status of the network.
     fn status(&self) -> Status;
 
-    /// Returns the kernel objects that the network needs for one family of a peer. Pure: nothing is read.
+    /// Returns the kernel objects that the network needs for one family of a peer. Does not read the kernel.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 
-/// A network in which nothing happens, for tests.
+/// A network with a constant status, for tests.
 impl NetworkHandle for Status {
     fn status(&self) -> Status {
         self.clone()
@@ -77,7 +77,7 @@ impl NetworkHandle for Status {
 }
 
 impl Status {
-    /// Combines a reconciler and the engines, by device.
+    /// Combines the progress of a reconciler and the counters of the engines, by device.
     pub(crate) fn of(kernel: &Progress, engines: &[(String, Arc<Counters>)]) -> Self {
         Self {
             kernel: kernel.snapshot(),

@@ -31,12 +31,12 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name in the configuration; on the wire it is empty.
+/// The name in the configuration. On the wire it is empty.
 pub const KIND: &str = "udp";
-/// Go flannel's name for the device.
+/// Name of the device, as in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";
 
-/// The overhead of a datagram's headers: UDP 8, IPv4 20 or IPv6 40.
+/// Overhead of a datagram's headers in bytes: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;
 const OVERHEAD_V6: u32 = 48;
 
@@ -71,7 +71,7 @@ impl Udp {
     /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// The key that is invalid.
+    /// Returns an error if a key is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str())?;
         Ok(Self {
@@ -80,7 +80,7 @@ impl Udp {
         })
     }
 
-    /// Datagrams use IPv4 if the network has it.
+    /// Returns the family of the datagrams: IPv4 if the network has it.
     fn outer(&self) -> Family {
         if self.setup.config.networks.has(Family::V4) {
             Family::V4
@@ -183,7 +183,7 @@ impl Backend for Udp {
     }
 }
 
-/// A lease can be used if it has an address of the family of the datagrams.
+/// Accepts leases that have an address of the datagrams' family.
 struct Rules(Family);
 
 impl PeerRules for Rules {
@@ -209,7 +209,7 @@ fn announced(underlay_mtu: u32, outer: Family) -> Announced {
 }
 
 fn device_mtu(underlay: u32, outer: Family) -> u32 {
-    // The longest packet that fits a datagram.
+    // The longest packet that fits into a datagram.
     underlay
         .min(65_535)
         .saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
@@ -278,14 +278,14 @@ impl Plan for UdpPlan {
     }
 
     fn of_peer(&self, _peer: &subnet_lease::Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
-        // A single route leads into the device. The engine knows the peers.
+        // One route for each network leads into the device. The engine knows the peers.
         Vec::new()
     }
 
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
         let peers = peers(self, leases, &facts.underlay).filter_map(|peer| {
             let attrs = &peer.lease.attrs;
-            // With udp, Go flannel announces no IPv6 address and would corrupt IPv6 packets. A node with one runs flannel-rs.
+            // With udp, Go flannel announces no IPv6 address and would corrupt IPv6 packets. So a node with an IPv6 address runs flannel-rs.
             let ours = attrs.public_ipv6.is_some();
             let address = attrs.public_for(self.outer)?;
             let next_hop = NextHop {

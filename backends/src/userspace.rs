@@ -1,5 +1,5 @@
-//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing ones and
-//! deletes those of another kind. The work on files and threads is done here.
+//! A kernel in which some links are TUN devices of the packet engine. The reconciler treats them like other links: it adds missing ones and deletes
+//! those of another kind. This module handles their files and threads.
 
 pub(crate) mod wireguard;
 
@@ -32,7 +32,7 @@ use types::{Coded, Family};
 /// An engine and its state.
 struct Device {
     name: LinkName,
-    /// Whether its datagrams use IPv6.
+    /// The family of its datagrams.
     outer: Family,
     engine: Engine,
     /// The settings of its table.
@@ -41,11 +41,11 @@ struct Device {
     address: Option<IpAddr>,
     /// The number of queues and sockets that the previous process stored.
     inherited: (usize, usize),
-    /// Whether they were adopted.
+    /// Whether their adoption has been tried.
     adopted: bool,
     /// Whether the adopted device still waits for its table.
     awaits_table: bool,
-    /// Why it could not be started or bound, while that lasts.
+    /// Why the engine could not be started or bound. `None` while it works.
     problem: Option<EngineError>,
     /// Its files in the store.
     queues: StoredFiles<Tun>,
@@ -92,7 +92,7 @@ pub(crate) struct UserspaceKernel<K> {
 }
 
 impl<K: Kernel> UserspaceKernel<K> {
-    /// A kernel without engines.
+    /// Creates a kernel without engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self {
             kernel,
@@ -131,7 +131,7 @@ impl<K: Kernel> UserspaceKernel<K> {
         });
     }
 
-    /// The counters of the engines, by device.
+    /// Returns the counters of the engines, by device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.devices
             .iter()
@@ -139,7 +139,7 @@ impl<K: Kernel> UserspaceKernel<K> {
             .collect()
     }
 
-    /// Whether an operation concerns an engine's device.
+    /// Returns whether an operation concerns an engine's device.
     fn is_ours(&self, op: &Op) -> bool {
         match (op.key(), op) {
             (Key::Link(name), Op::Add(_, Value::Link(spec))) => {
@@ -196,7 +196,7 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 }
 
-/// A next hop in the form of the engine's table.
+/// Converts a next hop to the form of the engine's table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
     let NextHop {
         address,
@@ -212,7 +212,7 @@ pub(crate) fn peer(hop: &NextHop) -> Peer {
     }
 }
 
-/// Networks in the form of the engine's table.
+/// Converts networks to the form of the engine's table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks {
         v4: nets.v4().copied(),
@@ -296,7 +296,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
                 device.settings,
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));
-            // Reading starts only after the peers are set: packets that wait in the device and the sockets would find no peer.
+            // Reading starts only after the peers are set. Otherwise packets that wait in the device and the sockets would find no peer.
             let Some(address) = device
                 .address
                 .filter(|_| std::mem::take(&mut device.awaits_table))
@@ -343,7 +343,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
     }
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        // A full pass retries what could not be opened or bound.
+        // A full pass retries to open and to bind.
         self.kernel.change_pending(scope, known)
             || self.devices.iter().any(|device| device.problem.is_some())
     }

@@ -1,4 +1,5 @@
-//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route, or only a route if it is on-link.
+//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route. With direct routing, an on-link
+//! peer needs only a route.
 
 mod config;
 
@@ -36,14 +37,14 @@ use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Subnets};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The wire name.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "vxlan";
 
 /// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
-        // A TUN device where the packet engine encapsulates.
+        // A TUN device if the packet engine encapsulates.
         Device {
             name: config::DEVICE,
             is_numbered: true,
@@ -79,7 +80,7 @@ pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    /// Whether the packet engine encapsulates. Decided when it is known what the kernel supports.
+    /// Whether the packet engine encapsulates. Decided once the kernel's support is known.
     userspace: bool,
 }
 
@@ -87,7 +88,7 @@ impl Vxlan {
     /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// The key that is invalid.
+    /// Returns an error if a key is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let userspace = config.mode == Mode::Userspace;
@@ -104,12 +105,12 @@ impl Vxlan {
         })
     }
 
-    /// The UDP port of the tunnel.
+    /// Returns the UDP port of the tunnel.
     fn port(&self) -> u16 {
         self.config.port.unwrap_or_else(default_vxlan_port)
     }
 
-    /// The MAC of the previous lease, of the existing device, or derived from the node's id.
+    /// Returns the MAC of the previous lease or of the existing device, else one derived from the node's id.
     async fn mac(
         &self,
         kernel: &mut NetlinkKernel,
@@ -125,7 +126,7 @@ impl Vxlan {
             .unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
     }
 
-    /// The engine of a family. Like in the kernel, each family has its own device, MAC and outer family.
+    /// Returns the engine's configuration for a family. As in the kernel, each family has its own device, MAC and outer family.
     fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, family: Family) -> Option<EngineConfig> {
         let mac = macs.of(family)?;
         Some(EngineConfig {
@@ -143,7 +144,7 @@ impl Vxlan {
         })
     }
 
-    /// The plan for this node's lease.
+    /// Returns the plan for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
         if !own.same_families(&self.setup.config.networks) {
             return Err(Error::Families {
@@ -151,7 +152,7 @@ impl Vxlan {
                 networks: self.setup.config.networks,
             });
         }
-        // The device of a family that the network no longer has is ours too. It is not desired, so it is removed.
+        // The device of a family that the network no longer has is also ours. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
         let is_used = |family: &Family| {
             networks.has(*family) || former.is_some_and(|former| former.has(*family))
@@ -241,12 +242,12 @@ impl Backend for Vxlan {
         if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
             tracing::warn!(
                 remedy = "to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi",
-                "the kernel does not support vxlan; encapsulating in user space"
+                "the kernel does not support vxlan; encapsulating in userspace"
             );
             self.userspace = true;
         }
         if self.config.port.is_none() && !self.userspace {
-            // This loads the module, whose parameter is the default port.
+            // This loads the module, which has the default port as a parameter.
             let _ = kernel.supports_vxlan().await;
         }
         let v4 = match networks.v4() {
@@ -354,10 +355,10 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
     }
 }
 
-/// The key of the MAC in the data of a lease.
+/// The JSON key of the MAC in the data of a lease.
 const VTEP_MAC: &str = "VtepMAC";
 
-/// The MAC in the data of a lease.
+/// Parses the MAC in the data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
     let object = Object::parse(data.as_str())
         .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
@@ -373,10 +374,10 @@ fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
     }
 }
 
-/// The part of the data that must be unique: the MAC, in one spelling.
+/// Returns the part of the data that must be unique: the MAC, in one spelling.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
-    // The usual spelling, parsed quickly: every change checks ten thousand of them.
+    // Fast path for the usual spelling, because every change checks ten thousand of them.
     const MAC: &str = "\"VtepMAC\":\"";
     if let Some(at) = data.as_str().find(MAC)
         && let Some(mac) = data.as_str().get(at + MAC.len()..at + MAC.len() + 17)
@@ -397,7 +398,7 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     )
 }
 
-/// A lease can be used if its data for the families of these networks can be parsed, and if it has data for at least one.
+/// Accepts a lease if it has data for at least one family of these networks, and if all such data can be parsed.
 struct Rules(Subnets);
 
 impl PeerRules for Rules {
@@ -435,7 +436,7 @@ impl PeerRules for Rules {
     }
 }
 
-/// A MAC derived from the node's id: locally administered and not multicast.
+/// Derives a MAC from the node's id. It is locally administered and not multicast.
 fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     let mut hash = Sha256::new();
     for part in [
@@ -463,7 +464,7 @@ struct VxlanPlan {
 }
 
 impl VxlanPlan {
-    /// The table settings of a family's engine.
+    /// Returns the table settings of a family's engine.
     fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),
@@ -477,7 +478,7 @@ impl VxlanPlan {
         }
     }
 
-    /// Our MAC of a family: the announced one, unless another program keeps changing it.
+    /// Returns this node's MAC of a family: the announced one, unless another program keeps changing it.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
         self.macs.of(family).map(|own| {
             facts

@@ -38,16 +38,16 @@ use types::Subnets;
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile};
 
-/// The wire name.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "wireguard";
-/// The smallest MTU of an IPv4 link (RFC 791), and of an IPv6 link (RFC 8200).
+/// The smallest MTU in bytes of an IPv4 link (RFC 791), and of an IPv6 link (RFC 8200).
 const LEAST_MTU: (u32, u32) = (68, 1280);
 
 /// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
-        // A TUN device where the packet engine encrypts.
+        // A TUN device if the packet engine encrypts.
         Device::shared(config::DEVICE, &["wireguard", "tun"]),
         Device {
             name: config::DEVICE_V6,
@@ -78,10 +78,10 @@ pub struct Wireguard {
     setup: Setup,
     config: Config,
     files: Files,
-    /// Read or made by the announcement.
+    /// The keys, which the announcement reads or makes.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts. Decided when it is known what the kernel supports.
+    /// Whether the packet engine encrypts. Decided once the kernel's support is known.
     userspace: bool,
 }
 
@@ -89,7 +89,7 @@ impl Wireguard {
     /// Parses the backend's configuration.
     ///
     /// # Errors
-    /// The key that is invalid.
+    /// Returns an error if a key is invalid, or if the configuration holds the preshared key and insecure secrets are refused.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let files = Files::of(&config, setup.refuse_insecure);
@@ -100,7 +100,7 @@ impl Wireguard {
             tracing::warn!(
                 variable = PRESHARED_VARIABLE,
                 remedy = "set PSKFile in the Backend, or the variable, to a file on each node",
-                "PSK is in the network configuration, whose readers know it"
+                "PSK is in the network configuration and known to everyone who can read that"
             );
         }
         let userspace = config.implementation == Implementation::Userspace;
@@ -114,7 +114,7 @@ impl Wireguard {
         })
     }
 
-    /// Whether the families of packets between nodes have an address, and whether the MTU suffices.
+    /// Returns an error if a family that carries packets between nodes has no address, or if the MTU is too small.
     fn check(&self, underlay: &Underlay) -> Result<(), Error> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
@@ -214,7 +214,7 @@ impl Backend for Wireguard {
         {
             tracing::warn!(
                 remedy = "to use the kernel, load its module: modprobe wireguard",
-                "the kernel does not support WireGuard; encrypting in user space"
+                "the kernel does not support WireGuard; encrypting in userspace"
             );
             self.userspace = true;
         }
@@ -294,7 +294,7 @@ impl Backend for Wireguard {
     }
 }
 
-/// Follows the files of the secrets, concurrently with the reconciler.
+/// Returns the work that follows the files of the secrets, concurrently with the reconciler.
 fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBackground {
     Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
@@ -308,7 +308,7 @@ struct Data {
     port: u16,
 }
 
-/// Unlike Go flannel's, the port of each family is that of the device that really listens for it.
+/// Returns the announcement. Unlike Go flannel's, the port of each family is that of the device that really listens for it.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
     let data = |family| {
         RawJson::of(&Data {
@@ -324,7 +324,7 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
     }
 }
 
-/// The key of the public key in the data of a lease.
+/// The JSON key of the public key in the data of a lease.
 const PUBLIC_KEY: &str = "PublicKey";
 
 /// The data about a node's device in its lease.
@@ -356,8 +356,8 @@ impl PeerData {
         })
     }
 
-    /// What counts for the packets of a family. With one device for both, the data of IPv4 do if there are any: Go flannel's of IPv6 name a
-    /// port on which nothing listens.
+    /// Returns the data that applies to the packets of a family. With one device for both families, IPv4's data takes precedence if there is any: in
+    /// Go flannel's leases, nothing listens on the port in IPv6's data.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
         let written = |data: &Option<RawJson>| {
             data.as_ref()
@@ -374,7 +374,7 @@ impl PeerData {
     }
 }
 
-/// The part of the data that must be unique: the key, whatever it is worth. A node has one for both families.
+/// Returns the part of the data that must be unique: the public key, even if it is unusable. A node has one key for both families.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     let text = Object::parse(data.as_str())
@@ -399,7 +399,8 @@ impl PeerRules for Rules {
     }
 }
 
-/// A lease can be used if it names a key for each of its families, or for all, and an address of the family that carries packets to it.
+/// Checks whether a lease can be used. It needs a key for at least one of the network's families, and no unreadable one. It also needs an address of
+/// the family that carries packets to it.
 fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {
         return Ok(());
@@ -412,7 +413,7 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
     {
         match (PeerData::of(config, &lease.attrs, family), config.mode) {
             (Ok(_), _) => usable = Ok(()),
-            // The other family may be usable by itself. What cannot be read is no absence.
+            // The other family may be usable by itself. Data that cannot be read is an error, unlike absent data.
             (Err(absent @ Refusal::NoData), Mode::Separate) => usable = usable.map_err(|_| absent),
             (Err(refusal), _) => return Err(refusal),
         }
@@ -482,7 +483,7 @@ impl Plan for WireguardPlan {
                 Key::Route(network.trunc(), metric(&network)),
                 Value::Route(route),
             );
-            // Whatever becomes of the device, nothing leaves in the clear.
+            // Even if the device is gone, no packet leaves in the clear.
             let (key, value) = blackhole::of_network(&network, self.scope.protocol);
             state.set(key, value);
         }

@@ -1,8 +1,8 @@
-//! One interface of one container, and the checks of its names, which become file names.
+//! An interface of a container. Validates its names, because they become file names.
 
 use crate::error::{CniError, INVALID_ENVIRONMENT};
 
-/// The longest interface name that Linux accepts, in bytes.
+/// Maximum length of an interface name in Linux, in bytes.
 const NAME_LENGTH: usize = 15;
 
 /// One interface of one container.
@@ -14,14 +14,14 @@ pub struct Attachment {
     pub interface: String,
 }
 
-/// Whether ADD accepts the names of an attachment.
+/// Reports whether ADD accepts the names of an attachment.
 pub fn is_valid(attachment: &Attachment) -> bool {
     valid_container(&attachment.container).is_ok()
         && !attachment.interface.is_empty()
         && valid_interface(&attachment.interface).is_ok()
 }
 
-/// Whether a text begins with a letter or digit and has only these and `_`, `.`, `-`.
+/// Reports whether a text begins with a letter or digit and contains only these and `_`, `.`, `-`.
 pub(crate) fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text

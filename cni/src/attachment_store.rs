@@ -1,16 +1,16 @@
-//! What the delegate was given at ADD, kept until DEL: one file per interface, in a directory that only root can read.
+//! Keeps the delegate's configuration from ADD until DEL: one file per interface, in a directory that only root can read.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `<containerID>` | the configuration for `eth0`; Go flannel's plugin has the same file, so that either plugin can take over from the other |
 //! | `<containerID>:<interface>` | the configuration for another interface |
 //! | `+<file>` | empty; marks a file whose ADD runs or was killed |
 //! | `.<file>` | a file that is being written |
 //!
-//! A container ID has no colon and begins with a letter or digit, so no two names collide.
+//! A container ID contains no colon and begins with a letter or digit, so no two names collide.
 //!
-//! A kill between any two system calls leaves a usable state: the mark is there before the file and goes after the delegate succeeded. A file is
-//! replaced as a whole. Files are not synced: after a power failure the containers are gone, and DEL manages without them.
+//! A kill between any two system calls leaves a usable state: the mark is created before the file and removed after the delegate succeeded.
+//! A file is always replaced as a whole. Files are not synced: after a power failure the containers are gone, and DEL works without the files.
 
 use crate::attachment::Attachment;
 use nix::dir::Dir;
@@ -24,49 +24,49 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The interface whose file Go flannel's plugin would find.
+/// The interface whose file has the name that Go flannel's plugin uses.
 pub const FIRST: &str = "eth0";
-/// Separates container and interface in a name: neither can contain it.
+/// Separator of container and interface in a file name. Neither can contain it.
 const SEPARATOR: char = ':';
-/// Begins the name of a temporary file: no container ID begins with it.
+/// First character of the name of a temporary file. No container ID begins with it.
 const TEMPORARY: char = '.';
-/// Begins the name of the mark of an unfinished ADD: no container ID begins with it.
+/// First character of the name of the mark of an unfinished ADD. No container ID begins with it.
 const MARK: char = '+';
 /// The mode of all files.
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
-/// The longest file that is read, in bytes.
+/// Maximum number of bytes that are read from a file.
 const LIMIT: u64 = 1024 * 1024;
 
-/// How far ADD came.
+/// Progress of the ADD of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// ADD runs, or was killed.
+    /// ADD is running, or was killed.
     Begun,
     /// ADD succeeded, or Go flannel's plugin wrote the file.
     Done,
 }
 
-/// What a file says of an interface.
+/// The saved data of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The configuration that the delegate was given.
+    /// The configuration that was passed to the delegate.
     pub text: Vec<u8>,
-    /// How far ADD came.
+    /// Progress of the ADD.
     pub progress: Progress,
 }
 
-/// A file, or what a killed plugin left in place of it.
+/// A file, or its remains after the plugin was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name of the file, which need not exist if there is a mark or a temporary file.
+    /// The name of the file. The file need not exist if there is a mark or a temporary file.
     pub name: String,
     /// The container ID in the name.
     pub container: String,
-    /// The interface, if the name has one.
+    /// The interface, if the name contains one.
     pub interface: Option<String>,
 }
 
-/// An open directory of files. Every operation is relative to it and follows no link.
+/// An open directory of files. Every operation is relative to it and does not follow links.
 #[derive(Debug)]
 pub struct AttachmentStore {
     folder: OwnedFd,
@@ -94,10 +94,10 @@ fn temporary_of(name: &str) -> String {
 }
 
 impl AttachmentStore {
-    /// Opens the directory, and creates it first if it does not exist.
+    /// Opens the directory. Creates it if it does not exist.
     ///
     /// # Errors
-    /// The directory cannot be created or opened.
+    /// Returns an error if the directory cannot be created or opened.
     pub fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path)? {
             Some(attachment_store) => Ok(attachment_store),
@@ -108,10 +108,10 @@ impl AttachmentStore {
         }
     }
 
-    /// Opens the directory; none if it does not exist.
+    /// Opens the directory. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// The path cannot be opened, or is not a directory.
+    /// Returns an error if the path cannot be opened or is not a directory.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         match nix::fcntl::open(path, flags, Mode::empty()) {
@@ -129,15 +129,15 @@ impl AttachmentStore {
         self.path.join(name)
     }
 
-    /// Reads a file; none if it does not exist.
+    /// Reads a file. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, or is a symbolic link, a pipe or a directory.
+    /// Returns an error if the file cannot be read, or if it is a symbolic link, a pipe or a directory.
     pub fn read(&self, name: &str) -> io::Result<Option<Saved>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
-            // With a name that is too long, no file can have been written.
+            // A file whose name is too long cannot have been written.
             Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => return Ok(None),
             Err(nix::Error::ELOOP) => {
                 return Err(irregular("it is a symbolic link, which is not followed"));
@@ -162,15 +162,15 @@ impl AttachmentStore {
     /// Writes a file, or replaces it.
     ///
     /// # Errors
-    /// The file cannot be written: a file that was there is unchanged then. Or it cannot be marked.
+    /// Returns an error if the file cannot be written, and then leaves an existing file unchanged. Also returns an error if the mark cannot be changed.
     pub fn write(&self, name: &str, text: &str, progress: Progress) -> io::Result<()> {
         match progress {
-            // Marked first: a kill in between must not leave a file that looks finished.
+            // The mark comes first: a kill in between must not leave a file that looks finished.
             Progress::Begun => {
                 let is_new = self.mark(name)?;
                 let written = self.replace(name, text);
                 if written.is_err() && is_new {
-                    // The first error is the one to report.
+                    // Report the first error, not one of this cleanup.
                     let _ = self.finish(name);
                 }
                 written
@@ -182,29 +182,29 @@ impl AttachmentStore {
         }
     }
 
-    /// Notes that ADD succeeded.
+    /// Records that ADD succeeded, by removing the mark.
     ///
     /// # Errors
-    /// The mark cannot be removed.
+    /// Returns an error if the mark cannot be removed.
     pub fn finish(&self, name: &str) -> io::Result<()> {
         self.unlink(&mark_of(name))
     }
 
-    /// Removes a file with its mark, and what a killed plugin was writing. Succeeds if there is nothing.
+    /// Removes a file, its mark, and its temporary file. Succeeds if none of them exists.
     ///
     /// # Errors
-    /// One of them cannot be removed.
+    /// Returns an error if one of them cannot be removed.
     pub fn remove(&self, name: &str) -> io::Result<()> {
-        // The file first: without it, the mark means nothing.
+        // The file comes first: a mark without a file has no effect.
         self.unlink(name)?;
         self.unlink(&mark_of(name))?;
         self.unlink(&temporary_of(name))
     }
 
-    /// Lists the plugin's files by name, those included of which a killed plugin left only a mark or a temporary file.
+    /// Lists the plugin's files by name, including those of which a killed plugin left only a mark or a temporary file.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// Returns an error if the directory cannot be read.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut folder = Dir::openat(
             &self.folder,
@@ -241,7 +241,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Marks the ADD of a file as unfinished. Returns false if it was already.
+    /// Marks the ADD of a file as unfinished. Returns false if it was already marked.
     fn mark(&self, name: &str) -> io::Result<bool> {
         match self.create_new(&mark_of(name)) {
             Ok(_) => Ok(true),
@@ -250,10 +250,10 @@ impl AttachmentStore {
         }
     }
 
-    /// Puts a new file in the place of the present one.
+    /// Writes a new file and renames it over the current one.
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let temporary = temporary_of(name);
-        // What a killed plugin left, or a trap.
+        // A killed plugin may have left a file there, or the name may be a symbolic link that must not be followed.
         self.unlink(&temporary)?;
         let mut file = File::from(self.create_new(&temporary)?);
         let written = file.write_all(text.as_bytes()).and_then(|()| {
@@ -265,7 +265,7 @@ impl AttachmentStore {
             )?)
         });
         if written.is_err() {
-            // The first error is the one to report.
+            // Report the first error, not one of this cleanup.
             let _ = self.unlink(&temporary);
         }
         written
@@ -279,14 +279,14 @@ impl AttachmentStore {
 
     fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir) {
-            // With a name that is too long, no file can have been written.
+            // A file whose name is too long cannot have been written.
             Ok(()) | Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 }
 
-/// Splits a name; none if it is not the plugin's.
+/// Parses a file name. Returns `None` if it is not one of the plugin's.
 fn parse(name: &str) -> Option<Entry> {
     let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
     let (container, interface) = name
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
-    /// The states of Go flannel's plugin, and of kills.
+    /// Covers the files of Go flannel's plugin and the states after kills.
     #[test]
     fn progress_is_read_from_every_state_on_disk() {
         let root = tempfile::tempdir().unwrap();
@@ -391,7 +391,7 @@ mod tests {
                 .unwrap()
                 .map(|saved| saved.progress)
         };
-        // A kill after the mark, while the file is written, and after it: a mark without a file is no attachment.
+        // States after a kill: after the mark, while the file is written, and after it. A mark without a file is not an attachment.
         fs::write(path("+c0ffee"), "").unwrap();
         assert_eq!(progress(), None);
         fs::write(path(".c0ffee"), "{").unwrap();
@@ -412,7 +412,7 @@ mod tests {
             .unwrap();
         assert_eq!(progress(), Some(Progress::Done));
         assert!(!path("+c0ffee").exists());
-        // Go flannel's plugin.
+        // Go flannel's plugin writes no mark.
         attachment_store.remove("c0ffee").unwrap();
         fs::write(path("c0ffee"), "{}").unwrap();
         assert_eq!(progress(), Some(Progress::Done));

@@ -1,4 +1,4 @@
-//! The runtime's input: environment variables and a configuration, validated before anything is done.
+//! The runtime's input: environment variables and a configuration. Both are validated before the plugin changes anything.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;
@@ -46,7 +46,7 @@ verbs! {
 }
 
 impl Verb {
-    /// The variables that the verb needs, in addition to `CNI_COMMAND`.
+    /// Returns the variables that the verb needs, in addition to `CNI_COMMAND`.
     const fn required(self) -> &'static [&'static str] {
         match self {
             Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -55,7 +55,7 @@ impl Verb {
         }
     }
 
-    /// Returns whether a call is about one interface of one container.
+    /// Reports whether a call refers to one interface of one container.
     const fn has_attachment(self) -> bool {
         match self {
             Verb::Add | Verb::Del | Verb::Check => true,
@@ -69,9 +69,9 @@ impl Verb {
 pub struct Call {
     /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The container and its interface; empty for GC and STATUS.
+    /// The container and its interface. Empty for GC and STATUS.
     pub attachment: Attachment,
-    /// The value of `CNI_NETNS`, or empty.
+    /// The value of `CNI_NETNS`. May be empty.
     pub netns: String,
     /// Whether the plugin's own namespace is allowed (`CNI_NETNS_OVERRIDE`).
     pub netns_override: bool,
@@ -83,7 +83,7 @@ impl Call {
     /// Reads and validates a call. Reads `stdin` only if the variables are valid.
     ///
     /// # Errors
-    /// A variable or a key is missing or invalid; the error names it.
+    /// Returns an error that names the variable or the key if one is missing or invalid.
     pub fn read(
         command: &str,
         variable: impl Fn(&str) -> Option<OsString>,

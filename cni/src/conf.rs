@@ -1,4 +1,4 @@
-//! The network configuration. Keys match in any case, as Go's decoder matches them; the objects inside are kept as they are.
+//! The network configuration. Keys match in any case, as in Go's decoder. Nested objects stay unchanged.
 
 use crate::attachment::{Attachment, is_valid};
 use crate::error::{CniError, DECODING_FAILURE, INTERNAL, INVALID_CONFIG};
@@ -17,7 +17,7 @@ const DATA_DIR: &str = "/var/lib/cni/flannel";
 pub struct Conf {
     /// The name of the network, from `name`.
     pub name: String,
-    /// The version of the CNI specification, from `cniVersion`, or empty.
+    /// The version of the CNI specification, from `cniVersion`. May be empty.
     pub cni_version: String,
     /// The path of subnet.env, from `subnetFile`.
     pub subnet_file: PathBuf,
@@ -32,12 +32,12 @@ pub struct Conf {
 }
 
 impl Conf {
-    /// Decodes a configuration. Objects in it are checked by the verbs that use them.
+    /// Decodes a configuration. The verbs check the nested objects that they use.
     ///
     /// # Errors
-    /// The bytes are not JSON, or the value of a key that must be a string is not one.
+    /// Returns an error if the bytes are not JSON, or if the value of a key that must be a string is not a string.
     pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
-        // Go's decoder replaces invalid UTF-8, too.
+        // Go's decoder also replaces invalid UTF-8.
         let text = String::from_utf8_lossy(bytes);
         let decoding = |why: String| {
             CniError::new(
@@ -60,7 +60,7 @@ impl Conf {
         };
         for (key, value) in fields.0 {
             if value.is_null() {
-                // libcni writes an empty list so. Without the key nothing is known.
+                // libcni writes an empty list as null. Without the key, the valid attachments are unknown.
                 if key.eq_ignore_ascii_case("cni.dev/valid-attachments") {
                     conf.valid_attachments = Some(Value::Array(Vec::new()));
                 }
@@ -81,7 +81,7 @@ impl Conf {
                 "ipam" => conf.ipam = Some(value),
                 "runtimeconfig" => conf.runtime_config = Some(value),
                 "prevresult" => conf.prev_result = Some(value),
-                // libcni writes the second key for its own older versions.
+                // libcni writes the second key for its own earlier versions.
                 "cni.dev/valid-attachments" => conf.valid_attachments = Some(value),
                 "cni.dev/attachments" if conf.valid_attachments.is_none() => {
                     conf.valid_attachments = Some(value);
@@ -95,7 +95,7 @@ impl Conf {
     /// Returns the operator's keys for the delegate, from `delegate`.
     ///
     /// # Errors
-    /// `delegate` is no object, or has `name`, `ipam` or a `type` that is no string.
+    /// Returns an error if `delegate` is not an object, has a key `name` or `ipam`, or has a `type` that is not a string.
     pub fn delegate(&self) -> Result<Map<String, Value>, CniError> {
         let delegate = object("delegate", self.delegate.as_ref())?.unwrap_or_default();
         let refused = |why: &str| Err(CniError::new(INTERNAL, why));
@@ -118,7 +118,7 @@ impl Conf {
     /// Returns the operator's keys for address management, from `ipam`.
     ///
     /// # Errors
-    /// `ipam` is no object.
+    /// Returns an error if `ipam` is not an object.
     pub fn ipam(&self) -> Result<Map<String, Value>, CniError> {
         object("ipam", self.ipam.as_ref()).map(Option::unwrap_or_default)
     }
@@ -126,7 +126,7 @@ impl Conf {
     /// Returns the runtime's values for capabilities, from `runtimeConfig`.
     ///
     /// # Errors
-    /// `runtimeConfig` is no object.
+    /// Returns an error if `runtimeConfig` is not an object.
     pub fn runtime_config(&self) -> Result<Option<Map<String, Value>>, CniError> {
         object("runtimeConfig", self.runtime_config.as_ref())
     }
@@ -134,7 +134,7 @@ impl Conf {
     /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`.
     ///
     /// # Errors
-    /// The list is missing or malformed: GC must not remove anything then.
+    /// Returns an error if the list is missing or malformed. GC must not remove anything then.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, CniError> {
         let wrong = |why: &str| {
             CniError::new(
@@ -147,7 +147,7 @@ impl Conf {
             .as_ref()
             .ok_or_else(|| wrong("is missing"))?
             .as_array()
-            .ok_or_else(|| wrong("is no list"))?;
+            .ok_or_else(|| wrong("is not a list"))?;
         let one = |value: &Value| {
             let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
             Some(Attachment {
@@ -186,7 +186,7 @@ fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// The keys of an object in their order, because the last one of several spellings applies.
+/// The keys of an object in their order: if a key has several spellings, the last one applies.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {

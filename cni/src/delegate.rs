@@ -1,4 +1,4 @@
-//! Executes the delegate: finds it in `CNI_PATH`, and passes this process's environment and a configuration on standard input.
+//! Executes the delegate: finds it in `CNI_PATH`, and passes this process's environment, and a configuration on standard input.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-/// How often a program that is being replaced is started.
+/// Maximum number of attempts to start a program that is being replaced.
 const MAX_ATTEMPTS: u32 = 50;
 /// The pause between two attempts to start a program.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,24 +23,24 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A call of the delegate.
 #[derive(Clone, Debug)]
 pub struct Order<'a> {
-    /// The name of the delegate's program, without folder.
+    /// The name of the delegate's program, without a folder.
     pub program: &'a str,
     /// The value of `CNI_COMMAND`.
     pub verb: Verb,
     /// The values of `CNI_CONTAINERID` and `CNI_IFNAME`.
     pub attachment: &'a Attachment,
-    /// The value of `CNI_NETNS`, or empty.
+    /// The value of `CNI_NETNS`. May be empty.
     pub netns: &'a str,
     /// The configuration for standard input, in JSON.
     pub netconf: &'a [u8],
 }
 
-/// Why a call of the delegate failed.
+/// The reason why a call of the delegate failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The delegate was not started, so it left nothing.
+    /// The delegate was not started, so it changed nothing.
     NotStarted(CniError),
-    /// The delegate ran and failed; it may have left an interface or an address.
+    /// The delegate ran and failed. It may have left an interface or an address.
     Failed(CniError),
 }
 
@@ -53,12 +53,12 @@ impl Failure {
     }
 }
 
-/// Executes calls of the delegate. Tests replace it by a model.
+/// Executes calls of the delegate. Tests replace it with a model.
 pub trait Delegate {
-    /// Executes a call. Returns what the delegate printed on standard output.
+    /// Executes a call. Returns the standard output of the delegate.
     ///
     /// # Errors
-    /// The delegate cannot be started, or fails: with its own error if it prints one.
+    /// Returns an error if the delegate cannot be started or fails. It is the delegate's own error if it prints one.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
 }
 
@@ -89,7 +89,7 @@ impl Programs {
             .map(|folder| folder.join(name))
             .find(|path| path.is_file());
         found.ok_or_else(|| {
-            let why = "the reference plugins (bridge, host-local, loopback, portmap) must be installed beside flannel";
+            let why = "the reference plugins (bridge, host-local, loopback, portmap) must be installed in the same folder as flannel";
             CniError::new(INTERNAL, format!("failed to find plugin {name:?} in path {:?}", self.0)).details(why)
         })
     }
@@ -101,7 +101,7 @@ impl Delegate for Programs {
         let broken = |what: &str, error: &io::Error| {
             CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()))
         };
-        // Files instead of pipes: they cannot block, in whichever order they are read and written, nor if a process of the delegate stays.
+        // Files instead of pipes: they cannot block, in whatever order they are read and written, and even if the delegate leaves a process running.
         let (input, mut output) = memory(order.netconf)
             .and_then(|input| Ok((input, memory(&[])?)))
             .map_err(|error| Failure::NotStarted(broken("making the files for", &error)))?;
@@ -147,7 +147,7 @@ impl Delegate for Programs {
     }
 }
 
-/// Creates a file in memory, positioned at its start.
+/// Creates a file in memory with these contents, positioned at its start.
 fn memory(contents: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"cni", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(contents)?;
@@ -155,7 +155,7 @@ fn memory(contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Has the kernel kill the delegate with this process: after a timeout the runtime kills this process and may call DEL already.
+/// Makes the kernel kill the delegate with this process: after a timeout the runtime kills this process and may already call DEL.
 fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {
@@ -167,11 +167,11 @@ fn die_together(command: &mut Command) {
             Err(io::Error::from_raw_os_error(libc::ESRCH))
         }
     };
-    // SAFETY: between fork and exec, it makes two system calls and allocates nothing.
+    // SAFETY: between fork and exec, the closure only makes two system calls and allocates nothing.
     unsafe { command.pre_exec(arm) };
 }
 
-/// Starts a program. One that is being written at the moment is tried again.
+/// Starts a program. Tries again while the program's file is being written.
 fn start(command: &mut Command) -> io::Result<Child> {
     let mut attempts = 1;
     loop {
@@ -187,7 +187,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// The error of a delegate that failed, from what it printed.
+/// Creates the error for a delegate that failed, from its output.
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();

@@ -1,4 +1,4 @@
-//! Errors as a CNI plugin reports them: JSON on standard output, and exit code 1.
+//! Errors of a CNI plugin: JSON on standard output, and exit code 1.
 
 use serde_json::json;
 
@@ -18,17 +18,17 @@ pub const INVALID_NETNS: u64 = 8;
 pub const TRY_AGAIN_LATER: u64 = 11;
 /// STATUS: the plugin cannot serve ADD.
 pub const NOT_AVAILABLE: u64 = 50;
-/// Another error, as in the reference library.
+/// Any other error, with the code of the reference library.
 pub const INTERNAL: u64 = 999;
 
-/// Why a call failed.
+/// The error of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniError {
-    /// One of the codes of the CNI specification, or the delegate's own.
+    /// A code of the CNI specification, or the delegate's own.
     pub code: u64,
-    /// The operation that failed, in a sentence.
+    /// A sentence about the operation that failed.
     pub msg: String,
-    /// The cause and the remedy; may be empty.
+    /// The cause and the remedy. May be empty.
     pub details: String,
 }
 
@@ -49,7 +49,7 @@ impl CniError {
         self
     }
 
-    /// Prefixes the message with the operation in which it occurred.
+    /// Prefixes the message with the operation that failed.
     #[must_use]
     pub fn during(mut self, what: &str) -> Self {
         self.msg = format!("{what}: {}", self.msg);
@@ -65,7 +65,7 @@ impl CniError {
         error.to_string()
     }
 
-    /// Decodes the error that a delegate printed; none if it is not an error.
+    /// Decodes the error that a delegate printed. Returns `None` if the output is not an error.
     pub fn read(output: &[u8]) -> Option<Self> {
         let error: serde_json::Value = serde_json::from_slice(output).ok()?;
         let text = |name: &str| {

@@ -1,8 +1,8 @@
 //! The CNI plugin `flannel`, which container runtimes execute for each pod. It reads `subnet.env`, builds the configuration of
 //! another plugin (`bridge` by default) and executes it.
 //!
-//! A call runs top down: [`call`] reads and validates what the runtime passes, [`verbs`] carry it out with [`subnet_env`],
-//! [`netconf`] (what the delegate gets), [`attachment_store`] (what is remembered until DEL) and [`delegate`] (how it is executed).
+//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. They use [`subnet_env`], [`netconf`] (the
+//! delegate's configuration), [`attachment_store`] (which keeps that configuration until DEL) and [`delegate`] (which executes the delegate).
 
 pub mod attachment;
 pub mod attachment_store;

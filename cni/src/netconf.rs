@@ -7,10 +7,10 @@ use crate::subnet_env::SubnetEnv;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// Builds the delegate's configuration from the operator's and from subnet.env.
+/// Builds the delegate's configuration from the operator's configuration and subnet.env.
 ///
 /// # Errors
-/// The operator's configuration has keys that only flannel may set, or malformed ones.
+/// Returns an error if the operator's configuration has malformed keys, or keys that only flannel may set.
 pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let mut delegate = conf.delegate()?;
     delegate.insert("name".to_owned(), conf.name.as_str().into());
@@ -18,7 +18,7 @@ pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniErro
         delegate.entry(key).or_insert(value);
     };
     default("type", "bridge".into());
-    // Either the daemon masquerades, or the delegate.
+    // The delegate masquerades only if the daemon does not.
     default("ipMasq", (!env.ip_masq).into());
     default("mtu", env.mtu.into());
     if delegate.get("type").is_some_and(|kind| kind == "bridge") {
@@ -61,8 +61,8 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     Ok(ipam)
 }
 
-/// Encodes a configuration. Whole numbers are written without fraction and exponent, as Go flannel's plugin writes them: Go's decoder, which
-/// delegates use, refuses `1450.0` and `1e3` for an integer.
+/// Encodes a configuration. Writes whole numbers without fraction and exponent, as Go flannel's plugin does: delegates use Go's decoder, which
+/// refuses `1450.0` and `1e3` for an integer.
 pub(crate) fn encode(netconf: &Map<String, Value>) -> String {
     Value::Object(object_with_integers(netconf)).to_string()
 }
@@ -150,7 +150,7 @@ mod tests {
         );
     }
 
-    /// Values with fractions of few digits: the reader of the test rounds the others.
+    /// Generates numbers with few fraction digits, because the test's JSON reader rounds others.
     fn numbers() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             any::<i32>().prop_map(|number| Value::from(f64::from(number) / 16.0)),
@@ -159,7 +159,7 @@ mod tests {
         prop::collection::vec(leaf, 0..4).prop_map(Value::from)
     }
 
-    /// JSON knows one kind of number.
+    /// Converts all numbers to floats: JSON has only one kind of number.
     fn as_floats(value: Value) -> Value {
         match value {
             Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
@@ -193,7 +193,7 @@ mod tests {
                 let routes = read["ipam"]["routes"].as_array().unwrap();
                 prop_assert_eq!(routes.last().unwrap(), &json!({"dst": "10.244.0.0/16"}));
                 prop_assert!(read["type"].is_string());
-                // An operator may set null, which differs from no value.
+                // An operator may set null, which differs from a missing key.
                 prop_assert_eq!(read["mtu"].is_null(), delegate.get("mtu").is_some_and(Value::is_null));
             }
         }

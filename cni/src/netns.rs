@@ -1,12 +1,12 @@
-//! Protects the host's network namespace from a mistake of the runtime.
+//! Protects the host's network namespace from mistakes of the runtime.
 
 use crate::error::{CniError, INVALID_NETNS};
 use std::os::unix::fs::MetadataExt;
 
-/// Checks that a path is not the plugin's own network namespace. A path that cannot be read passes: the delegate reports it.
+/// Checks that a path is not the plugin's own network namespace. Accepts a path that cannot be read, because the delegate reports it.
 ///
 /// # Errors
-/// The path is the plugin's own network namespace.
+/// Returns an error if the path is the plugin's own network namespace.
 pub fn foreign(path: &str) -> Result<(), CniError> {
     let identity = |path: &str| {
         std::fs::metadata(path)

@@ -1,4 +1,4 @@
-//! The program: reads the environment and standard input, and returns standard output and exit code.
+//! The program: reads the environment and standard input, prints the result, and returns the exit code.
 
 use crate::call::Call;
 use crate::delegate::Programs;
@@ -9,9 +9,9 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long ADD waits for subnet.env, so that a pod that starts with a busy node needs no second attempt. Runtimes wait for minutes.
+/// Time for which ADD waits for subnet.env, so that a pod on a node that is still starting needs no second attempt. Runtimes wait for minutes.
 const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest configuration, in bytes. The list of attachments for GC grows with the node's pods.
+/// Maximum length of a configuration, in bytes. The list of attachments for GC grows with the number of the node's pods.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
 /// Runs the plugin with this process's environment and standard input.
@@ -33,7 +33,7 @@ pub fn program() -> ExitCode {
     }
 }
 
-/// Sets `cni_version` to that of the configuration once it is known.
+/// Executes a call. Sets `cni_version` to that of the configuration once it is known.
 fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
     let call = Call::read(command, |name| std::env::var_os(name), stdin)?;
     if version::supported(&call.conf.cni_version).is_ok() {
@@ -58,7 +58,7 @@ fn stdin() -> Result<Vec<u8>, CniError> {
     Ok(text)
 }
 
-/// Prints the version, for a call without `CNI_COMMAND`.
+/// Prints the version on standard error, for a call without `CNI_COMMAND`.
 fn about() -> ExitCode {
     let (version, os, arch) = (
         env!("CARGO_PKG_VERSION"),
@@ -66,7 +66,7 @@ fn about() -> ExitCode {
         std::env::consts::ARCH,
     );
     let supported = version::SUPPORTED.join(", ");
-    // A failure cannot be reported elsewhere.
+    // There is no other output to report a failure to.
     let _ = writeln!(
         io::stderr(),
         "CNI Plugin flannel version {version} ({os}/{arch}), flannel-rs\nCNI protocol versions supported: {supported}"

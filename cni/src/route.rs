@@ -1,19 +1,19 @@
-//! The operator's own routes, as the reference library's type for routes reads and writes them: unknown fields are dropped.
+//! Parses the operator's own routes as the reference library does: unknown fields are dropped.
 
 use crate::error::{CniError, INTERNAL};
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Fields that are left out when they are zero.
+/// Fields that are omitted if they are zero.
 const NUMBERS: [&str; 3] = ["mtu", "advmss", "priority"];
-/// Fields that may be zero.
+/// Fields that are kept even if they are zero.
 const OPTIONAL: [&str; 2] = ["table", "scope"];
 
-/// Reads the list of routes.
+/// Parses the list of routes.
 ///
 /// # Errors
-/// Names the route that is malformed.
+/// Returns an error that names the malformed route, or one if the value is not a list.
 pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {
@@ -23,7 +23,7 @@ pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
             .map(|route| {
                 one(route).ok_or_else(|| {
                     wrong(&format!(
-                        "{route} is no route such as {{\"dst\":\"10.9.0.0/16\"}}"
+                        "{route} is not a route such as {{\"dst\":\"10.9.0.0/16\"}}"
                     ))
                 })
             })

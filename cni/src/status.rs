@@ -1,5 +1,5 @@
-//! The daemon's status file next to subnet.env. The daemon holds a lock on it while it runs, which works across the pid namespaces of
-//! containers: a file whose lock is free was left by a dead daemon. Go flannel's daemon writes no such file.
+//! The daemon's status file next to subnet.env. The daemon holds a lock on it while it runs. Locks work across the PID namespaces of
+//! containers: a file that is not locked was left by a dead daemon. Go flannel's daemon writes no such file.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -9,9 +9,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The longest status file, in bytes.
+/// Maximum length of a status file, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// How often the file is read again because it was replaced meanwhile.
+/// Maximum number of attempts to read a file that is replaced meanwhile.
 const MAX_ATTEMPTS: usize = 100;
 
 /// The daemon's state according to its status file.
@@ -42,10 +42,10 @@ pub fn of(subnet_file: &Path) -> Daemon {
     }
 }
 
-/// Returns why a new pod would not work on this node; `None` if it would, or if there is no status file.
+/// Returns the reason why a new pod would not work on this node. `None` if it would work, or if there is no status file.
 ///
-/// A runtime reports its node as not ready while STATUS fails, and pods are evicted minutes later. So an unreachable store and a daemon
-/// that restarts are no obstacles: the network that pods need is in the kernel.
+/// A runtime reports its node as not ready while STATUS fails, and pods are evicted minutes later. Therefore an unreachable store or a
+/// restarting daemon is not a reason: the network that pods need is in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);
     let exists = |device: &str| nix::net::if_::if_nametoindex(device).is_ok();
@@ -106,7 +106,7 @@ pub fn why_no_file(subnet_file: &Path) -> String {
     }
 }
 
-/// The text of a status file, and whether its daemon runs.
+/// Reads the status file. Returns its text and whether its daemon runs, or `None` if there is no file.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
     for _ in 0..MAX_ATTEMPTS {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -120,12 +120,14 @@ fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
         if is_locked(file)? {
             return Ok(Some((text, true)));
         }
-        // The writer gives up the old file after it put the new one in its place.
+        // The writer replaces the file before it releases the lock on the old one.
         if std::fs::symlink_metadata(path).is_ok_and(|now| now.ino() == inode) {
             return Ok(Some((text, false)));
         }
     }
-    Err(io::Error::other("it is replaced all the time"))
+    Err(io::Error::other(
+        "it was replaced during every attempt to read it",
+    ))
 }
 
 fn is_locked(file: File) -> io::Result<bool> {

@@ -1,4 +1,4 @@
-//! Reads subnet.env as Go flannel's plugin does: without quotes, blanks and comments, and any error is final.
+//! Reads subnet.env as Go flannel's plugin does: quotes, blanks and comments are not supported, and any error is final.
 //!
 //! The daemon's own reader (`parse` in the crate `run-dir`) accepts more forms and skips unreadable lines, because it recovers the state of an
 //! earlier run. A test compares the two.
@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The longest subnet.env, in bytes.
+/// Maximum length of subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
 /// The pause between two attempts to read a missing file.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
@@ -30,12 +30,12 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// Whether `FLANNEL_IPMASQ` is `true`.
     pub ip_masq: bool,
-    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses that pods may have. Go flannel does not write them.
+    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go flannel does not write these keys.
     pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
-    /// Returns a subnet that no node has (RFC 5737).
+    /// Returns a placeholder with a documentation subnet (RFC 5737), which no node has.
     pub fn any() -> Self {
         let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(
             std::net::Ipv4Addr::new(192, 0, 2, 0),
@@ -51,7 +51,7 @@ impl SubnetEnv {
     }
 }
 
-/// Why subnet.env cannot be used.
+/// The error for a subnet.env that cannot be used.
 #[derive(Debug)]
 pub struct EnvError {
     /// The path of the file.
@@ -73,16 +73,16 @@ pub enum Fault {
     TooLong,
     /// This key has no `=` and no value.
     NoValue(String),
-    /// This value of `FLANNEL_MTU` is no number of 32 bits.
+    /// This value of `FLANNEL_MTU` is not a 32-bit number.
     Mtu(String),
-    /// This text is no network in CIDR notation.
+    /// This text is not a network in CIDR notation, or not an address if it is the end of a range.
     Network(String),
     /// These keys are missing.
     Missing(Vec<&'static str>),
 }
 
 impl EnvError {
-    /// Returns the code, which stays the same between releases.
+    /// Returns the error code, which is stable between releases.
     pub fn code(&self) -> &'static str {
         match self.fault {
             Fault::Absent => "subnet-env-absent",
@@ -99,7 +99,7 @@ impl EnvError {
 
 impl fmt::Display for EnvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The plugin must stay small, so this is not `types::problem::text`.
+        // The plugin must stay small, so it does not use `types::problem::text`.
         if cfg!(mute) {
             return f.write_str(self.code());
         }
@@ -110,7 +110,7 @@ impl fmt::Display for EnvError {
             Fault::Irregular => write!(f, "open {path}: it is not a regular file"),
             Fault::TooLong => write!(f, "open {path}: it is longer than 64 KiB"),
             Fault::NoValue(key) => write!(f, "{path}: {key} has no value"),
-            Fault::Mtu(text) => write!(f, "{path}: FLANNEL_MTU={text:?} is no number"),
+            Fault::Mtu(text) => write!(f, "{path}: FLANNEL_MTU={text:?} is not a number"),
             Fault::Network(text) => write!(f, "invalid CIDR address: {text}"),
             Fault::Missing(keys) => write!(f, "{path} is missing {}", keys.join(", ")),
         }
@@ -126,7 +126,7 @@ impl std::error::Error for EnvError {
     }
 }
 
-/// As the runtime gets it.
+/// Creates the error that the runtime gets.
 impl From<EnvError> for CniError {
     fn from(error: EnvError) -> Self {
         let msg = format!(
@@ -141,10 +141,10 @@ impl From<EnvError> for CniError {
     }
 }
 
-/// Reads the file, and waits for it if it does not exist yet.
+/// Reads the file. Waits up to `patience` if it does not exist yet.
 ///
 /// # Errors
-/// Code 11 if the file does not appear within `patience`, with the daemon's reason. Code 999 if it is malformed, without waiting.
+/// Returns code 11 with the daemon's reason if the file does not appear in time. Returns code 999 without a wait if the file is unusable.
 pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
     let deadline = Instant::now() + patience;
     loop {
@@ -169,7 +169,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads the file. Follows a link, which an operator may have made; does not block on a pipe.
+/// Reads the file. Follows a symbolic link, because an operator may have made it. Does not block on a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let failed = |error: io::Error| {
         if is_absent(&error) {
@@ -261,7 +261,7 @@ fn net(text: &str) -> Result<IpNet, Fault> {
         .map_err(|_| Fault::Network(text.to_owned()))
 }
 
-/// Parses a list of networks, each of them once.
+/// Parses a list of networks. Drops duplicates.
 fn nets(text: &str) -> Result<Vec<IpNet>, Fault> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {

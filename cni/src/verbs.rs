@@ -1,4 +1,4 @@
-//! The verbs of the CNI specification, apart from VERSION.
+//! The verbs of the CNI specification, except VERSION.
 
 mod add;
 mod check;
@@ -16,7 +16,8 @@ use crate::{netns, version};
 /// Executes a call. Returns the text for standard output.
 ///
 /// # Errors
-/// The version, the network namespace, a file or the delegate fails; the delegate's own errors keep their codes.
+/// Returns an error if the version or the network namespace is refused, or if a file or the delegate fails. The delegate's own errors keep
+/// their codes.
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {

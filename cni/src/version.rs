@@ -9,10 +9,10 @@ pub const SUPPORTED: [&str; 7] = [
 ];
 /// The newest supported version.
 pub const NEWEST: &str = "1.1.0";
-/// A configuration without a version has the oldest one.
+/// The version of a configuration without `cniVersion`.
 const OLDEST: &str = "0.1.0";
 
-/// Returns the version of a configuration, which is the oldest one if it names none.
+/// Returns the version of a configuration: the oldest one if `cni_version` is empty.
 pub fn of(cni_version: &str) -> &str {
     if cni_version.is_empty() {
         OLDEST
@@ -24,7 +24,7 @@ pub fn of(cni_version: &str) -> &str {
 /// Checks that a configuration's version is supported.
 ///
 /// # Errors
-/// The version is not supported; the error names the supported ones.
+/// Returns an error that lists the supported versions if it is not.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {
@@ -37,10 +37,10 @@ pub fn supported(cni_version: &str) -> Result<(), CniError> {
 /// Checks that a configuration's version has a verb.
 ///
 /// # Errors
-/// The verb is newer than the version, or the version is not supported.
+/// Returns an error if the verb is newer than the version, or if the version is not supported.
 pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError> {
     let place = |version: &str| SUPPORTED.iter().position(|known| *known == version);
-    // An unknown version is reported as incompatible by `supported`.
+    // `supported` reports an unknown version as incompatible.
     match (place(of(cni_version)), place(since)) {
         (Some(version), Some(since)) if version < since => Err(CniError::new(
             INCOMPATIBLE_VERSION,
@@ -50,7 +50,7 @@ pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError
     }
 }
 
-/// Returns the JSON that answers VERSION.
+/// Returns the JSON reply to VERSION.
 pub fn answer() -> String {
     json!({ "cniVersion": NEWEST, "supportedVersions": SUPPORTED }).to_string()
 }

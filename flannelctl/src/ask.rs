@@ -14,59 +14,59 @@ use serde::de::DeserializeOwned;
 use terminal::rights;
 use types::Coded;
 
-/// How long the daemon may take for a whole answer.
+/// Time limit for a whole response of the daemon.
 const TIMEOUT: Duration = Duration::from_millis(2900);
-/// How long it may take for a probe, which waits for other probes and for replies.
+/// Time limit for a probe, which waits for other probes and for replies.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
-/// How long a running daemon may have no socket, because it starts or ends.
+/// Time for which a running daemon may have no socket, because it is starting or ending.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
-/// The path that the daemon answers at once.
+/// Path to which the daemon responds at once.
 const ALIVE: &str = "/livez";
-/// The pause before another attempt.
+/// Pause before the next attempt.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The longest answer, in bytes.
+/// Limit on the size of a response, in bytes.
 const LIMIT: usize = 64 * 1024 * 1024;
 
-/// Why there is no answer.
+/// Error of a request to the daemon.
 #[derive(Debug)]
 pub(crate) enum AskError {
-    /// No daemon runs; the socket's path.
+    /// No daemon runs. Contains the path of the socket.
     Stopped(PathBuf),
-    /// A daemon runs that has no socket.
+    /// A daemon without a socket runs.
     Foreign {
         path: PathBuf,
         /// Descriptions of the processes.
         who: Vec<String>,
     },
-    /// This user must not use the socket.
+    /// The user has no permission to use the socket.
     Denied(PathBuf),
-    /// The daemon does not answer within this time.
+    /// The daemon does not respond within this time.
     Hangs(PathBuf, Duration),
-    /// The daemon refuses the request with this reason.
+    /// The daemon refuses the request for this reason.
     Refused(String),
-    /// The answer cannot be used.
+    /// The response is unusable.
     BadAnswer { path: PathBuf, what: BadAnswer },
 }
 
-/// Why an answer cannot be used.
+/// Fault of a response.
 #[derive(Debug)]
 pub(crate) enum BadAnswer {
     NoHttp,
-    /// The code is not 200.
+    /// The status code is not 200.
     Code {
         code: String,
         /// The first line of the body.
         line: String,
     },
-    /// The body is not the JSON of the document.
+    /// The body is not the document as JSON.
     NoDocument(serde_json::Error),
     /// The document has another schema.
     Schema {
         theirs: String,
-        /// The schema that this program reads.
+        /// The expected schema.
         ours: String,
     },
-    /// Writing the request or reading the answer failed.
+    /// The request could not be written, or the response could not be read.
     System(io::Error),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for AskError {
         types::problem::text(f, self, |f| match self {
             Self::Stopped(path) => write!(
                 f,
-                "flanneld does not run here: nobody listens on {}; start it (systemctl start flanneld), or name its --subnet-file",
+                "flanneld does not run here: no process listens on {}; start it (systemctl start flanneld), or name its --subnet-file",
                 path.display()
             ),
             Self::Foreign { path, who } => write!(
@@ -99,19 +99,19 @@ impl fmt::Display for AskError {
             ),
             Self::Denied(path) => write!(
                 f,
-                "only root may ask flanneld: permission denied on {}; use sudo",
+                "only root may connect to flanneld: permission denied on {}; use sudo",
                 path.display()
             ),
             Self::Hangs(path, patience) => write!(
                 f,
-                "flanneld is there and does not answer on {} within {patience:?}: it hangs, or has more clients than it serves",
+                "flanneld runs and does not answer on {} within {patience:?}: it hangs, or has too many clients",
                 path.display()
             ),
             Self::Refused(words) => f.write_str(words),
             Self::BadAnswer { path, what } => {
                 write!(
                     f,
-                    "flanneld answers something else on {}: {what}; are flannelctl and flanneld of one version?",
+                    "flanneld sends an unexpected answer on {}: {what}; flannelctl and flanneld may be of different versions",
                     path.display()
                 )
             }
@@ -145,10 +145,10 @@ impl fmt::Display for BadAnswer {
     }
 }
 
-/// Reads the daemon's document; with `rows` the daemon also asks other nodes for their verdicts.
+/// Reads the daemon's document. With `rows`, the daemon also asks other nodes for their verdicts.
 ///
 /// # Errors
-/// The daemon does not answer, or not with the document.
+/// Returns an error if the daemon does not respond or the response is not the document.
 pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
     let target = if rows {
@@ -163,7 +163,7 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
 /// Reads the report of the daemon's doctor.
 ///
 /// # Errors
-/// The daemon does not answer, or not with the report.
+/// Returns an error if the daemon does not respond or the response is not the report.
 pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
@@ -173,7 +173,7 @@ pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
 /// Reads the comparison of the desired with the actual kernel state.
 ///
 /// # Errors
-/// The daemon does not answer, or cannot read the kernel.
+/// Returns an error if the daemon does not respond or cannot read the kernel state.
 pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
@@ -181,13 +181,13 @@ pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
     document(&answer, routes::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Has the daemon probe a peer or a pod.
+/// Makes the daemon probe a peer or a pod.
 ///
 /// # Errors
-/// There is no such peer, it cannot be probed now, or the daemon does not answer.
+/// Returns an error if there is no such peer, if it cannot be probed now, or if the daemon does not respond.
 pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     let path = api_socket::path(subnet_file);
-    // Detects a hanging daemon before the long timeout of a probe.
+    // This detects a hanging daemon without the long timeout of a probe.
     get(subnet_file, &path, ALIVE, TIMEOUT)?;
     let answer = get(
         subnet_file,
@@ -199,10 +199,10 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     document(&answer, node_api::PROBE).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the body of the daemon's answer to a request, whatever its code is.
+/// Reads the body of the daemon's response to a request, whatever its status code is.
 ///
 /// # Errors
-/// The daemon does not answer, or not with HTTP.
+/// Returns an error if the daemon does not respond or the response is not HTTP.
 pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
@@ -235,7 +235,7 @@ fn get(
                 error => return Err(error),
             },
             ErrorKind::PermissionDenied => return Err(AskError::Denied(path.to_owned())),
-            // With too many clients at once, the next attempt may succeed.
+            // The daemon may have too many clients. The next attempt may succeed.
             ErrorKind::WouldBlock
             | ErrorKind::TimedOut
             | ErrorKind::ConnectionReset
@@ -287,7 +287,7 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Why nobody listens on the socket.
+/// Returns the reason why no process listens on the socket.
 fn absent(subnet_file: &Path, path: &Path) -> AskError {
     if status_file::lives(subnet_file) {
         return AskError::Hangs(path.to_owned(), SOCKET_TIMEOUT);
@@ -302,7 +302,7 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
     }
 }
 
-/// Splits an answer into head and body.
+/// Splits a response into head and body.
 fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
     let end = answer
         .windows(4)
@@ -312,7 +312,7 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
-/// Fails with the daemon's reason if it refuses the request.
+/// Returns the daemon's reason as an error if it refused the request.
 fn refused(answer: &[u8]) -> Result<(), AskError> {
     match split(answer) {
         Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(AskError::Refused(
@@ -322,12 +322,12 @@ fn refused(answer: &[u8]) -> Result<(), AskError> {
     }
 }
 
-/// The status code in the head of an answer.
+/// Returns the status code in the head of a response.
 fn code(head: &str) -> &str {
     head.split(' ').nth(1).unwrap_or_default()
 }
 
-/// Decodes the document in an answer and checks its schema.
+/// Decodes the document in a response and checks its schema.
 fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAnswer> {
     #[derive(Deserialize)]
     struct Named {
@@ -346,7 +346,7 @@ fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAn
             line,
         });
     }
-    // The schema first: a document of another one may lack our fields.
+    // The schema is checked first, because a document with another schema may lack expected fields.
     let Named { schema: theirs } = serde_json::from_slice(body).map_err(BadAnswer::NoDocument)?;
     if theirs != schema {
         return Err(BadAnswer::Schema {
@@ -414,7 +414,7 @@ mod tests {
         let mut socket = api_socket::Socket::new(&env);
         let _listener = socket.put().unwrap().unwrap();
         let begun = Instant::now();
-        // It is listened to, and nobody accepts.
+        // The socket exists, but no process accepts connections.
         assert!(why(&env).contains("does not answer"), "{}", why(&env));
         assert!(begun.elapsed() >= TIMEOUT);
     }

@@ -1,4 +1,4 @@
-//! `flannelctl cleanup`: removes what flannel (this one or Go's) left on this node, and nothing else.
+//! `flannelctl cleanup`: removes what flannel-rs or Go flannel left on this node, and nothing else.
 
 mod files;
 mod report;
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    rights::network("see and remove all that flannel left")?;
+    rights::network("see and remove what flannel left")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -143,7 +143,7 @@ fn require_no_daemon(
     Ok(())
 }
 
-/// The subnet.env files to read and remove. The default one stays if another one is named and a daemon uses the default one.
+/// Returns the subnet.env files to read and remove. The default one is kept if another one is named and a daemon uses the default one.
 fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args
@@ -158,7 +158,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
     files
 }
 
-/// Flannel's networks, from the subnet.env files and from `--network`.
+/// Returns flannel's networks, from the subnet.env files and from `--network`.
 fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>> {
     let mut known = Vec::new();
     for file in subnet_files {
@@ -183,7 +183,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     }
     for named in &args.network {
         let network = named.trunc();
-        // With the whole address space, every route would count as flannel's.
+        // With the whole address space, cleanup would treat every route as flannel's.
         ensure!(
             network.prefix_len() > 0,
             "--network={named}: give a network such as 10.244.0.0/16"
@@ -199,7 +199,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     Ok(known)
 }
 
-/// The daemon's default prefix length of a node's subnet in a network.
+/// Returns the daemon's default prefix length for a node's subnet in a network.
 fn usual_length(network: &IpNet) -> Result<u8> {
     let text = match network {
         IpNet::V4(_) => format!(r#"{{"Network":"{network}"}}"#),
@@ -239,7 +239,7 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
     }
     for kept in decisions.keep {
         report.kept(&format!(
-            "{}: {}; by hand: {}",
+            "{}: {}; manually: {}",
             kept.what, kept.why, kept.command
         ));
     }

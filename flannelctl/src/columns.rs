@@ -4,24 +4,24 @@ use types::printable;
 
 use terminal::screen::{Screen, Style};
 
-/// Between two columns, and before a note on a line of its own.
+/// Gap between two columns, and indent of a note on a separate line.
 const GAP: &str = "  ";
 
 /// A cell, and its style if it has one.
 pub(crate) type Cell = (String, Option<Style>);
 
-/// A cell without a style.
+/// Returns a cell without a style.
 pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Renders a table with a line of headings. A row may have one cell more than there are headings, for a note.
+/// Renders a table with a line of headings. A row may have one more cell than there are headings: a note.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     fitted(headings, &[], rows, screen)
 }
 
-/// Renders a table as [`table`] does. Where a terminal is narrower, it omits the `spare` columns, the first one first, until the others fit, and a note
-/// that does not fit gets a line of its own.
+/// Renders a table as [`table`] does. If the terminal is too narrow, omits `spare` columns in their order until the others fit. A note that does not
+/// fit goes to a separate line.
 pub(crate) fn fitted(
     headings: &[&str],
     spare: &[&str],
@@ -45,7 +45,7 @@ pub(crate) fn fitted(
         .join("\n")
 }
 
-/// The cells of a row, with control characters escaped.
+/// Returns the cells of a row with control characters escaped.
 fn printed(headings: &[&str], row: &[Cell]) -> Vec<Cell> {
     let printed = |(column, (text, style)): (usize, &Cell)| {
         let text = match headings.get(column) {
@@ -61,7 +61,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The longest text of a column.
+/// Returns the length of the longest text in a column, in characters.
 fn longest(rows: &[Vec<Cell>], column: usize) -> usize {
     rows.iter()
         .filter_map(|row| row.get(column))
@@ -70,7 +70,7 @@ fn longest(rows: &[Vec<Cell>], column: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// The columns that a terminal of this width has room for, in their order.
+/// Returns the columns that fit into a terminal of this width, in order.
 fn fitting(
     headings: &[&str],
     widths: &[usize],
@@ -91,7 +91,7 @@ fn fitting(
     shown
 }
 
-/// A row as one line, or more where its note does not fit.
+/// Renders a row as one line, or as several lines if its note does not fit.
 fn line(cells: &[Cell], shown: &[usize], widths: &[usize], screen: Screen) -> String {
     let (mut out, mut used) = (String::new(), 0);
     let filled: Vec<(usize, &Cell)> = shown

@@ -1,16 +1,14 @@
 //! `flannelctl completion` and `flannelctl man`: shell completions and manual pages of flanneld and flannelctl.
 
+mod manual;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use clap_complete::Shell;
-use clap_mangen::Man;
 
 use terminal::out;
-
-/// The section of manual pages for system administration.
-const SECTION: &str = "8";
 
 /// The shell, and the program.
 #[derive(Debug, clap::Args)]
@@ -43,7 +41,7 @@ impl Program {
         }
     }
 
-    /// `own` is flannelctl's command line.
+    /// Returns the completion script. `own` is flannelctl's command line.
     fn script(self, shell: Shell, own: &clap::Command) -> Vec<u8> {
         let mut command = match self {
             Program::Flanneld => options::completion(),
@@ -94,11 +92,7 @@ fn pages(command: &clap::Command, dir: &std::path::Path) -> std::io::Result<()> 
     {
         pages(subcommand, dir)?;
     }
-    Man::new(command.clone())
-        .section(SECTION)
-        .manual("flannel")
-        .generate_to(dir)
-        .map(|_| ())
+    manual::write(command, dir)
 }
 
 #[cfg(test)]
@@ -107,7 +101,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    /// The long flags of a program and its subcommands.
+    /// Returns the long flags of a program and its subcommands.
     fn flags(command: &clap::Command) -> BTreeSet<String> {
         let own = command
             .get_arguments()
@@ -209,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The completions that bash offers for the last of these words.
+    /// Returns the completions that bash offers for the last of these words.
     fn offered(words: &[&str]) -> Vec<String> {
         let (last, before) = (words.last().unwrap(), words.get(words.len() - 2).unwrap());
         let scripts =
@@ -259,7 +253,7 @@ mod tests {
         ] {
             assert_eq!(offered(words), want, "{words:?}");
         }
-        // A word behind a switch would end the flags.
+        // flanneld stops parsing flags at a word after a switch, so none may be completed there.
         assert!(!offered(&["flanneld", "--ip-masq", "t"]).contains(&"true".to_owned()));
         assert!(offered(&["flanneld", "-ifa"]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! `flannelctl doctor`: what is wrong on this node, or on all nodes, why, and what to type; with a daemon or without.
+//! `flannelctl doctor`: diagnoses this node or all nodes and prints the commands that fix problems. Works without a running daemon.
 
 mod cluster;
 mod show;
@@ -13,19 +13,19 @@ use crate::ask::{self, AskError};
 use crate::form::{self, Form};
 use crate::place::Place;
 
-/// The exit code of a node on which something is broken.
+/// Exit code if something is broken.
 const BROKEN: u8 = 3;
 
 /// The options of the doctor.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also show what other findings explain, and each check that could not be made.
+    /// Also print findings that others explain, and each unknown check.
     #[arg(long)]
     all: bool,
-    /// Exit with 3 for any finding, not only for what is broken.
+    /// Exit with 3 for any finding, not only for broken ones.
     #[arg(long)]
     strict: bool,
-    /// Look again every two seconds, until Ctrl-C.
+    /// Repeat every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// The form of the output.
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the report. Exits with [`BROKEN`] if something is broken, with `--strict` if anything is found.
+/// Prints the report. Exits with [`BROKEN`] if something is broken or, with `--strict`, if there is any finding.
 ///
 /// # Errors
-/// The daemon refuses to answer, or no check could be made.
+/// Returns an error if the daemon refuses to respond, or if all checks are unknown.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.cluster.run_on_node()? {
         return Ok(code);
@@ -57,11 +57,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(code(args, report.causes()))
 }
 
-/// The daemon's report, or that of this process where no daemon answers.
+/// Returns the daemon's report, or that of this process if no daemon responds.
 fn report(args: &Args) -> Result<Report> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
-        // The checks of a daemon that does not run or hangs, or is another program, are made by this process.
+        // If the daemon does not run, hangs, or is another program, this process makes the checks.
         Err(AskError::Stopped(_) | AskError::Hangs(..)) => look(args, None)?,
         Err(AskError::Foreign { who, .. }) => look(args, Some(&who.join("; ")))?,
         Err(why) => return Err(why.into()),
@@ -72,15 +72,15 @@ fn report(args: &Args) -> Result<Report> {
             .first()
             .map(|unknown| unknown.why.as_str())
             .unwrap_or_default();
-        bail!("nothing could be looked at: {why}; run flannelctl doctor as root");
+        bail!("no check could run: {why}; run flannelctl doctor as root");
     }
     Ok(report)
 }
 
-/// Prints the findings of all nodes. Exits as for one.
+/// Prints the findings of all nodes. The exit code is as for one node.
 ///
 /// # Errors
-/// Neither the cluster's API nor this node's daemon answers.
+/// Returns an error if neither the cluster's API nor this node's daemon responds.
 fn run_cluster(args: &Args) -> Result<ExitCode> {
     let cluster = form::watched(
         args.watch,
@@ -102,7 +102,7 @@ fn code<'a>(args: &Args, mut causes: impl Iterator<Item = &'a Finding>) -> ExitC
     }
 }
 
-/// Makes the checks without a daemon. `other`: the daemon that runs in its place, without a socket.
+/// Runs the checks without a daemon. `other` describes a daemon that runs here without a socket.
 fn look(args: &Args, other: Option<&str>) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -8,7 +8,7 @@ use serde::Serialize;
 use terminal::out;
 use terminal::screen::Screen;
 
-/// The pause between two rounds of `--watch`.
+/// Pause between two rounds of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The form of the output.
@@ -26,10 +26,10 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Prints a document, or the text for people, which it is given whether everything is wanted.
+    /// Prints a document, or its text for people. The argument of `text` is whether the text has to contain everything that is known.
     ///
     /// # Errors
-    /// The document cannot be written in this form.
+    /// Returns an error if the document cannot be written in this form.
     pub(crate) fn print<D: Serialize>(
         self,
         document: &D,
@@ -45,7 +45,7 @@ impl Form {
         Ok(())
     }
 
-    /// Whether it is for people.
+    /// Whether the form is for people.
     pub(crate) fn is_text(self) -> bool {
         matches!(self, Form::Text | Form::Wide)
     }
@@ -54,18 +54,19 @@ impl Form {
 /// Prints a document as JSON.
 ///
 /// # Errors
-/// The document cannot be written as JSON.
+/// Returns an error if the document cannot be written as JSON.
 pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     out::document(&serde_json::to_string_pretty(document)?);
     Ok(())
 }
 
-/// Prints a document once, or with `--watch` until standard output is closed. Returns the last one.
+/// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last one.
 ///
-/// A daemon that restarts does not answer for a while: then the reason is printed in the document's place, once it has been read before.
+/// With `--watch`, an error after the first round is only printed and the next round tries again, because a daemon that restarts does not respond for
+/// a while.
 ///
 /// # Errors
-/// The document cannot be read the first time, or not be written as JSON.
+/// Returns an error if the document cannot be read in the first round, or cannot be written in this form.
 pub(crate) fn watched<D: Serialize>(
     watch: bool,
     form: Form,
@@ -85,7 +86,7 @@ pub(crate) fn watched<D: Serialize>(
                     return Ok(before);
                 }
                 last = Some(before);
-                out::note(format!("flannelctl: {error:#}; looking again"));
+                out::note(format!("flannelctl: {error:#}; retrying"));
                 std::thread::sleep(POLL_INTERVAL);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! A cluster of Kubernetes as kubectl reaches it: by a kubeconfig, with flannel's pods and what runs in them.
+//! A Kubernetes cluster as kubectl reaches it, through a kubeconfig: lists flannel's pods and runs commands in them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,32 +15,32 @@ use kube::{Api, Client, Config, ResourceExt};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use types::Coded;
 
-/// The label of flannel's pods, ours and Go flannel's.
+/// Label of flannel's pods in the manifests of flannel-rs and Go flannel.
 const LABEL: &str = "app=flannel";
-/// The namespace of the manifests, for a user who may not list the pods of all namespaces.
+/// Namespace in the manifests, for a user without permission to list the pods of all namespaces.
 const NAMESPACE: &str = "kube-flannel";
-/// The container of the daemon.
+/// Name of the daemon's container.
 const CONTAINER: &str = "kube-flannel";
-/// How long the API may take for a list.
+/// Time limit for a list from the API.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that a command may print, in bytes.
+/// Limit on the output of a command, in bytes.
 const LIMIT: u64 = 24 << 20;
-/// The code of the API's refusal.
+/// Status code with which the API refuses a request.
 const FORBIDDEN: u16 = 403;
 
 /// Which cluster.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClusterFlags {
-    /// The kubeconfig of the cluster, as kubectl has it; default: $KUBECONFIG, else ~/.kube/config.
+    /// Kubeconfig of the cluster; default: $KUBECONFIG, else ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context in the kubeconfig; default: its current one.
+    /// Context in the kubeconfig; default: its current one.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
 impl ClusterFlags {
-    /// Whether a cluster is named.
+    /// Whether a flag selects a cluster.
     pub(crate) fn is_named(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()
     }
@@ -48,7 +48,7 @@ impl ClusterFlags {
     /// Connects to the API of the cluster.
     ///
     /// # Errors
-    /// There is no kubeconfig, or it cannot be used.
+    /// Returns an error if there is no kubeconfig, or if it cannot be used.
     pub(crate) async fn connect(&self) -> Result<Cluster> {
         let (client, server) = connect(self.kubeconfig.as_deref(), self.context.as_deref()).await?;
         Ok(Cluster { client, server })
@@ -59,15 +59,15 @@ impl ClusterFlags {
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// The API's address, for messages.
+    /// The URL of the API, for messages.
     server: String,
 }
 
 impl Cluster {
-    /// Lists flannel's pods, one a node.
+    /// Lists flannel's pods, one for each node, by the name of the node.
     ///
     /// # Errors
-    /// The API does not answer, refuses, or knows no pod of flannel.
+    /// Returns an error if the API does not respond, refuses the request, or lists no pod of flannel.
     pub(crate) async fn pods(&self) -> Result<BTreeMap<String, Pod>> {
         let server = &self.server;
         let pods = tokio::time::timeout(LIST_TIMEOUT, flannel_pods(&self.client))
@@ -83,10 +83,10 @@ impl Cluster {
     }
 }
 
-/// The name by which kubectl runs a program as `kubectl flannel`.
+/// File name with which kubectl runs this program as `kubectl flannel`.
 const PLUGIN: &str = "kubectl-flannel";
 
-/// Whether kubectl runs this program.
+/// Whether kubectl runs this program as its plugin.
 pub(crate) fn is_kubectls_plugin() -> bool {
     let name = std::env::args_os().next();
     name.as_deref()
@@ -95,7 +95,7 @@ pub(crate) fn is_kubectls_plugin() -> bool {
         .is_some_and(|name| name == PLUGIN)
 }
 
-/// Whether there is a file in which kubectl would find a cluster.
+/// Whether a kubeconfig exists where kubectl looks for one.
 pub(crate) fn has_kubeconfig() -> bool {
     match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
         Some(files) => std::env::split_paths(&files).any(|file| file.exists()),
@@ -104,12 +104,12 @@ pub(crate) fn has_kubeconfig() -> bool {
 }
 
 async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Client, String)> {
-    // What a parser quotes of the file may be a secret.
+    // Errors of the parser are not shown, because they may quote secrets from the file.
     let config = match kubeconfig {
         Some(file) if !file.exists() => bail!("there is no kubeconfig {}", file.display()),
         Some(file) => Kubeconfig::read_from(file).map_err(|_| {
             anyhow!(
-                "{} is no kubeconfig, or cannot be read: kubectl --kubeconfig={} config view tells why",
+                "{} is not a kubeconfig, or cannot be read: see kubectl --kubeconfig={} config view",
                 file.display(),
                 file.display()
             )
@@ -118,7 +118,7 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
             "there is no kubeconfig: name one with --kubeconfig or KUBECONFIG; on a control plane of kubeadm it is /etc/kubernetes/admin.conf"
         ),
         None => Kubeconfig::read().map_err(|_| {
-            anyhow!("the kubeconfig cannot be used: kubectl config view tells why")
+            anyhow!("the kubeconfig cannot be used: see kubectl config view")
         })?,
     };
     let options = KubeConfigOptions {
@@ -132,7 +132,7 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     let config = Config::from_custom_kubeconfig(config, &options)
         .await
         .map_err(|_| {
-            anyhow!("the kubeconfig does not say how to reach the cluster of {named}: kubectl config get-contexts lists them")
+            anyhow!("the kubeconfig has no server for {named}: kubectl config get-contexts lists the contexts")
         })?;
     let server = config.cluster_url.to_string();
     let server = server.trim_end_matches('/').to_owned();
@@ -146,7 +146,7 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     Ok((client, server))
 }
 
-/// The pods of all namespaces, else of flannel's own one.
+/// Lists flannel's pods in all namespaces, or only in flannel's own namespace if that is all that the user may list.
 async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     let labels = ListParams::default().labels(LABEL);
     let all: Api<Pod> = Api::all(client.clone());
@@ -160,7 +160,7 @@ async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     }
 }
 
-/// One pod a node: one that runs before one that does not.
+/// Returns one pod for each node. A running pod takes precedence over one that does not run.
 fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Pod> {
     let mut found: BTreeMap<String, Pod> = BTreeMap::new();
     for pod in pods {
@@ -186,10 +186,10 @@ pub(crate) fn is_running(pod: &Pod) -> bool {
     phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// The pod of a node.
+/// Returns the pod on a node.
 ///
 /// # Errors
-/// There is none on it; names those that have one.
+/// Returns an error with the nodes that have a pod if this node has none.
 pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result<&'a Pod> {
     pods.get(node).with_context(|| {
         let names: Vec<&str> = pods.keys().map(String::as_str).collect();
@@ -200,17 +200,17 @@ pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result
     })
 }
 
-/// What a command in a pod printed, and how it ended.
+/// Output and exit code of a command in a pod.
 pub(crate) struct Printed {
     pub(crate) out: Vec<u8>,
     pub(crate) error: String,
-    /// What the API says of its end.
+    /// The API's message about the end of the command.
     pub(crate) message: String,
-    /// Its exit code; 1 if it is not known.
+    /// The exit code; 1 if it is unknown.
     pub(crate) code: u8,
 }
 
-/// The exit code in the API's words: none of a failure means success.
+/// Returns the exit code in a status of the API: 0 for success, and 1 if a failure has no code.
 fn exit_code(status: &Status) -> u8 {
     if status.status.as_deref() == Some("Success") {
         return 0;
@@ -227,7 +227,7 @@ fn exit_code(status: &Status) -> u8 {
 /// Runs a command in the daemon's container.
 ///
 /// # Errors
-/// Says why the API did not run it.
+/// Returns the reason why the API did not run the command.
 pub(crate) async fn exec(
     client: &Client,
     pod: &Pod,
@@ -259,36 +259,36 @@ pub(crate) async fn exec(
     })
 }
 
-/// Why a pod gave no answer.
+/// Error of a command in a pod.
 #[derive(Debug)]
 pub(crate) enum PodError {
-    /// This user may not run commands in pods of this namespace.
+    /// The user has no permission to run commands in pods of this namespace.
     Forbidden(String),
-    /// The API server refused with this code.
+    /// The API server refused the command with this status code.
     Refused(u16),
-    /// The API server did not answer as it should.
+    /// The request to the API server failed.
     Api(kube::Error),
-    /// The pod does not run.
+    /// The pod is not running.
     NotRunning {
-        /// Its name.
+        /// The name of the pod.
         pod: String,
-        /// Its phase, as the API has it.
+        /// Its phase according to the API.
         phase: String,
     },
     /// The command cannot be run in the pod.
     NoProgram {
-        /// The pod.
+        /// The name of the pod.
         pod: String,
-        /// What the API says of it.
+        /// The API's message.
         message: String,
     },
     /// The command printed nothing.
     Silent(String),
-    /// The command printed something else than a report.
+    /// The command printed something other than a report.
     NoReport(String),
     /// The report has another schema.
     Schema(String),
-    /// No answer came within this time.
+    /// The pod did not respond within this time.
     Timeout(Duration),
 }
 
@@ -317,7 +317,7 @@ impl fmt::Display for PodError {
             ),
             Self::Refused(code) => write!(
                 f,
-                "the API server did not run the command, with code {code}: it may not reach the kubelet of that node"
+                "the API server did not run the command (code {code}): it may not reach the kubelet of that node"
             ),
             Self::Api(error) => write!(f, "the API server: {}", first_line(error)),
             Self::NotRunning { pod, phase } => {
@@ -328,10 +328,10 @@ impl fmt::Display for PodError {
                 "flannelctl does not run in its pod {pod} (Go flannel's image has none): {message}"
             ),
             Self::Silent(pod) => write!(f, "its pod {pod} printed nothing"),
-            Self::NoReport(pod) => write!(f, "what its pod {pod} prints is no report"),
+            Self::NoReport(pod) => write!(f, "the output of its pod {pod} is not a report"),
             Self::Schema(theirs) => write!(
                 f,
-                "its doctor answers with the schema {theirs}: it has another version"
+                "its doctor prints the schema {theirs}: it has another version"
             ),
             Self::Timeout(time) => write!(f, "its pod did not answer within {} s", time.as_secs()),
         })
@@ -341,7 +341,7 @@ impl fmt::Display for PodError {
 impl std::error::Error for PodError {}
 
 impl PodError {
-    /// Why the API does not run a command.
+    /// Returns the reason why the API did not run a command.
     fn refusal(error: kube::Error, pod: &Pod) -> Self {
         let code = match &error {
             kube::Error::Api(status) => status.code,
@@ -357,7 +357,7 @@ impl PodError {
     }
 }
 
-/// The daemon's container.
+/// Returns the name of the daemon's container.
 pub(crate) fn container(pod: &Pod) -> String {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let names: Vec<&str> = containers
@@ -373,7 +373,7 @@ pub(crate) fn container(pod: &Pod) -> String {
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        // What came until an error is judged by what it is.
+        // The bytes before an error are kept. The caller judges whether they are complete.
         let _ = stream.take(LIMIT).read_to_end(&mut bytes).await;
     }
     bytes

@@ -1,4 +1,4 @@
-//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters and is not part of an operator's tool.
+//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters. It is a separate program because operators do not need it.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -9,13 +9,13 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use terminal::rights;
 
-/// The program that does the work.
+/// Name of the program that builds the lab.
 const PROGRAM: &str = "flannel-lab";
 
-/// Replaces this process by flannel-lab, with the options that clap has checked here.
+/// Replaces this process by flannel-lab with the same options, which clap has already checked here.
 pub(crate) fn run() -> Result<()> {
     rights::root("build hosts in network namespaces")?;
-    // The program, and the name of the subcommand.
+    // Skips the name of this program and that of the subcommand.
     let options: Vec<OsString> = std::env::args_os().skip(2).collect();
     let own = std::env::current_exe().context("finding flannelctl's folder")?;
     let sibling = own.with_file_name(PROGRAM);
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<()> {
     let error = Command::new(&program).args(options).exec();
     if error.kind() == ErrorKind::NotFound {
         bail!(
-            "there is no {PROGRAM} in {} or in PATH: `make install` installs it beside flannelctl, `cargo build -p {PROGRAM}` builds it",
+            "there is no {PROGRAM} in {} or in PATH: `make install` installs it next to flannelctl, `cargo build -p {PROGRAM}` builds it",
             own.parent().unwrap_or(&own).display()
         );
     }

@@ -22,7 +22,7 @@ use terminal::out;
 use terminal::screen::{Screen, Style};
 use types::Family;
 
-/// The schema of the list for programs.
+/// Schema of the JSON list.
 const SCHEMA: &str = "flannel.leases/1";
 
 /// The options of the list.
@@ -83,9 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Leases sorted by address, and the keys that name no subnet.
+/// The keys in the store: leases sorted by address, and keys that name no subnet.
 pub(crate) struct Keys {
-    /// Leases, with those whose value is unreadable.
+    /// The leases, including those with an unreadable value.
     pub items: Vec<Item>,
     /// Entries whose key names no subnet.
     pub malformed: Vec<Entry>,
@@ -106,7 +106,7 @@ impl Keys {
 /// Notes on problems of leases, by key.
 type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
-/// Collects the notes on all leases: what admission refuses, where the network's configuration is known, and [`observed`] problems.
+/// Returns the notes on all leases: reasons for which admission refuses them, if the network configuration is known, and [`observed`] problems.
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
     let refused = config
@@ -128,8 +128,10 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     notes
 }
 
-/// The notes on one lease. Subnets, addresses and identities are compared with those of older leases here as well, because admission needs a
-/// configuration, does not judge unreadable values, and lets nodes share an address.
+/// Returns the notes on one lease.
+///
+/// Compares subnets, addresses and identities with those of older leases again. Admission needs a configuration, does not judge unreadable values,
+/// and lets nodes share an address.
 fn observed(
     item: &Item,
     older: &[&Item],
@@ -182,7 +184,7 @@ fn share_identity(one: &Item, other: &Item) -> bool {
         .any(|identity| own.contains(identity))
 }
 
-/// Leases that admission refuses on every node, except for reasons that have a note of their own.
+/// Returns the leases that admission refuses on every node, except for reasons that have a note of their own.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     let terms = Terms {
         config: config.clone(),
@@ -198,7 +200,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
     refused
 }
 
-/// Why a value is unreadable.
+/// Returns the reason why a value is unreadable; `None` if it is readable.
 pub(crate) fn unreadable(item: &Item) -> Option<String> {
     let reason = || {
         subnet_lease::wire::parse_value(&item.entry.value)
@@ -212,7 +214,7 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
         .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// MACs or public keys as the lease has them, IPv4's first.
+/// Returns the MACs or public keys as written in the lease, IPv4's first.
 fn macs(item: &Item) -> Vec<String> {
     let data = item
         .attrs
@@ -228,13 +230,13 @@ fn macs(item: &Item) -> Vec<String> {
     .collect()
 }
 
-/// MACs or public keys in canonical form, because one key has several spellings.
+/// Returns the MACs or public keys in canonical form, because one key has several spellings.
 fn identities(item: &Item) -> Vec<String> {
     let of = |family| backends::identity_of(item.attrs.as_ref()?, family);
     Family::ALL.into_iter().filter_map(of).collect()
 }
 
-/// The name of the holder's node, or its id if it has no name; empty if the lease does not name a node.
+/// Returns the name of the holder's node, or its id if it has no name; empty if the lease does not name a node.
 pub(crate) fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.to_string(),
@@ -243,7 +245,7 @@ pub(crate) fn holder(item: &Item) -> String {
     }
 }
 
-/// A duration in its one or two largest units.
+/// Formats a duration in its one or two largest units.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match (
@@ -260,7 +262,7 @@ pub(crate) fn span(time: Duration) -> String {
 }
 
 fn state(item: &Item, sign: Option<&Liveness>) -> String {
-    // In a directory no lease ends; an operator's reservation differs by its writer.
+    // No lease in a directory expires, so an operator's reservation is recognised by its writer instead.
     let by_hand = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     let mut parts = Vec::new();
     match sign {
@@ -282,7 +284,7 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
     parts.join(", ")
 }
 
-/// One line per key: its cells, and the notes.
+/// Returns the cells and notes of each key.
 fn rows(
     keys: &Keys,
     signs: &BTreeMap<String, Liveness>,
@@ -335,7 +337,7 @@ fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
             .collect()
     };
     let rows: Vec<Vec<Cell>> = rows.iter().map(row).collect();
-    // A narrow terminal shows whose subnet it is.
+    // A narrow terminal still shows which node holds each subnet.
     columns::fitted(&headings, &["MAC", "BACKEND", "STATE"], &rows, screen)
 }
 
@@ -469,7 +471,7 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The last letter of a key has bits that decoding ignores. A shared address, as behind NAT, hides no duplicate key.
+    /// The last letter of a key has bits that decoding ignores. The note on a duplicate key is shown even if the nodes share an address, as behind NAT.
     #[test]
     fn duplicate_key_is_noted_in_any_spelling() {
         let value = |node: &str, key: &str| {
@@ -502,7 +504,7 @@ mod tests {
             note.contains(&format!("not used: the value of 10.5.2.0/24 cannot be used: {key} is used by the node at 192.0.2.1 already")),
             "{note}"
         );
-        // Admission depends on the configuration.
+        // Without a configuration, admission refuses nothing.
         let notes = super::notes(&keys.items, None);
         assert_eq!(notes["10.5.2.0-24"], ["same address as 10.5.1.0/24"]);
     }
@@ -561,7 +563,7 @@ mod tests {
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
     }
 
-    /// The schema has the printed fields, and only those.
+    /// The schema lists exactly the printed fields.
     #[test]
     fn the_schema_describes_the_list() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");

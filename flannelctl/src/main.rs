@@ -41,27 +41,27 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show this node: subnet, address, store, kernel, rules, peers, and what is broken.
+    /// Show this node: subnet, address, store, kernel, rules, peers and problems.
     Status(status::Args),
     /// List the other nodes, and whether packets reach them.
     Peers(peers::Args),
-    /// List what flanneld wants in this node's kernel, whether it is there, and what others have in its way.
+    /// Compare desired and actual kernel state and list conflicting objects.
     Routes(routes::Args),
-    /// Ask a peer or a pod now: the way there step by step, and where it ends.
+    /// Trace the path to a peer, pod or TCP port and show where it breaks.
     Probe(probe::Args),
-    /// List the leases in the store: who holds which subnet, and any problems with it.
+    /// List the leases in the store, their holders and problems.
     Leases(leases::Args),
     /// Give a node a fixed subnet, or keep a lease for good.
     Reserve(reserve::Args),
     /// Free the lease of a node that is gone.
     Release(release::Args),
-    /// Remove what flannel (this one or Go's) left on this node: kernel state, firewall rules and files.
+    /// Remove what flannel-rs or Go flannel left on this node.
     Cleanup(cleanup::Args),
-    /// Tell what is wrong on this node or on all of them, why, and what to type; with a daemon or without.
+    /// Diagnose this node or all nodes and print the commands that fix them. Works without a running daemon.
     Doctor(doctor::Args),
-    /// Write what others need to find out what is wrong into one file, without secrets.
+    /// Collect diagnostics into one archive. Secrets are redacted.
     SupportBundle(support_bundle::Args),
-    /// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
+    /// Build hosts in network namespaces on this machine and demonstrate flannel.
     Lab(terminal::lab::Args),
     /// Print a shell's completions for flanneld and flannelctl.
     Completion(completion::Args),
@@ -69,7 +69,7 @@ enum Command {
     Man(completion::ManArgs),
 }
 
-/// The maximum width of help, in columns: that of a standard terminal.
+/// Maximum width of help texts, in columns: that of a standard terminal.
 const WIDTH: usize = 80;
 
 fn command() -> clap::Command {
@@ -111,12 +111,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help or version with colours, or the error in the command line, which may contain anything.
+/// Prints help or version with colours, or the error about the command line, which may contain any characters.
 fn complain_of_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         out::note(error.render().to_string().trim_end());
     } else {
-        // A closed pipe (`--help | head`) is not worth an error.
+        // A closed pipe (`--help | head`) is not an error.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

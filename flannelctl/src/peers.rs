@@ -19,21 +19,21 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// How long to wait for the verdicts of other nodes; the daemon asks a hundred a second.
+/// Basic time limit for the verdicts of other nodes. The daemon asks a hundred nodes a second, so each node adds [`ROW_TIMEOUT`].
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 const ROW_TIMEOUT: Duration = Duration::from_millis(20);
-/// The pause between two checks for them.
+/// Pause between two reads of the verdicts.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// After this time a terminal shows how many nodes are missing.
+/// Time after which a terminal shows how many nodes are missing.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// Which rows, how often, and in which form.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also ask every other node what it says of its peers.
+    /// Also fetch every other node's report about its peers.
     #[arg(long)]
     all: bool,
-    /// Look again every two seconds, until Ctrl-C.
+    /// Repeat every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// The form of the output.
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 /// Prints the peers, repeatedly with `--watch`. Exits with [`BROKEN`] if packets to a peer are lost.
 ///
 /// # Errors
-/// The daemon does not answer, or its answer cannot be used.
+/// Returns an error if the daemon does not respond or its response is unusable.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);
@@ -72,11 +72,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Reads the daemon's document with what other nodes say of themselves and of their peers: waits until every one that answers probes has said it, or for a
-/// time by their number.
+/// Reads the daemon's document together with what other nodes report of themselves and of their peers.
+///
+/// Waits until every node that replies to probes has reported, up to a time limit that depends on the number of nodes.
 ///
 /// # Errors
-/// The daemon does not answer, or its answer cannot be used.
+/// Returns an error if the daemon does not respond or its response is unusable.
 pub(crate) fn with_rows(subnet_file: &Path) -> Result<Peers> {
     let begun = Instant::now();
     let mut told = false;

@@ -8,7 +8,7 @@ pub(crate) const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 /// The daemon that is meant.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Place {
-    /// The subnet.env of flanneld: its socket and last words lie beside it.
+    /// subnet.env of flanneld; its socket and exit report are in the same folder.
     #[arg(long, value_name = "FILE", default_value = SUBNET_FILE, env = "FLANNELD_SUBNET_FILE")]
     pub subnet_file: PathBuf,
 }

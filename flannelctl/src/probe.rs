@@ -20,7 +20,7 @@ use terminal::screen::Screen;
 /// Whom, and the form of the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A peer by its name, subnet or address, the address of a pod, or a TCP port of any host: a Service's, a pod's, the outside's.
+    /// A peer (name, subnet or address), a pod's address, or a TCP port of any host or Service.
     #[arg(value_name = "PEER|POD-IP|HOST:PORT")]
     peer: String,
     /// The form of the output.
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the steps of the path. Exits with [`BROKEN`] if it ends before the target.
+/// Prints the steps of the path. Exits with [`BROKEN`] if the path ends before the target.
 ///
 /// # Errors
-/// The daemon does not answer, or cannot probe the target.
+/// Returns an error if the daemon does not respond or cannot probe the target.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let screen = Screen::open();
     let file = &args.place.subnet_file;
     let probe = if let Some(port) = port::parse(&args.peer) {
-        // Each step may take seconds.
+        // Each step may take seconds, so it is printed at once.
         let early = |step: &Step| {
             if args.output.is_text() {
                 screen.print(text::early(step, screen));
@@ -66,12 +66,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Asks the daemon. Meanwhile a terminal shows for whom one waits.
+/// Makes the daemon probe the target, and shows the target on a terminal meanwhile.
 fn asked(args: &Args, screen: Screen) -> Result<Probe> {
     let waits = args.output.is_text() && screen.is_terminal();
     if waits {
         let dots = if screen.has_signs() { "…" } else { "..." };
-        out::begin(format!("asking {} {dots}", args.peer));
+        out::begin(format!("probing {} {dots}", args.peer));
     }
     let probe = ask::probe(&args.place.subnet_file, &args.peer);
     if waits {

@@ -1,4 +1,4 @@
-//! `flannelctl release`: frees the lease of a node that is gone, after asking.
+//! `flannelctl release`: frees the lease of a node that is gone, after a confirmation.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Finds an entry by its key, by one of its subnets, by the key as `flannelctl leases` shows it if that is unambiguous, or by its node's name.
+/// Finds an entry by its key, by one of its subnets, by its key as `flannelctl leases` prints it (if only one key matches), or by its node's name.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted
         .rsplit_once("subnets/")
@@ -146,7 +146,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
             printable::value(&holder(item)),
             printable::value(&node.id)
         ),
-        (None, true) => "by a node of Go flannel, or written by hand".to_owned(),
+        (None, true) => "by a node of Go flannel, or written manually".to_owned(),
         (None, false) => "by an unreadable value".to_owned(),
     };
     let address = item
@@ -165,7 +165,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
-/// Why the holder may be alive; `None` if it has been silent for long enough.
+/// Returns the reason why the holder may be alive; `None` if it has been silent for long enough.
 fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     let remedy = "stop flanneld there first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {
@@ -173,7 +173,7 @@ fn alive(item: &Item, sign: &Liveness) -> Option<String> {
         (Some(_), _) => None,
         (None, _) if item.reserved() => Some("it is a reservation, which stays in force without a live node".to_owned()),
         (None, Some(_)) => {
-            Some("its holder does not report every minute (Go flannel, or written by hand): it may be alive; check that the node is gone".to_owned())
+            Some("its holder does not report every minute (Go flannel, or written manually): it may be alive; check that the node is gone".to_owned())
         }
         (None, None) => None,
     }
@@ -289,7 +289,7 @@ mod tests {
         );
         assert_eq!(
             text,
-            "10.5.1.0/24: reserved by a node of Go flannel, or written by hand at 192.168.56.102"
+            "10.5.1.0/24: reserved by a node of Go flannel, or written manually at 192.168.56.102"
         );
     }
 }

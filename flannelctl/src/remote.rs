@@ -1,4 +1,4 @@
-//! `--node`: a command is run in flannel's pod on a node of Kubernetes, and prints here what it prints there.
+//! `--node`: runs a command in flannel's pod on a Kubernetes node, and prints the output here.
 
 use std::process::ExitCode;
 
@@ -8,15 +8,15 @@ use terminal::out;
 use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
 use crate::store;
 
-/// How long an answer may take: a command has time limits of its own, of which the longest is that of a probe.
+/// Time limit for a command in a pod. Commands have their own time limits, and that of a probe is the longest.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
-/// The flags that are meant for this program alone, each with a value.
+/// Flags that are not passed on to the pod. Each has a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
 
 /// On which node a command runs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RemoteFlags {
-    /// Run it in flannel's pod on this node of Kubernetes, with a kubeconfig.
+    /// Run in flannel's pod on this Kubernetes node; needs a kubeconfig.
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
     #[command(flatten)]
@@ -24,29 +24,29 @@ pub(crate) struct RemoteFlags {
 }
 
 impl RemoteFlags {
-    /// Runs the command elsewhere, if a node is named. None: it is to be run here.
+    /// Runs the command in a pod if a node is named. Returns `None` if the command has to run here.
     ///
     /// # Errors
-    /// A cluster is meant, and no node is named; or the pod does not answer.
+    /// Returns an error if a cluster but no node is named, or if the pod does not respond.
     pub(crate) fn run(&self) -> Result<Option<ExitCode>> {
         run(self.node.as_deref(), &self.cluster)
     }
 }
 
-/// Runs this process's command on a node.
+/// Runs this process's command in flannel's pod on a node. Returns `None` if no node is named.
 ///
 /// # Errors
-/// As [`RemoteFlags::run`].
+/// Returns an error under the conditions of [`RemoteFlags::run`].
 pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<ExitCode>> {
     let Some(node) = node else {
         if flags.is_named() || is_kubectls_plugin() {
-            bail!("a cluster is meant, and no node of it: --node says which");
+            bail!("the options name a cluster but no node: add --node");
         }
         return Ok(None);
     };
     let words = without_own(std::env::args().skip(1));
     if words.iter().any(|word| word == "--watch") {
-        bail!("--watch is for this node alone: type `watch flannelctl … --node {node}`");
+        bail!("--watch works only on this node: run `watch flannelctl … --node {node}`");
     }
     let command: Vec<&str> = std::iter::once("flannelctl")
         .chain(words.iter().map(String::as_str))
@@ -77,7 +77,7 @@ pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<Exi
     })
 }
 
-/// The command line as the pod gets it.
+/// Returns the command line for the pod, without [`OWN_FLAGS`].
 fn without_own(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut skips = false;

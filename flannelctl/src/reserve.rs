@@ -1,4 +1,4 @@
-//! `flannelctl reserve`: gives a node a subnet that it keeps, even while it does not run.
+//! `flannelctl reserve`: gives a node a fixed subnet, which it keeps even while it does not run.
 
 use std::net::IpAddr;
 
@@ -17,10 +17,10 @@ use terminal::out;
 /// The subnet, and whose it will be.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A lease by its key, subnet or node, to be kept for good; with --address a free subnet (10.5.34.0/24) or key.
+    /// Lease to keep for good (key, subnet or node); with --address a free subnet (10.5.34.0/24) or key.
     #[arg(value_name = "KEY|SUBNET|NODE")]
     lease: String,
-    /// The public address of the node that will have the subnet. Repeatable: one for each address family.
+    /// Public address of the node that will get the subnet. Repeatable, once for each address family.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     #[command(flatten)]
@@ -64,10 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// What to write: the subnets, the value, and the lease that it replaces.
+/// What to write: the subnets, the value, and the lease that it replaces. `None` if nothing has to be written.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
-/// Plans to keep a lease for good; none if it is a reservation already.
+/// Plans to turn a lease into a reservation; `None` if it already is one.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
         format!(
@@ -96,10 +96,10 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
 /// Plans a new reservation of a free subnet.
 fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'a>> {
     let subnets = subnets(&args.lease)
-        .with_context(|| format!("{:?} is no subnet: write it as 10.5.34.0/24, or a pair as its key 10.5.34.0-24&fd10:5:0:22::-64", args.lease))?;
+        .with_context(|| format!("{:?} is not a subnet: write it as 10.5.34.0/24, or a pair as its key 10.5.34.0-24&fd10:5:0:22::-64", args.lease))?;
     ensure!(
         config.fits(&subnets),
-        "{subnets} is no subnet that a node of {} can have: it must lie between SubnetMin and SubnetMax, with the network's SubnetLen and families",
+        "{subnets} is not a subnet that a node of {} can have: it must be between SubnetMin and SubnetMax, with the network's SubnetLen and families",
         config.networks
     );
     let mut attrs = LeaseAttrs::default();
@@ -150,7 +150,7 @@ fn holder_clause(item: &Item) -> String {
     }
 }
 
-/// Parses a key, or one subnet whose host bits are zero.
+/// Parses a key, or one subnet without host bits.
 fn subnets(text: &str) -> Option<Subnets> {
     let text = text.rsplit_once("subnets/").map_or(text, |(_, key)| key);
     wire::parse_key(text).or_else(|| match text.parse().ok()? {
@@ -267,18 +267,18 @@ mod tests {
             ),
             (
                 &["10.6.34.0/24", "--address=1.2.3.4"],
-                "is no subnet that a node of 10.5.0.0/16 can have",
+                "is not a subnet that a node of 10.5.0.0/16 can have",
             ),
             (
                 &["10.5.34.0/25", "--address=1.2.3.4"],
-                "is no subnet that a node of 10.5.0.0/16 can have",
+                "is not a subnet that a node of 10.5.0.0/16 can have",
             ),
             (
                 &["10.5.34.1/24", "--address=1.2.3.4"],
-                "is no subnet: write it as",
+                "is not a subnet: write it as",
             ),
-            (&["fd10::/64", "--address=1.2.3.4"], "is no subnet that"),
-            (&["n1", "--address=1.2.3.4"], "is no subnet: write it as"),
+            (&["fd10::/64", "--address=1.2.3.4"], "is not a subnet that"),
+            (&["n1", "--address=1.2.3.4"], "is not a subnet: write it as"),
             (
                 &["10.5.34.0/24", "--address=1.2.3.4", "--address=1.2.3.5"],
                 "two addresses of one family",

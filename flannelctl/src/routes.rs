@@ -15,10 +15,10 @@ use crate::status::BROKEN;
 /// Which objects, how often, and in which form.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// List everything: in large clusters, what is as wanted is only counted otherwise, as are the routes to this node's pods.
+    /// List every object. Without it, more than 30 objects in sync are only counted, and so are routes to this node's pods.
     #[arg(long)]
     all: bool,
-    /// Look again every two seconds, until Ctrl-C.
+    /// Repeat every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// The form of the output.
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 /// Prints the comparison, repeatedly with `--watch`. Exits with [`BROKEN`] if the kernel is not in sync.
 ///
 /// # Errors
-/// The daemon does not answer, or cannot read the kernel.
+/// Returns an error if the daemon does not respond or cannot read the kernel state.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);

@@ -1,4 +1,4 @@
-//! `flannelctl status`: this node in ten lines; works without a running daemon.
+//! `flannelctl status`: summarises this node in about ten lines. Works without a running daemon.
 
 mod text;
 
@@ -15,7 +15,7 @@ use crate::form::{self, Form};
 use crate::place::Place;
 use crate::remote::RemoteFlags;
 
-/// The exit code where something is broken.
+/// Exit code if something is broken.
 pub(crate) const BROKEN: u8 = 3;
 
 /// The daemon, and the form of the output.
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The form of the output.
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
-    /// Look again every two seconds, until Ctrl-C.
+    /// Repeat every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
@@ -33,10 +33,10 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the daemon's state, or the exit report of the last one. Exits with [`BROKEN`] if an operator is needed.
+/// Prints the daemon's state, or the exit report of the last one. Exits with [`BROKEN`] if an operator has to act.
 ///
 /// # Errors
-/// The daemon refuses to answer, or its answer cannot be used.
+/// Returns an error if the daemon refuses to respond or its response is unusable.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);
@@ -87,7 +87,7 @@ fn find_out(args: &Args) -> Result<Status> {
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     bail!("{why}; only root may read why the last one ended")
                 }
-                // The report is unreadable: the status does without.
+                // The status can do without an unreadable report.
                 Err(_) => {}
             }
             status.trouble = Some(why.to_string());

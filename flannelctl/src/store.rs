@@ -12,15 +12,15 @@ use subnet_lease::protocol::view::Item;
 use subnet_lease::{NetworkConfig, wire};
 use types::Subnets;
 
-/// How long a store may be silent before a command gives up.
+/// Time limit for the first response of a store.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// The most requests that run at once.
+/// Limit on concurrent requests.
 const MAX_REQUESTS: usize = 16;
 
-/// Opens the store that the flags name. Connects to nothing and reads nothing yet.
+/// Opens the store that the flags name. Neither connects nor reads yet.
 ///
 /// # Errors
-/// Lists every mistake, as flanneld does.
+/// Returns an error that lists every mistake in the flags, as flanneld does.
 pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     let (store, warnings) = flags
         .read()
@@ -43,25 +43,25 @@ fn lines(mistakes: &[Mistake], between: &str) -> String {
 pub(crate) struct Store(Box<dyn LeaseStore>);
 
 impl Store {
-    /// Describes where the leases are.
+    /// Describes the location of the leases.
     pub(crate) fn place(&self) -> String {
         self.0.place()
     }
 
-    /// Whether leases end with the Nodes that they are written on.
+    /// Whether leases are part of Node objects and end with them.
     pub(crate) fn is_of_nodes(&self) -> bool {
         self.0.nature().of_nodes
     }
 
-    /// Whether reading a holder's liveness takes a request to a server.
+    /// Whether each read of a holder's liveness is a request to a server.
     pub(crate) fn asks_a_server(&self) -> bool {
         self.0.nature().asks_a_server
     }
 
-    /// Waits for the first answer. A refusal is an answer.
+    /// Waits for the first response of the store, which may be a refusal.
     ///
     /// # Errors
-    /// The store does not answer within [`TIMEOUT`].
+    /// Returns an error if the store does not respond within [`TIMEOUT`].
     pub(crate) async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
@@ -75,7 +75,7 @@ impl Store {
     /// Lists all keys.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     pub(crate) async fn list(&self) -> Result<Listing> {
         self.0
             .list()
@@ -83,10 +83,10 @@ impl Store {
             .with_context(|| format!("cannot list {}", self.place()))
     }
 
-    /// Reads the network's configuration.
+    /// Reads the network configuration.
     ///
     /// # Errors
-    /// The configuration is missing, unreadable or invalid.
+    /// Returns an error if the configuration is missing, unreadable or invalid.
     pub(crate) async fn config(&self) -> Result<NetworkConfig> {
         Ok(self.0.config().await?)
     }
@@ -94,7 +94,7 @@ impl Store {
     /// Reads when a key's holder was last seen, and when its lease ends.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     pub(crate) async fn sign(&self, item: &Item) -> Result<Liveness> {
         let failed = || match self.asks_a_server() {
             true => format!(
@@ -109,10 +109,10 @@ impl Store {
         self.0.liveness(&item.entry).await.with_context(failed)
     }
 
-    /// Reads the same for many holders, by key.
+    /// Reads the liveness of many holders, by key. See [`Store::sign`].
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     pub(crate) async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Liveness>> {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
@@ -133,7 +133,7 @@ impl Store {
     /// Deletes a key unless it has changed since it was listed. Returns whether it was deleted.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     pub(crate) async fn release(&self, entry: &Entry) -> Result<bool> {
         self.0
             .release(entry)
@@ -141,10 +141,10 @@ impl Store {
             .with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
 
-    /// Writes a key that never expires: a new one, or in the place of `present` unless that has changed. Returns whether it was written.
+    /// Writes a key that never expires. Replaces `present`, if given, unless that has changed. Returns whether the key was written.
     ///
     /// # Errors
-    /// The store does not answer, or has no keys of its own.
+    /// Returns an error if the store does not respond, or has no keys of its own.
     pub(crate) async fn reserve(
         &self,
         subnets: &Subnets,
@@ -162,12 +162,12 @@ impl Store {
     }
 }
 
-/// Runs a command that asks the store.
+/// Runs a command that accesses the store or another server.
 ///
 /// # Errors
-/// Those of the command.
+/// Returns the error of the command.
 pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    // The same provider as the daemon's; a second call changes nothing.
+    // The daemon uses the same provider. A second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -202,7 +202,7 @@ mod tests {
             .map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
-    /// Both programs read the same store from the same command line.
+    /// flannelctl and flanneld select the same store with the same flags.
     #[test]
     fn store_flags_are_read_as_the_daemon_reads_them() {
         let all = [

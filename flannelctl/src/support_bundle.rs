@@ -1,6 +1,6 @@
 //! `flannelctl support-bundle`: collects diagnostics into one archive without secrets.
 //!
-//! Only the items of a [list](wanted) are read: no options file, no environment, no key, no token.
+//! Reads only the items of a [list](wanted), which contains no options file, environment, key or token.
 
 mod archive;
 mod gather;
@@ -23,19 +23,19 @@ use terminal::rights;
 use terminal::screen::Screen;
 use wanted::WANTED;
 
-/// The schema of the list for programs.
+/// Schema of the JSON list.
 const SCHEMA: &str = "flannel.support-bundle/1";
 
 /// Where the bundle goes, and what is in it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only show what goes in.
+    /// Only list the contents.
     #[arg(long)]
     list: bool,
-    /// The file to write; it must not exist. `-`: standard output. Default: flannel-HOST-TIME.tar.gz in this directory.
+    /// File to write, which must not exist; `-`: standard output. Default: flannel-HOST-TIME.tar.gz in this directory.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Gather the bundle of this node of Kubernetes from afar, in flannel's pod there, with the pod's logs.
+    /// Collect the bundle in flannel's pod on this Kubernetes node, with the pod's logs; needs a kubeconfig.
     #[arg(long, value_name = "NODE", conflicts_with = "list")]
     node: Option<String>,
     #[command(flatten)]
@@ -90,10 +90,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             (archive, files.len(), missing)
         }
         None if args.cluster.is_named() => {
-            bail!("a cluster is named, and no node of it: --node says which")
+            bail!("the options name a cluster but no node: add --node")
         }
         None => {
-            rights::root("read what belongs into a support bundle")?;
+            rights::root("read the contents of a support bundle")?;
             let mut archive = open()?;
             let missing = gather_here(&mut archive, &args.place.subnet_file)?;
             (archive, WANTED.len(), missing)
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         file.display().to_string()
     };
     let told = format!(
-        "{place}: {} of {total} items, {} kB; look through it before you send it",
+        "{place}: {} of {total} items, {} kB; check it before you send it",
         total - missing,
         bytes.div_ceil(1000)
     );
@@ -118,10 +118,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How the names of files end that say why an item is missing.
+/// Suffix of files that contain the reason why an item is missing.
 const MISSING: &str = ".missing";
 
-/// A host's name may be anything.
+/// Returns a host's name with only letters, digits, `-` and `_`, because the name may have any characters.
 fn plain(host: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' {
@@ -133,7 +133,7 @@ fn plain(host: &str) -> String {
     host.chars().map(plain).collect()
 }
 
-/// Adds what this node has. Returns how many items are missing.
+/// Adds the items of this node. Returns how many items are missing.
 fn gather_here(archive: &mut Archive, subnet_file: &Path) -> Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

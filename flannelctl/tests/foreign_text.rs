@@ -1,4 +1,4 @@
-//! Foreign text in the store or in a flag reaches the operator's terminal as visible text only.
+//! Tests that untrusted text in the store or in a flag reaches the operator's terminal only as visible text.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ fn flannelctl(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Demands printable text in lines, by Unicode's own classes and not by our code's opinion.
+/// Asserts that the output is printable text in lines, judged by the Unicode classes and not by the code under test.
 #[track_caller]
 fn require_visible(output: &Output) -> String {
     let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();
@@ -58,7 +58,7 @@ fn value(text: &str) -> Value {
     })
 }
 
-/// A directory of leases: a readable one, one whose value is no JSON, one whose key names nothing.
+/// Creates a directory of leases: readable ones, one whose value is not JSON, and one whose key names no subnet.
 fn store(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let subnets = folder.path().join("subnets");
@@ -75,7 +75,7 @@ fn store(text: &str) -> tempfile::TempDir {
     folder
 }
 
-/// The text as a file name.
+/// Returns the text as a file name.
 fn name(text: &str) -> String {
     let mut name: String = format!("k{}", text.replace(['/', '\0'], ""));
     while name.len() > 200 {
@@ -105,7 +105,7 @@ fn require_visible_outputs(text: &str) {
         .iter()
         .find(|lease| lease["key"] == "10.5.1.0-24")
         .unwrap();
-    // JSON has the text unchanged, in escapes.
+    // JSON contains the unchanged text, in escaped form.
     assert_eq!(
         (&lease["node"]["name"], &lease["backend"]),
         (&json!(text), &json!(text))
@@ -185,7 +185,7 @@ fn long_name_is_cut() {
     );
 }
 
-/// Any text, with more harmful characters than chance would bring.
+/// Generates any text, with more harmful characters than chance would produce.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<String>(),

@@ -1,6 +1,6 @@
-//! The listeners of the daemon: the health endpoint, the status API's port, and the unix socket next to subnet.env.
+//! The listeners of the daemon: the health endpoint, the TCP port of the status API, and the Unix socket next to subnet.env.
 //!
-//! All three are served by [`connections`], so that no client, however slow, takes the file descriptors that the daemon needs.
+//! [`connections`] serves all three, so that no client, however slow, uses up the file descriptors that the daemon needs.
 
 pub mod connections;
 pub mod health;

@@ -1,6 +1,7 @@
-//! The doctor's rounds: gathers facts, judges them, logs what comes and goes, and hands the report to /status, /metrics and the API.
+//! The doctor's rounds: gathers facts, evaluates them, logs new and resolved findings, and passes the report to /status, /metrics and the API.
 //!
-//! Checks change neither readiness nor the host, unless `--set-sysctls` asks for it.
+//! Checks never change readiness. They change the host only with `--set-sysctls`, and where they load a missing br_netfilter, which nftables does
+//! not need.
 
 mod budget;
 mod clock;
@@ -43,16 +44,16 @@ use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
 use types::{DaemonPod, printable};
 
-/// How often the facts are gathered that cost a few small files.
+/// Interval of a pass without any event. It costs reads of a few small files.
 const FILES_INTERVAL: Duration = Duration::from_secs(10);
-/// How often the firewalls are listed without a notice of a change (a few processes).
+/// Interval at which the firewalls are listed without a notice of a change. A listing costs a few processes.
 const FIREWALLS: Duration = Duration::from_secs(30);
-/// The same if there are rules without change notices: iptables-legacy.
+/// Interval of listings if there are rules without change notices: iptables-legacy.
 const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
-/// How long changes of rules are gathered, and the minimum time between two listings caused by them.
+/// Time for which changes of rules are collected, and minimum time between two listings that they cause.
 const QUIET: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(3);
-/// Findings whose subjects other tasks log, as they come and go; they are reported, but not logged again.
+/// Checks whose findings other tasks log. These findings are reported, but not logged again.
 const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "config",
     "lease",
@@ -63,20 +64,20 @@ const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "store-unreachable",
     "subnet-env",
 ];
-/// A listing of at most this age is not repeated for a request.
+/// Maximum age of a listing that is not repeated for a request.
 const RECENT: Duration = Duration::from_secs(1);
-/// How often the store is asked for the pods of flannel on this node.
+/// Interval at which the store is asked for the pods of flannel on this node.
 const PODS: Duration = Duration::from_secs(300);
 const RECENT_PODS: Duration = Duration::from_secs(5);
 const PODS_ANSWER: Duration = Duration::from_secs(1);
 
-/// Why the task wakes up.
+/// Reason for which the task wakes up.
 enum Wake {
-    /// To look, with the listing of the firewalls that there is.
+    /// The next pass is due.
     Look,
     /// Rules changed.
     RulesChanged,
-    /// It is time to list the rules that changed.
+    /// The changed rules are to be listed.
     ListingDue,
 }
 
@@ -92,13 +93,13 @@ pub struct Checks {
     module: module::Module,
     /// Changes when the prober changes a verdict on a peer.
     verdicts: Option<watch::Receiver<u64>>,
-    /// Changes when something else becomes of the packets of pods.
+    /// Changes when the state of the path of pod packets changes.
     pod_paths: Option<watch::Receiver<PodPaths>>,
     /// The last listing of the firewalls.
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// Time that the last listing of the firewalls took.
     cost: Duration,
-    /// The bridge of this node's pods, in the last round.
+    /// Bridge of this node's pods, in the last round.
     bridge: Option<String>,
     /// The last listing of the pods of flannel on this node.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
@@ -137,10 +138,10 @@ impl Checks {
         }
     }
 
-    /// Runs until `stop`: periodically, when what is known changes, and for the firewalls whenever rules change, ours or others'.
+    /// Runs the checks until `stop`: periodically, when known facts change, and whenever flanneld or another program changes the rules of a firewall.
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
-            // Changes of Services wait for the next listing: they come all the time, and drop no packet of pods.
+            // Changes of Services wait for the next listing: they are frequent, and drop no pod packets.
             let mut notices = Notices::open(|change| !is_of_services(change));
             let mut due = None;
             loop {
@@ -149,7 +150,7 @@ impl Checks {
                 loop {
                     match self.wait(&mut notices, due).await {
                         Wake::Look => break,
-                        // The next listing may be minutes away where one takes seconds. Everything else goes on meanwhile.
+                        // If a listing takes seconds, the next one may be minutes away. Everything else continues meanwhile.
                         Wake::RulesChanged => {
                             let busy = self.firewalls.1.map_or(Duration::ZERO, |last| {
                                 pace::interval(BUSY, self.cost).saturating_sub(last.elapsed())
@@ -169,7 +170,7 @@ impl Checks {
         stop.run_until_cancelled(work).await;
     }
 
-    /// Waits for the next pass. `due`: when changed rules are to be listed.
+    /// Waits for the next pass. `due` is the time at which changed rules are to be listed.
     async fn wait(&mut self, notices: &mut Option<Notices>, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
@@ -188,7 +189,7 @@ impl Checks {
             () = change(&mut verdicts) => {
                 // A fault often concerns several peers at the same moment.
                 let quiet = BUSY.saturating_sub(begun.elapsed()).max(QUIET);
-                // A client that requests a report does not wait for that.
+                // A client that requests a report does not have to wait for the others.
                 let _ = tokio::time::timeout(quiet, self.health.report_wanted()).await;
                 Wake::Look
             }
@@ -198,7 +199,7 @@ impl Checks {
             () = wait_for_notice(notices), if due.is_none() => Wake::RulesChanged,
             () = tokio::time::sleep_until(due.unwrap_or(begun)), if due.is_some() => Wake::ListingDue,
             () = self.health.report_wanted() => {
-                // A listing of a moment ago is new enough, and clients cannot make the daemon list without a pause.
+                // A recent listing is good enough, and clients cannot make the daemon list without a pause.
                 if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
                     self.firewalls.1 = None;
                 }
@@ -287,12 +288,12 @@ impl Checks {
         self.report(began, &facts);
     }
 
-    /// Asks the store for the pods of flannel on this node, if this is one of them and the last answer is old.
+    /// Asks the store for the pods of flannel on this node, if this daemon runs in such a pod and the last list is old.
     async fn list_pods(&mut self, known: &Known) {
         let (Some(manager), Some(namespace)) = (&known.manager, &known.namespace) else {
             return;
         };
-        // The API server has enough to do while all daemons of a cluster start.
+        // The API server is busy enough while all daemons of a cluster start.
         if self.health.uptime() < gather::STARTUP
             || self.pods.1.is_some_and(|last| last.elapsed() < PODS)
         {
@@ -325,10 +326,10 @@ impl Checks {
         if let Some(unlogged) = self.budget.summary(Instant::now()) {
             warn!(
                 unlogged,
-                "many problems of this node came or went: flannelctl doctor shows them"
+                "many problems of this node appeared or were resolved: flannelctl doctor lists them"
             );
         }
-        // What is new comes first.
+        // New findings take precedence over resolved ones.
         for finding in came.iter().take(lines) {
             let commands = finding.remedy.commands.join("; ");
             warn!(
@@ -352,7 +353,8 @@ impl Checks {
     }
 }
 
-/// Waits until the set of silent WireGuard peers changes; forever with another backend. The kernel announces no change of a session.
+/// Waits until the set of silent WireGuard peers changes; forever with another backend. It polls, because the kernel announces no change of a
+/// session.
 async fn tunnels(running: Option<RunningNetwork>) {
     let Some(running) = running.filter(wireguard::is_used) else {
         return std::future::pending().await;
@@ -363,7 +365,7 @@ async fn tunnels(running: Option<RunningNetwork>) {
     }
 }
 
-/// Waits until the daemon knows something new, or another network runs.
+/// Waits until the daemon knows new facts, or another network runs.
 async fn news(
     known: &mut watch::Receiver<Known>,
     networks: &mut watch::Receiver<Option<RunningNetwork>>,
@@ -378,7 +380,7 @@ async fn news(
     }
 }
 
-/// Waits for a change of a value that may not be there; forever if it is not, or never changes again.
+/// Waits for a change of a value; forever if there is no value, or it never changes again.
 async fn change<T>(value: &mut Option<&mut watch::Receiver<T>>) {
     if let Some(value) = value
         && value.changed().await.is_ok()

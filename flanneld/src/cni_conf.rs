@@ -1,5 +1,5 @@
-//! Installs the container runtime's network configuration and keeps it installed: the runtime reports its node as ready once it has one,
-//! so it gets it when pods can have a network.
+//! Installs the container runtime's network configuration and keeps it installed. The runtime reports its node as ready once it has one, so it is
+//! installed when pods can have a network.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -14,10 +14,10 @@ use tracing::{info, warn};
 use types::Coded;
 use types::problem::text;
 
-/// How often both files are compared: a mounted ConfigMap changes within a minute or two, without an event.
+/// Interval at which both files are compared. A mounted ConfigMap changes within a minute or two, without an event.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Why the configuration is not installed.
+/// Error when the configuration cannot be installed.
 #[derive(Debug)]
 pub enum ConfError {
     /// The source cannot be read.
@@ -38,10 +38,10 @@ pub enum ConfError {
     NotJson {
         /// Path of the source.
         file: PathBuf,
-        /// Position and kind of the mistake.
+        /// Position and kind of the syntax error.
         cause: serde_json::Error,
     },
-    /// The source is JSON and no object.
+    /// The source is JSON, but not an object.
     NotAnObject {
         /// Path of the source.
         file: PathBuf,
@@ -111,10 +111,10 @@ impl std::error::Error for ConfError {
 pub struct CniConfKeeper {
     conf: CniConf,
     health: Health,
-    /// The content that was installed last.
+    /// Contents that were installed last.
     installed: Option<Vec<u8>>,
     trouble: String,
-    /// Whether it is logged that another program's content stays.
+    /// Whether the log already contains that another program's contents stay.
     change_logged: bool,
 }
 
@@ -130,10 +130,10 @@ impl CniConfKeeper {
         }
     }
 
-    /// Compares, and installs again at each change, until `stop`.
+    /// Compares periodically, and installs the configuration again at each change, until `stop`.
     ///
     /// # Cancel safety
-    /// Each installation is atomic; it can be dropped at any time.
+    /// Can be dropped at any time, because each installation is atomic.
     pub async fn keep(mut self, stop: CancellationToken) {
         let run = async {
             loop {
@@ -144,7 +144,7 @@ impl CniConfKeeper {
         stop.run_until_cancelled(run).await;
     }
 
-    /// Compares once, and installs if that is due. A failure sets the condition, and is logged when its text changes.
+    /// Compares once, and installs the configuration if that is due. A failure sets the condition, and is logged when its text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
         self.health.condition(
@@ -164,8 +164,8 @@ impl CniConfKeeper {
         self.trouble = trouble;
     }
 
-    /// Installs the source's content if it is new, or if the destination is missing. Content that was written there after the last installation
-    /// stays: an operator tries something out, or another program chains a plugin.
+    /// Installs the source's contents if they are new, or if the destination is missing. Contents that were written there after the last installation
+    /// stay: an operator tries something out, or another program chains a plugin.
     fn sync(&mut self) -> Result<(), ConfError> {
         let CniConf {
             source,

@@ -1,4 +1,4 @@
-//! The life of the daemon: read `Daemon::live` from top to bottom.
+//! Life cycle of the daemon. `Daemon::live` has its steps in order.
 
 mod attrs;
 mod bridge;
@@ -64,7 +64,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
         error!("cannot install the signal handlers");
         return 1;
     };
-    // A log file at its size limit costs a line (EFBIG), not the daemon.
+    // With a handler, a log file at its size limit costs a line (EFBIG), not the daemon.
     let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let stop = CancellationToken::new();
     let health = Health::new();
@@ -132,9 +132,9 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
-/// Leaves the exit report for programs that ask why no daemon runs here.
+/// Leaves the exit report for programs that look for the reason why no daemon runs here.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
-    // A task that had to be aborted gives up its files a moment later.
+    // A task that had to be aborted releases its files a moment later.
     for _ in 0..10 {
         if !status_file::lives(subnet_file) {
             break;
@@ -160,7 +160,7 @@ struct Daemon {
     rights: Rights,
     /// The addresses that this node gave up.
     left: Left,
-    /// What the daemon knows of itself, for the doctor.
+    /// Facts that the daemon knows about itself, for the doctor.
     known: watch::Sender<Known>,
     sysctls: Arc<SysctlWriter>,
     /// Tasks that run as long as the process.
@@ -170,7 +170,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts, and runs until it is stopped or an essential task ends.
+    /// Runs the daemon until it is stopped or an essential task ends.
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
@@ -189,7 +189,7 @@ impl Daemon {
             self.sysctls.clone(),
         );
         self.spawn(checks.keep(self.stop.clone()));
-        // The store may not answer for a long time; stopping the daemon ends the wait.
+        // The store may not respond for a long time; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop
             .run_until_cancelled(self.open_store(hangup))
@@ -299,7 +299,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Opens the socket next to subnet.env, and the status API's port.
+    /// Opens the Unix socket next to subnet.env, and the TCP port of the status API.
     fn open_listeners(&mut self) {
         let store = node_api::Store {
             what: self.settings.store.to_string(),
@@ -359,7 +359,7 @@ impl Daemon {
     }
 }
 
-/// SIGHUP: reconnects to the store with the current TLS files. Everything else that is read at the start needs a restart.
+/// Reconnects to the store with the current TLS files at each SIGHUP. Everything else that is read at the start needs a restart.
 async fn reconnect_on_hangup(
     mut hangup: Signal,
     manager: Arc<dyn SubnetManager>,

@@ -1,4 +1,4 @@
-//! systemd's file descriptor store: it keeps the TUN device and the sockets open between two daemons (sd_notify(3), `FDSTORE=1`).
+//! systemd's file descriptor store, which keeps the TUN device and the sockets open from one daemon to the next (sd_notify(3), `FDSTORE=1`).
 
 use backends::handover::{Files, Store};
 use nix::fcntl::OFlag;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::debug;
 
-/// How long systemd may take to process notifications, in milliseconds.
+/// Time that systemd may take to process notifications, in milliseconds.
 const BARRIER: u16 = 1000;
 
 /// The files that systemd passed to this process at its start.
@@ -30,12 +30,12 @@ impl Inherited {
         Arc::new(Self(Mutex::new(files)))
     }
 
-    /// The descriptor store as backends use it.
+    /// Returns the descriptor store as backends use it.
     pub fn files(self: &Arc<Self>) -> Files {
         Files::new(self.clone())
     }
 
-    /// Closes the files that no backend took: the device of a backend that is no longer configured goes with its last file.
+    /// Closes the files that no backend took. The device of a backend that is no longer configured vanishes with its last open file.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         if rest.is_empty() {
@@ -46,7 +46,7 @@ impl Inherited {
             self.forget(name);
         }
         drop(rest);
-        // While systemd still has them open, the port is not free for the kernel's vxlan.
+        // While systemd still holds the files open, the kernel's vxlan cannot bind the port.
         barrier();
     }
 }
@@ -58,7 +58,7 @@ fn barrier() {
     };
     if sd_notify::notify_with_fds(&[NotifyState::Custom("BARRIER=1")], &[writer.as_fd()]).is_ok() {
         drop(writer);
-        // systemd closes its end when it gets to it.
+        // systemd closes its copy of the descriptor when it processes the notification.
         let _ = poll(
             &mut [PollFd::new(reader.as_fd(), PollFlags::empty())],
             PollTimeout::from(BARRIER),

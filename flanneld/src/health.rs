@@ -27,9 +27,9 @@ use tokio::sync::{Notify, watch};
 use types::Problem;
 pub use unused::{UNREADABLE, Unused};
 
-/// How long a client waits for a round of the doctor.
+/// Time that a client waits for a round of the doctor.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest time between two heartbeats of a task.
+/// Maximum time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The daemon's health. Cheap to clone: all clones share one state.
@@ -40,7 +40,7 @@ pub struct Health(Arc<Mutex<Inner>>);
 struct Inner {
     started: Instant,
     conditions: BTreeMap<Condition, Problem>,
-    /// The counters of the store's manager.
+    /// The counters of the lease manager.
     store: Option<Arc<Counters>>,
     /// The network, once this node has a lease.
     network: watch::Sender<Option<RunningNetwork>>,
@@ -48,9 +48,9 @@ struct Inner {
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
     /// Notified when a client wants a new report.
     wanted: Arc<Notify>,
-    /// The part of the document about the process and its store, which stays when the network restarts.
+    /// The part of the document about the process and its store. It stays when the network restarts.
     process: Node,
-    /// The same with the part about the network.
+    /// The document with the part about the network.
     node: Node,
     notices: BTreeMap<&'static str, Problem>,
     run: Run,
@@ -58,22 +58,22 @@ struct Inner {
     changed: Arc<Notify>,
 }
 
-/// State that ends when the network restarts.
+/// State that is discarded when the network restarts.
 #[derive(Debug, Default)]
 struct Run {
-    /// The time of each task's last heartbeat.
+    /// Time of the last heartbeat by task.
     heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
     /// The device, as the lease publishes it.
     vtep: Option<Vtep>,
-    /// The devices that carry packets of pods to other nodes.
+    /// The devices that carry pod packets to other nodes.
     devices: Vec<String>,
     /// Set when another node took this node's subnet.
     lost: Option<Problem>,
 }
 
-/// The tasks whose heartbeat is overdue.
+/// Tasks whose heartbeat is overdue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent(pub Vec<SilentTask>);
 
@@ -82,7 +82,7 @@ pub struct Silent(pub Vec<SilentTask>);
 pub struct SilentTask {
     /// Name of the task.
     pub task: String,
-    /// Time since its last heartbeat.
+    /// Time since the task's last heartbeat.
     pub since: Duration,
 }
 
@@ -121,7 +121,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A daemon that has just started: alive, and not ready until [`Condition::Start`] is cleared.
+    /// Creates the health of a daemon that has just started: alive, and not ready until [`Condition::Start`] is cleared.
     pub fn new() -> Self {
         let health = Self(Arc::new(Mutex::new(Inner {
             started: Instant::now(),
@@ -145,7 +145,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a condition: the daemon is not ready until it is cleared.
+    /// Sets a condition. The daemon is not ready until it is cleared.
     pub fn fail(&self, condition: Condition, problem: impl Into<Problem>) {
         self.condition(condition, Some(problem.into()));
     }
@@ -188,7 +188,7 @@ impl Health {
         self.inner().run.vtep.clone()
     }
 
-    /// Notes the devices that carry packets of pods to other nodes.
+    /// Notes the devices that carry pod packets to other nodes.
     pub fn carried_by(&self, devices: Vec<String>) {
         self.inner().run.devices = devices;
     }
@@ -200,7 +200,7 @@ impl Health {
         inner.changed.notify_one();
     }
 
-    /// Returns whether new pods get a working network. `None` during a start: the previous daemon's network is still in the kernel.
+    /// Returns whether new pods get a working network. Returns `None` during a start, because the previous daemon's network is still in the kernel.
     pub fn pods(&self) -> Option<Pods> {
         let inner = self.inner();
         if inner.conditions.contains_key(&Condition::Start) {
@@ -225,7 +225,7 @@ impl Health {
         })
     }
 
-    /// Resets everything about the network when it restarts: the node is not ready.
+    /// Resets everything about the network when it restarts. The node is then not ready.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
@@ -248,7 +248,7 @@ impl Health {
         self.inner().run.heartbeats.insert(task, now);
     }
 
-    /// Whether every task with a heartbeat still sends it.
+    /// Checks that every task with a heartbeat still sends it.
     ///
     /// # Errors
     /// Returns the tasks whose heartbeat is overdue.
@@ -271,7 +271,7 @@ impl Health {
         }
     }
 
-    /// Why the daemon is not ready; empty if it is.
+    /// Returns the reasons why the daemon is not ready; empty if it is.
     pub fn reasons(&self) -> Vec<(Condition, Problem)> {
         self.inner()
             .conditions
@@ -285,12 +285,12 @@ impl Health {
         self.inner().conditions.is_empty()
     }
 
-    /// Sets the leases that are not used. They never affect readiness, since any node may write a bad lease.
+    /// Sets the leases that are not used. They never affect readiness, because any node may write a bad lease.
     pub fn set_unused(&self, unused: Arc<Vec<Unused>>) {
         self.inner().run.unused = unused;
     }
 
-    /// The leases that are not used.
+    /// Returns the leases that are not used.
     pub fn unused(&self) -> Arc<Vec<Unused>> {
         self.inner().run.unused.clone()
     }
@@ -349,12 +349,12 @@ impl Health {
         change(&mut self.inner().node);
     }
 
-    /// Notes the counters of the store's manager.
+    /// Notes the counters of the lease manager.
     pub fn stores(&self, counters: Arc<Counters>) {
         self.inner().store = Some(counters);
     }
 
-    /// The counters of the store's manager, once there is one.
+    /// Returns the counters of the lease manager, once there is one.
     pub fn store(&self) -> Option<Arc<Counters>> {
         self.inner().store.clone()
     }
@@ -364,7 +364,7 @@ impl Health {
         self.inner().network.send_replace(Some(network));
     }
 
-    /// The network, once this node has a lease.
+    /// Returns the network, once this node has a lease.
     pub fn network(&self) -> Option<RunningNetwork> {
         self.inner().network.borrow().clone()
     }
@@ -476,7 +476,7 @@ impl Health {
         metrics::text(&self.document(), &self.counted())
     }
 
-    /// Renders /status for clients on other hosts: nothing about peers, addresses or rules.
+    /// Renders /status for clients on other hosts. It contains nothing about peers, addresses or rules.
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.alive().is_ok();
         let inner = self.inner();
@@ -489,7 +489,7 @@ impl Health {
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
-    /// Renders /status for clients on this host: the node's document in its former structure, with the figures.
+    /// Renders /status for clients on this host: the node's document in its earlier structure, with the figures.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
         let reasons: BTreeMap<&str, &str> = node

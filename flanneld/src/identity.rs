@@ -1,4 +1,4 @@
-//! The identity of this node: an id that outlives restarts and address changes, and traces of its earlier runs.
+//! The identity of this node: an id that survives restarts and address changes, and traces of its earlier runs.
 
 use netstate::netlink::host::HostReader;
 use sha2::{Digest, Sha256};
@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use subnet_lease::NodeId;
 
-/// This node: the id `given` by `--node-id`, else a hash of what distinguishes machines. A file would be shared by hosts that share a file system.
+/// Returns the identity of this node. Its id is `given` by `--node-id`, otherwise a hash of what distinguishes machines. The id is not stored in
+/// a file, because hosts that share a file system would share it.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname()
         .ok()
@@ -25,7 +26,7 @@ pub fn node(given: Option<&str>) -> NodeId {
     }
 }
 
-/// Hash of the machine-id, the firmware's UUID, the hostname and, unless the network namespace is that of process 1, the namespace.
+/// Hashes the machine-id, the firmware's UUID, the hostname and, unless it is that of process 1, the network namespace.
 fn derived(
     hostname: &str,
     read: impl Fn(&str) -> Option<String>,
@@ -50,9 +51,9 @@ fn derived(
         })
 }
 
-/// The inode of this network namespace if it is not that of process 1: labs run many nodes on one machine.
+/// Returns the inode of this network namespace, unless it is that of process 1. It distinguishes the nodes of a lab on one machine.
 fn namespace() -> Option<u64> {
-    /// Namespaces created while the kernel boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
+    /// Namespaces that the kernel creates while it boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
     const BOOT: u64 = 0xF000_0000 + 200;
     let own = fs::metadata("/proc/self/ns/net").ok()?.ino();
     let elsewhere = match fs::metadata("/proc/1/ns/net") {
@@ -63,7 +64,7 @@ fn namespace() -> Option<u64> {
     elsewhere.then_some(own)
 }
 
-/// The MACs of flannel's devices on this host: a lease that names one of them was this host's.
+/// Returns the MACs of flannel's devices on this host. A lease that contains one of them belonged to this host.
 pub async fn flannel_macs() -> Vec<String> {
     let Ok(mut reader) = HostReader::open() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The node daemon, where leases and backends meet.
+//! The node daemon: connects leases with backends.
 
 #![deny(
     clippy::print_stdout,

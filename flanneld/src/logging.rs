@@ -1,4 +1,4 @@
-//! Log lines on stderr, for people or for machines.
+//! Log lines on stderr, as text or as JSON.
 
 mod out;
 mod visible;
@@ -51,10 +51,10 @@ pub fn init(logging: Logging) {
     }
 }
 
-/// klog's level as filter directives: it raises the level of our crates, and that of libraries only from 4 on.
+/// Returns the filter directives for a klog verbosity. It raises the level of our crates, and that of libraries only from 4 on.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
-        // kube's own lines repeat with each connection what flanneld logs once.
+        // flanneld logs once what kube's own lines repeat with each connection.
         ..=0 => "info,kube_client=error",
         1..=3 => "info,kube_client=error,flanneld=debug,backends=debug,subnet_lease=debug",
         4.. => "debug,flanneld=trace,backends=trace,subnet_lease=trace",

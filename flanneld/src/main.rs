@@ -1,11 +1,11 @@
-//! flanneld: options, logging, the daemon, the exit code.
+//! flanneld's entry point: parses options, starts logging, runs the daemon and returns its exit code.
 
 use flanneld::handover::Inherited;
 use flanneld::{daemon, logging, memory};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long an idle thread for blocking calls is kept.
+/// Time for which an idle thread for blocking calls is kept.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 fn main() -> ExitCode {

@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 use types::Family;
 use types::Subnets;
 
-/// How often the prober gets this node's report of itself.
+/// Interval at which the prober gets this node's report about itself.
 const TELL: Duration = Duration::from_secs(2);
-/// Every so many ticks, checks whether another network's tunnel has the probe port.
+/// Number of ticks between two checks whether another network's tunnel uses the probe port.
 const LOOK_AT_THE_PORT: u32 = 5;
-/// Minimum time between two checks on request.
+/// Minimum time between two such checks on request.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A prober with everything it follows.
+/// A prober with the state that it follows.
 pub struct Mesh {
     /// Handle of the prober.
     pub prober: Prober,
@@ -35,7 +35,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Prepares to send and answer probes on this UDP port.
+    /// Prepares to send probes, and to reply to them, on this UDP port.
     pub fn new(
         port: u16,
         id: &str,
@@ -68,7 +68,7 @@ impl Mesh {
         }
     }
 
-    /// Sends and answers probes until `stop`.
+    /// Sends probes and replies to them until `stop`.
     pub async fn run(mut self, leases: watch::Receiver<Arc<LeaseTable>>, stop: CancellationToken) {
         // Opened before the first check, so that no later request is missed.
         let (requests, mut quiet_until) = (asked_for(self.port), Instant::now());
@@ -120,16 +120,16 @@ impl Mesh {
     }
 }
 
-/// Opens the socket on which other daemons on this host ask for the port.
+/// Opens the socket on which other daemons on this host request the port.
 fn asked_for(port: u16) -> Option<UnixListener> {
     let listener = lent::borrow(port).and_then(UnixListener::from_std);
-    // Without it the tunnel gets the port at the next check.
+    // Without the socket, the tunnel gets the port at the next check.
     listener
         .inspect_err(|error| tracing::debug!(port, error = %error, "other daemons cannot ask for the probe port"))
         .ok()
 }
 
-/// Waits until a tunnel wants the port. Every process on this host can ask in a loop, so requests are answered after a pause only.
+/// Waits until a tunnel requests the port, but not before `quiet_until`: any process on this host can send requests in a loop.
 async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
     match requests {
         Some(requests) => {
@@ -140,10 +140,10 @@ async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
     }
 }
 
-/// The most checks that this node names to others.
+/// Maximum number of checks that this node names to other nodes.
 const MAX_CHECKS: usize = 16;
 
-/// Makes this node's report of itself, which other nodes read.
+/// Returns this node's report about itself, which other nodes read.
 fn own_report(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {
@@ -180,7 +180,7 @@ fn surroundings(
     overlay: &Overlay,
     yields_to: Option<String>,
 ) -> UnderlayState {
-    // With tunnels of one family, probes are sent from that family's address.
+    // If all tunnels use one family, probes are sent from that family's address.
     let wanted = |family: Family| match overlay.outer {
         Some(outer) => outer == family,
         None => own.has(family),

@@ -17,48 +17,48 @@ use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, Held};
 use tokio::sync::watch;
 
-/// What a node with a lease serves.
+/// State of the network that a node with a lease serves.
 #[derive(Clone)]
 pub struct RunningNetwork {
     /// The network.
     pub network: Network,
     /// The underlay.
     pub underlay: watch::Receiver<Underlay>,
-    /// Why the underlay was chosen.
+    /// Reason for the choice of the underlay.
     pub why: String,
-    /// The wanted contents of subnet.env.
+    /// Desired contents of subnet.env.
     pub env: watch::Receiver<SubnetEnv>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// The node is not ready once its lease has less time left than this.
+    /// Minimum remaining time of the lease. With less time left, the node is not ready.
     pub margin: Duration,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The state of the watch on the other nodes' leases.
     pub readings: watch::Receiver<Reading>,
-    /// What the manager of the leases counts.
+    /// Counters of the lease manager.
     pub store: Arc<Counters>,
     /// The network's configuration for the next start; `None` if it is the one in use.
     pub next_config: watch::Receiver<Option<NextConfig>>,
-    /// When the holders of leases were last heard of, where no probe is answered.
+    /// What the store reports about the holders of leases that do not reply to probes.
     pub heard: watch::Receiver<Heard>,
-    /// What the backend has in the kernel, and needs there.
+    /// Status of the backend, and the kernel objects that it needs for a peer.
     pub observer: Arc<dyn NetworkHandle>,
-    /// Looks at the kernel through the network's loop.
+    /// Reads the kernel through the network's reconcile loop.
     pub kernel_audit: Option<KernelAudit>,
-    /// The UDP ports of its devices, of backends whose devices have one each.
+    /// UDP ports by device, for backends whose devices have one port each.
     pub listens: BTreeMap<String, u16>,
-    /// Number of writes of our own rules.
+    /// Number of times that flanneld wrote its traffic rules.
     pub written: watch::Receiver<u64>,
-    /// `--set-sysctls`.
+    /// Whether `--set-sysctls` is set.
     pub set_sysctls: bool,
-    /// How peers are asked; `None` where the backend carries no packets.
+    /// How peers are probed over the overlay; `None` if the backend carries no packets.
     pub overlay: Option<Overlay>,
-    /// The UDP port of probes; 0 where this node does not probe.
+    /// UDP port of probes; 0 if this node does not probe.
     pub probe_port: u16,
-    /// Probes the peers; `None` where `--probe-port` is 0 or taken by the tunnel.
+    /// Prober of the peers; `None` if `--probe-port` is 0 or the tunnel uses that port.
     pub prober: Option<Prober>,
-    /// What is known of the path of pods' packets; `None` where it is not probed.
+    /// State of the path of pod packets; `None` if it is not probed.
     pub pod_paths: Option<watch::Receiver<PodPaths>>,
 }
 

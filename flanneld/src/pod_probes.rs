@@ -1,7 +1,7 @@
-//! `--probe-pods`: probes that take the path of pods' packets, from a port of the pods' bridge to other nodes and back.
+//! `--probe-pods`: pod probes, which take the path of pod packets, from a port of the pods' bridge to other nodes and back.
 //!
-//! The port is a pair of veth devices without an address. What comes to the address of the probe is read from a packet socket: the host's own stack takes
-//! none of it.
+//! The port is a pair of veth devices without an address. Packets to the address of the probe are read from a packet socket, so that the host's own
+//! stack receives none of them.
 
 mod frame;
 
@@ -32,34 +32,34 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::{Family, Subnets};
 
-/// The time from one round to the next.
+/// Interval between rounds.
 const ROUND: Duration = Duration::from_secs(3);
-/// How long a round waits for answers.
+/// Time for which a round waits for replies.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// How often it is asked whether somebody else has the address.
+/// Interval at which another holder of the address is looked for.
 const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
-/// How long another holder of the address may take to say so.
+/// Time for which replies of another holder of the address are awaited.
 const OTHERS_ANSWER: Duration = Duration::from_millis(300);
-/// How many questions of the host have to be answered.
+/// Number of the host's own probes that must all get a reply.
 const CONTROLS: usize = 3;
-/// More frames than this while answers are awaited are a flood, which may have displaced them.
+/// Number of frames above which a wait for replies is a flood. The flood may have displaced replies.
 const FLOOD: usize = 2000;
-/// Longer than every frame that is awaited.
+/// Size of the receive buffer in bytes. Every expected frame is shorter.
 const FRAME: usize = 2048;
 
-/// Probes the path of pods' packets.
+/// Probes the path of pod packets.
 pub struct PodProbing {
     prober: Prober,
     own: Subnets,
     paths: watch::Sender<PodPaths>,
     families: BTreeMap<Family, PodProbes>,
-    /// The port, and the bridge that it is in.
+    /// The port, with its bridge.
     plug: Option<Plug>,
-    /// When another holder of the address was looked for, and what was found.
+    /// Time of the last search for another holder of the address, and its result.
     others: Option<(Instant, Option<String>)>,
 }
 
-/// A port of the pods' bridge, as it is used.
+/// A port of the pods' bridge that is in use.
 struct Plug {
     bridge: u32,
     inner: u32,
@@ -67,7 +67,7 @@ struct Plug {
 }
 
 impl Plug {
-    /// Drops the frames that came since the last round.
+    /// Drops the frames that arrived since the last round.
     fn forget_waiting(&self) -> io::Result<()> {
         let mut start = [0; 1];
         for _ in 0..FLOOD {
@@ -79,7 +79,7 @@ impl Plug {
     }
 }
 
-/// Why a round cannot be made.
+/// Error when a round cannot run.
 enum Failure {
     Kernel(KernelError),
     Socket(io::Error),
@@ -106,14 +106,14 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The bridge of pods with an address of a subnet.
+/// Returns the pods' bridge, which has an address of the subnet.
 fn bridge_of<'a>(interfaces: &'a [Interface], subnet: &IpNet) -> Option<&'a Interface> {
     interfaces.iter().find(|interface| {
         interface.kind == "bridge" && interface.nets().any(|net| subnet.contains(&net.addr()))
     })
 }
 
-/// Removes what an earlier run of this daemon left that sent such probes.
+/// Removes the port that an earlier run of this daemon left for such probes.
 pub async fn remove_leavings(own: Subnets) {
     let removed = async {
         let mut ports = Ports::open()?;
@@ -138,7 +138,7 @@ pub async fn remove_leavings(own: Subnets) {
 }
 
 impl PodProbing {
-    /// Prepares to probe from addresses of these subnets. The receiver follows what is found.
+    /// Prepares pod probes from addresses of these subnets. The receiver follows the results.
     pub fn new(prober: Prober, own: Subnets) -> (Self, watch::Receiver<PodPaths>) {
         let (paths, follow) = watch::channel(PodPaths::new());
         let this = Self {
@@ -152,7 +152,7 @@ impl PodProbing {
         (this, follow)
     }
 
-    /// Probes until `stop`, and then removes the port.
+    /// Probes until `stop`, then removes the port.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut ports = match Ports::open() {
             Ok(ports) => ports,
@@ -177,7 +177,7 @@ impl PodProbing {
         }
     }
 
-    /// Makes one round in each family, and tells what is known.
+    /// Runs one round in each family, and publishes the results.
     async fn rounds(&mut self, ports: &mut Ports) {
         let mut paths = PodPaths::new();
         let interfaces = ports.interfaces().await;
@@ -198,7 +198,7 @@ impl PodProbing {
             self.report(family, &path);
             paths.insert(family, path);
         }
-        // How many of those that are asked answer changes with each packet that is lost.
+        // The numbers of probed peers and of replies are not compared, because they change with each lost packet.
         let gist = |paths: &PodPaths| -> Vec<_> {
             let of = |path: &PodPath| (path.state(), path.obstacle.clone(), path.lost.clone());
             paths.values().map(of).collect()
@@ -210,7 +210,7 @@ impl PodProbing {
         });
     }
 
-    /// What is known while nobody is asked: nothing.
+    /// Discards the results of a family, because no peer can be probed.
     fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: Obstacle) -> PodPath {
         self.families.entry(family).or_default().reset();
         PodPath {
@@ -220,7 +220,7 @@ impl PodProbing {
         }
     }
 
-    /// Logs why nobody can be asked, once.
+    /// Logs once why no peer can be probed.
     fn report(&self, family: Family, path: &PodPath) {
         let paths = self.paths.borrow();
         let before = paths.get(&family).and_then(|path| path.obstacle.as_ref());
@@ -236,7 +236,7 @@ impl PodProbing {
                     family = %family,
                     address = ?path.address,
                     mac,
-                    remedy = "give the pod another address: flannel-rs' CNI plugin keeps this one free",
+                    remedy = "give the pod another address: the CNI plugin of flannel-rs keeps this one free",
                     "the path of pods is not probed: a pod has the address"
                 ),
                 Obstacle::SmallSubnet => {
@@ -256,7 +256,7 @@ impl PodProbing {
         }
     }
 
-    /// Makes a round in one family.
+    /// Runs a round in one family.
     async fn round(
         &mut self,
         ports: &mut Ports,
@@ -274,7 +274,7 @@ impl PodProbing {
         };
         self.plug(ports, interfaces, bridge).await?;
         if let Some(other) = self.other_holder(from).await {
-            // Its packets must not come here.
+            // Packets of the other holder must not be led to the port.
             ports.forget(bridge.index, from).await?;
             return Ok(Err(Obstacle::Taken(other)));
         }
@@ -286,7 +286,7 @@ impl PodProbing {
         let peers = self
             .prober
             .answering(family, &probes.doubted(), probes.after(), ASKED);
-        // One that does not answer the host any more has another fault.
+        // A peer that no longer replies to the host has another fault.
         probes.retain(|subnet| peers.iter().any(|(peer, _)| peer == subnet));
         if peers.is_empty() {
             return Ok(Err(Obstacle::NobodyAnswers));
@@ -297,7 +297,7 @@ impl PodProbing {
         };
         let mut questions = probes.begin(&peers, || rand::rng().random());
         plug.forget_waiting()?;
-        // Twice where that is needed: single packets are lost on any network.
+        // Any network loses single packets, so probes without a result are repeated once.
         for try_again in [true, false] {
             for (nonce, to) in &questions {
                 let question = question(*nonce, number);
@@ -314,7 +314,7 @@ impl PodProbing {
             }
         }
         let lost: Vec<_> = probes.end().into_iter().take(CONFIRMED).collect();
-        // What the host's own packets suffer is not the pods' matter.
+        // If the host's own packets are lost as well, the fault is not on the pods' path.
         let control = Control {
             from: self.prober.source(family),
             port: self.prober.port(),
@@ -336,7 +336,7 @@ impl PodProbing {
         })
     }
 
-    /// Makes the port of the bridge, or uses the one that is there.
+    /// Creates the port of the bridge, unless it exists.
     async fn plug(
         &mut self,
         ports: &mut Ports,
@@ -371,7 +371,7 @@ impl PodProbing {
         Ok(())
     }
 
-    /// Looks whether somebody else has the address. IPv6 is not asked: pods get the last of 2^64 addresses by hand alone.
+    /// Returns the hardware address of another holder of the address. IPv6 is not checked: pods get the last of 2^64 addresses only manually.
     async fn other_holder(&mut self, address: IpAddr) -> Option<String> {
         let (IpAddr::V4(address), Some(plug)) = (address, &self.plug) else {
             return None;
@@ -394,7 +394,7 @@ impl PodProbing {
     }
 }
 
-/// The same questions as a pod's, from this host: what is lost of them too is not lost on the pods' path.
+/// Sends the same probes from this host. If they are lost as well, the fault is not on the pods' path.
 struct Control {
     from: Option<IpAddr>,
     port: u16,
@@ -402,7 +402,7 @@ struct Control {
 }
 
 impl Control {
-    /// Whether a peer answers all of several questions from a port that no connection has.
+    /// Whether a peer replies to all of several probes from a port that has no tracked connection.
     async fn is_answered(&self, to: Option<IpAddr>) -> bool {
         let (Some(from), Some(to)) = (self.from, to) else {
             return false;
@@ -436,7 +436,7 @@ impl Control {
     }
 }
 
-/// Takes answers and calls until all have come, or their time is over. Returns how many frames there were, one more than [`FLOOD`] at most.
+/// Receives replies and pod calls until all have arrived or the time is over. Returns the number of frames, at most one more than [`FLOOD`].
 async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<usize> {
     let mut buffer = vec![0; FRAME];
     let mut count = 0;
@@ -459,7 +459,7 @@ async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<
     Ok(count)
 }
 
-/// Takes a frame that came.
+/// Evaluates a received frame.
 fn take(bytes: &[u8], ends: &Ends, probes: &mut PodProbes) {
     let Some(Frame {
         from,

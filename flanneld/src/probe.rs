@@ -1,4 +1,4 @@
-//! Traces the path to a peer or a pod at once, for `flannelctl probe`. The facts are gathered here, and judged by pure functions.
+//! Traces the path to a peer or a pod on request, for `flannelctl probe`. This module gathers the facts, and pure functions evaluate them.
 
 mod end;
 mod here;
@@ -31,16 +31,16 @@ use target::{Around, ProbeTarget};
 use tokio::sync::Semaphore;
 use types::Family;
 
-/// Number of pings of a pod.
+/// Number of pings to a pod.
 const PINGS: u8 = 3;
-/// Number of pings of a peer where this node sends no probes.
+/// Number of pings to a peer if this node sends no probes.
 const QUESTIONS: u8 = 5;
-/// How long a trace may wait for the one before it.
+/// Maximum time for which a trace waits for the one before it.
 const TURN: Duration = Duration::from_millis(3_500);
-/// How long a trace may take; with the wait for its turn it ends before its connection does.
+/// Timeout of a trace. Together with the wait for its turn, it is shorter than that of its connection.
 const WORK: Duration = Duration::from_millis(6_000);
 
-/// Traces run one after the other: clients cannot make this node send more packets than one of them does.
+/// Serialises the traces, so that clients cannot make this node send more packets than one trace does.
 static ONE: Semaphore = Semaphore::const_new(1);
 
 /// Traces paths of the running network.
@@ -51,7 +51,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Creates a tracer of the running network; `None` without one, and with a backend that carries no packets.
+    /// Creates a tracer of the running network. Returns `None` if there is no network, or its backend carries no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
         Some(Self {
@@ -61,10 +61,10 @@ impl Tracer {
         })
     }
 
-    /// Traces the path to a peer or a pod at once. A client that gives up does not shorten the trace: the next one waits for its end.
+    /// Traces the path to a peer or a pod. A client that gives up does not shorten the trace: the next one waits for its end.
     ///
     /// # Errors
-    /// No node matches, or the trace cannot be made.
+    /// Returns an error if no node matches, or the trace cannot run.
     pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
         let target = self.target(asked)?;
         let task = async move {
@@ -228,7 +228,7 @@ impl Tracer {
         })
     }
 
-    /// Looks up in the kernel what the lease wants there.
+    /// Looks up the objects in the kernel that the lease requires.
     async fn kernel(
         &self,
         target: &Target,
@@ -283,7 +283,7 @@ impl Tracer {
         })
     }
 
-    /// Sends probes and pings to the peer; only pings where this node sends no probes. `device` is the address of its overlay device.
+    /// Sends probes and pings to the peer; only pings if this node sends no probes. `device` is the address of the peer's overlay device.
     async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Refusal> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
@@ -327,7 +327,7 @@ impl Tracer {
     }
 }
 
-/// Looks up the WireGuard peer to which the subnet's packets go, if the lease wants one.
+/// Looks up the WireGuard peer that receives the subnet's packets, if the lease requires one.
 async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {
@@ -336,7 +336,7 @@ async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelErro
     })
 }
 
-/// What the kernel's lookups returned, and what the lease wants.
+/// Results of the lookups in the kernel, and the objects that the lease requires.
 struct InKernel {
     wanted: Wanted,
     fate: Result<Fate, KernelError>,

@@ -1,4 +1,4 @@
-//! Problems of the daemon itself. Those of its crates have enums there.
+//! Problems of the daemon itself. Its crates define enums for theirs.
 
 use crate::underlay::Better;
 use std::fmt;
@@ -16,12 +16,12 @@ pub enum DaemonProblem {
     Starting,
     /// The network of this node restarts.
     Restarting {
-        /// Why it restarts.
+        /// Reason for the restart.
         why: Box<Problem>,
     },
     /// The traffic rules are not applied for the first time yet.
     RulesPending,
-    /// The watch of the leases has brought nothing for too long.
+    /// The watch of the leases has been interrupted for too long.
     NoNews {
         /// Time since the watch was interrupted.
         since: Duration,
@@ -35,32 +35,32 @@ pub enum DaemonProblem {
     LeaseEnds {
         /// Time until the lease expires.
         left: Duration,
-        /// What keeps it from being renewed.
+        /// Problem that prevents the renewal.
         trouble: Option<Box<Problem>>,
     },
-    /// Peers do not know what changed here.
+    /// A change on this node is not published, so peers do not know it.
     Unpublished {
         /// The change that peers do not know.
         what: Box<Problem>,
-        /// What keeps it from being published.
+        /// Problem that prevents the publication.
         trouble: Option<Box<Problem>>,
     },
-    /// `--require-backend` names other backends than the configuration does.
+    /// The configured backend is not one of those that `--require-backend` names.
     BackendNotTaken {
-        /// The configured one; empty if none is.
+        /// The configured backend; empty if none is configured.
         found: String,
         /// Backends that this node accepts.
         required: Vec<String>,
-        /// Where the configuration is.
+        /// Place of the configuration.
         place: ConfigPlace,
-        /// Place of the configuration, in words.
+        /// Place of the configuration, as text.
         at: String,
     },
     /// The store gave this node another subnet while it waited for its lease.
     SubnetChanged {
-        /// The subnet that the node has.
+        /// The subnet that the node has now.
         now: Subnets,
-        /// The subnet before.
+        /// The subnet that the node had before.
         before: Subnets,
     },
     /// The store gave this node another subnet while it waited for an interface.
@@ -74,7 +74,7 @@ pub enum DaemonProblem {
         /// Message of the runtime.
         error: String,
     },
-    /// A port cannot be listened on.
+    /// A server cannot listen on its port.
     Listen {
         /// Server that cannot listen.
         server: HttpServer,
@@ -299,7 +299,7 @@ impl std::error::Error for DaemonProblem {
     }
 }
 
-/// Whether it is the configuration that is missing or wrong, and not the store that is silent.
+/// Whether a problem means that the configuration is missing or invalid, rather than that the store does not respond.
 pub fn is_about_config(problem: &Problem) -> bool {
     problem.details().any(|detail| {
         matches!(

@@ -1,4 +1,4 @@
-//! Writes the status file next to subnet.env, in which the CNI plugin reads whether this daemon is ready.
+//! Writes the status file next to subnet.env, from which the CNI plugin reads whether this daemon is ready.
 
 use crate::health::Health;
 use run_dir::status_file::{Reason, Status, StatusError, Writer};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// How often the file is checked: another program may have deleted it.
+/// Interval at which the file is checked, because another program may have deleted it.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Keeps the file until `stop`, and leaves it then: a file that no process holds shows that the daemon has ended.
+/// Maintains the file until `stop`, then leaves it in place: a file that no process holds shows that the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
     let before = run_dir::status_file::read(&subnet_file).ok().flatten();
     let mut pods = before.map(|file| file.status.pods).unwrap_or_default();
@@ -32,7 +32,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
             pods: pods.clone(),
         }) {
             Ok(()) => trouble.clear(),
-            // The claim on subnet.env ends one of the two daemons.
+            // The claim on subnet.env will end one of the two daemons.
             Err(error @ StatusError::Held(_)) => {
                 debug!(error = %error, "another daemon has the status file");
             }
@@ -117,7 +117,7 @@ mod tests {
             } else {
                 Vec::new()
             };
-            // A start changes nothing: the state that the condition left still holds.
+            // A start changes nothing: the state that the condition left remains.
             if condition != Condition::Start {
                 assert_eq!(reasons, expected, "{condition}");
             }

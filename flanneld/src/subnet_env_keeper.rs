@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Coded;
 
-/// How often the file is checked without an event: its directory may have been replaced, or inotify may be exhausted.
+/// Interval at which the file is checked without an event: its directory may have been replaced, or inotify may be exhausted.
 const AUDIT: Duration = Duration::from_secs(5);
 /// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
-/// Room for a few dozen events; the rest is read next.
+/// Size of the event buffer in bytes. It holds a few dozen events; the others are read later.
 const BUFFER: usize = 4096;
 /// Minimum time between two writes, so that a conflict with a program that deletes the file stays cheap.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Writes the file at each change of `env` and whenever it is missing, until `stop`. Failures set a condition of `health`.
 ///
 /// # Cancel safety
-/// Each write is atomic; it can be dropped at any time.
+/// Can be dropped at any time, because each write is atomic.
 pub async fn keep(
     path: PathBuf,
     mut env: watch::Receiver<SubnetEnv>,
@@ -38,7 +38,7 @@ pub async fn keep(
     let run = async {
         loop {
             let wanted = env.borrow_and_update().clone();
-            // A directory or device in its place is of no use to pods.
+            // A directory or device at the path is useless for pods.
             let missing = !path.is_file();
             if missing && !path.exists() && written.is_some() && trouble.is_empty() {
                 info!(path = %path.display(), "subnet.env was deleted, writing it again");
@@ -63,7 +63,7 @@ pub async fn keep(
                     trouble = text;
                 }
             }
-            // Watch first, then check: a change in between is seen by one of them.
+            // Watch first, then check: one of them notices a change in between.
             folder.watch(&path);
             if path.exists() || !trouble.is_empty() {
                 tokio::select! {
@@ -94,7 +94,7 @@ struct Folder {
 }
 
 impl Folder {
-    /// Watches the current directory; watching the same directory twice is one watch.
+    /// Watches the current directory. inotify keeps only one watch of the same directory.
     fn watch(&mut self, path: &Path) {
         if let Err(error) = self.try_watch(path) {
             self.events = None;
@@ -137,7 +137,7 @@ impl Folder {
         let Some(Ok(_)) = events.next().await else {
             return std::future::pending().await;
         };
-        // Which file it was does not matter: the loop checks ours.
+        // It does not matter which file was removed: the loop checks its own.
         while let Some(Some(Ok(_))) = events.next().now_or_never() {}
     }
 }

@@ -22,19 +22,19 @@ pub fn stopping(status: &str) {
     send(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
 }
 
-/// One printable line: a newline would begin another assignment.
+/// Returns a text as one printable line. A newline would begin another assignment.
 fn line(text: &str) -> String {
     printable::line(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // Nothing depends on it: without systemd there is no recipient.
+    // A failure is harmless: without systemd there is no recipient.
     if let Err(error) = sd_notify::notify(states) {
         debug!(error = %error, "cannot reach systemd");
     }
 }
 
-/// Pings systemd's watchdog at half its period while every task sends its heartbeat, until `stop`. Ends at once if no watchdog is set.
+/// Pings systemd's watchdog at half its period while every task sends its heartbeat, until `stop`. Returns at once if no watchdog is set.
 pub async fn watchdog(health: Health, stop: CancellationToken) {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
         return;

@@ -29,25 +29,25 @@ use types::Subnets;
 use types::backoff::Backoff;
 use types::{Family, Problem};
 
-/// How long the start waits for the rules: a delay here must not delay the node.
+/// Time for which the start waits for the rules, so that they cannot delay the node for longer.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long changes by other programs are gathered before the rules are checked.
+/// Time for which changes by other programs are collected before the rules are checked.
 const QUIET: Duration = Duration::from_millis(50);
-/// The same while passes find that the changes concern other rules: a busy writer must not keep us busy.
+/// Time for which changes are collected while passes find that they concern other rules, so that a busy writer does not keep flanneld busy.
 const FOREIGN_QUIET: Duration = Duration::from_millis(500);
 /// Number of consecutive passes without a repair before the longer interval applies.
 const IDLE_PASSES: u32 = 3;
-/// How long changes of peers are gathered.
+/// Time for which changes of peers are collected.
 const PEER_QUIET: Duration = Duration::from_millis(200);
-/// More repairs per minute than this mean that the rules are contended: this is logged, and repairs slow down.
+/// Maximum number of repairs per minute. With more, the rules are contended: this is logged, and repairs slow down.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Delay before a failed pass is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Delay before removing the rules of the other kind is retried.
+/// Delay before a failed removal of the rules of the other kind is retried.
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
-/// Which of our rules are in use, and which of others' stay.
+/// The rules of this daemon that are in use, and the other daemons whose rules stay.
 type InUse = ([ActiveRules; 2], OtherDaemons);
 
 /// The addresses of the nodes, as they change.
@@ -60,7 +60,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The addresses of this host and of the other nodes.
+    /// Returns the addresses of this host and of the other nodes.
     fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
         let underlay = self.underlay.borrow_and_update().clone();
         let of = |addresses: &types::Addresses| {
@@ -80,7 +80,7 @@ impl Nodes {
         (hosts, peers)
     }
 
-    /// Returns when one of them has changed.
+    /// Returns when one of these addresses may have changed.
     async fn changed(&mut self) {
         let ended = tokio::select! {
             changed = self.leases.changed() => changed.is_err(),
@@ -103,7 +103,7 @@ struct Sharers {
 }
 
 impl Sharers {
-    /// Reads their addresses; keeps the last ones if reading fails.
+    /// Reads the peers' addresses. Keeps the last ones if reading fails.
     async fn refresh(&mut self) {
         match self.kernel.destinations(self.port, &self.devices).await {
             Ok(found) => self.known = found,
@@ -116,26 +116,26 @@ impl Sharers {
 
 /// The last listing of the rules, and the changes since then.
 struct Listing {
-    /// Notices of changes of iptables rules, which the periodic passes look at; `None` with nftables.
+    /// Notices of changes of iptables rules, which the periodic passes read; `None` with nftables.
     changes: Option<Notices>,
     /// The notices since the last listing.
     news: News,
-    /// When the rules were listed, and how long that took.
+    /// Time of the last listing, and its duration.
     last: Option<(Instant, Duration)>,
 }
 
 /// Repairs of rules that another program had changed.
 #[derive(Default)]
 struct Repairs {
-    /// Those of the last minute.
+    /// Times of the repairs within the last minute.
     recent: Vec<Instant>,
     total: u64,
-    /// Whether there were too many within a minute: then rules are repaired once a minute.
+    /// Whether there were too many repairs within a minute. If so, rules are repaired once a minute.
     contended: bool,
 }
 
 impl Repairs {
-    /// Counts a repair, if there was one. Warns once when there are too many.
+    /// Counts a repair, if there was one. Warns once when there are too many of them.
     fn count(&mut self, repaired: bool) {
         let now = Instant::now();
         self.recent.retain(|at| now.duration_since(*at) < MINUTE);
@@ -171,14 +171,14 @@ pub struct Keeper {
     /// Number of consecutive failed passes.
     failures: u32,
     writes: u64,
-    /// Whether rules of networks that no daemon here serves are known to have no owner.
+    /// Whether it is known that the rules of networks without a daemon on this host have no owner.
     sole: bool,
-    /// Number of writes, for others to follow.
+    /// Number of writes, for tasks that follow it.
     written: watch::Sender<u64>,
 }
 
 impl Keeper {
-    /// Applies nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
+    /// Creates a keeper that has applied nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
     pub fn new(
         wanted: Wanted,
         nodes: Nodes,
@@ -237,12 +237,12 @@ impl Keeper {
         }
     }
 
-    /// Returns the number of writes, which changes with each.
+    /// Returns the number of writes as a channel, which changes with each write.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
 
-    /// Applies the rules, signals `applied`, removes the rules of the other kind, then keeps ours in place until `stop`.
+    /// Applies the rules, signals `applied`, then maintains them until `stop`. Meanwhile, removes the rules of the other kind.
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
         let (kept_out, mut kept) = watch::channel(None);
         let (networks, own) = (self.wanted.networks, self.wanted.own);
@@ -250,7 +250,7 @@ impl Keeper {
             if kept.wait_for(Option::is_some).await.is_ok() {
                 warn_of_old_rules(networks, own).await;
                 remove_other_kind(kept.clone()).await;
-                // Once more when it is known which rules have no owner.
+                // Repeats the removal once it is known which rules have no owner.
                 if kept
                     .wait_for(|kept| kept.as_ref().is_some_and(|(_, others)| !others.unknown))
                     .await
@@ -310,7 +310,7 @@ impl Keeper {
             .await;
     }
 
-    /// Time until the next pass, unless an event comes first.
+    /// Returns the time until the next pass, unless an event comes first.
     fn pause(&mut self, noticed: bool) -> Duration {
         if self.trouble.is_some() {
             let cost = self.listing.last.map_or(Duration::ZERO, |(_, cost)| cost);
@@ -326,7 +326,7 @@ impl Keeper {
         }
     }
 
-    /// Takes over the current nodes. Returns whether that changes the rules.
+    /// Takes over the current addresses of nodes. Returns whether that changes the rules.
     async fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
@@ -347,10 +347,10 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. Returns whether something had to be written although the other daemons, their networks and their
-    /// guards, are the same as before: what a daemon that went leaves is removed, and that is no repair.
+    /// Checks the rules and repairs them. Returns whether something had to be written although the other daemons, their networks and their guards are
+    /// the same as before. If they differ, the pass removes what a daemon left that has ended, which is no repair.
     ///
-    /// A periodic pass lists nothing where that would take too much of the processor, or the kernel has noticed no change.
+    /// A periodic pass lists nothing if that would take too much of the processor, or if the kernel has noticed no change.
     async fn pass(&mut self, periodic: bool) -> bool {
         let others = self.neighbours.refresh();
         let same = (&others.own, &others.served, &others.guards)
@@ -385,7 +385,7 @@ impl Keeper {
         wrote && same
     }
 
-    /// Whether the rules have to be listed.
+    /// Whether the rules must be listed.
     fn is_due(&mut self) -> bool {
         let news = self
             .listing
@@ -397,7 +397,7 @@ impl Keeper {
         let Some((listed, cost)) = self.listing.last.filter(|_| self.trouble.is_none()) else {
             return true;
         };
-        // Only a listing has counters, and the legacy variant has no notices.
+        // Only a listing contains counters, and the legacy variant has no notices.
         let has_notices = |applier: &Applier| {
             applier
                 .variant()
@@ -412,7 +412,7 @@ impl Keeper {
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
-    /// Applies the rules. Returns the networks whose rules stayed only because it is not known whether a daemon serves them.
+    /// Applies the rules. Returns the networks whose rules stayed only because it is unknown whether a daemon serves them.
     async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();
@@ -437,7 +437,7 @@ impl Keeper {
         self.listing.last = Some((Instant::now(), cost.so_far()));
         for (result, notes) in results {
             for note in notes {
-                // Both families report the same about the programs.
+                // Both families have the same notes about the programs.
                 if logged.contains(&note) {
                     continue;
                 }
@@ -482,7 +482,7 @@ impl Keeper {
         unserved
     }
 
-    /// Describes in the node's document what the rules are written with, and what they do.
+    /// Describes in the node's document which tool writes the rules, and their purposes.
     fn describe(&self) {
         let variant = self.appliers.iter().find_map(Applier::variant);
         let with = match (self.wanted.nftables, variant) {
@@ -510,7 +510,7 @@ impl Keeper {
         });
     }
 
-    /// Which of our rules are in use; `None` until they are in place.
+    /// Returns which rules of this daemon are in use; `None` until they are in place.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |family: Family| {
@@ -531,7 +531,7 @@ impl Keeper {
     }
 }
 
-/// Returns when the set of hosts that may send to our port changes.
+/// Returns when the set of hosts that may send to the encapsulation port may have changed.
 async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     let tunnels = async {
         match sharers {
@@ -545,7 +545,7 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     }
 }
 
-/// Warns of rules that probably come from an old Go flannel.
+/// Warns of rules that probably come from an old version of Go flannel.
 async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     let bare = uncommented_rules(&networks, &own).await;
     if !bare.is_empty() {
@@ -556,8 +556,8 @@ async fn warn_of_old_rules(networks: Subnets, own: Subnets) {
     }
 }
 
-/// Removes the rules of the other kind once ours are in place. Retries failures and logs each new one. A lock held by another process
-/// must not keep ours from being repaired meanwhile.
+/// Removes the rules of the other kind once this daemon's rules are in place. Retries failures and logs each new one. It runs separately, so that a
+/// lock held by another process does not keep this daemon's rules from being repaired.
 async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;

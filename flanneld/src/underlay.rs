@@ -1,4 +1,4 @@
-//! Selection of the interface that carries packets between nodes: pure, based on facts read elsewhere.
+//! Selection of the interface that carries packets between nodes: without side effects, based on facts read elsewhere.
 
 mod arp;
 mod better;

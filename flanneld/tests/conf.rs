@@ -47,7 +47,7 @@ fn run(variables: &BTreeMap<String, String>) -> Invocation {
 #[test]
 fn example_environment_names_existing_variables() {
     let text = std::fs::read_to_string(conf().join("default/flanneld")).unwrap();
-    let help = match options::read(["--help".into()], &[]) {
+    let help = match options::read(["--help-all".into()], &[]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };

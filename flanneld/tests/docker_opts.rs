@@ -1,4 +1,4 @@
-//! mk-docker-opts.sh: its golden cases, under the system's sh.
+//! mk-docker-opts.sh: its golden cases, with the system's sh.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,8 +1,8 @@
-//! Names and texts that the documentation quotes exist in the code, and what the code offers is documented.
+//! Names and texts that the documentation quotes exist in the code, and the documentation describes what the code offers.
 //!
-//! Two things in the documentation quote a text of the programs: a code span of three or more words that is no command, and a line of a
-//! `text` block that begins with a log level. There `…` stands for anything, and so does a word with a digit, a slash or an equals sign: it is
-//! a value.
+//! Two elements of the documentation quote a text of the programs: a code span of three or more words that is not a command, and a line of a
+//! `text` block that begins with a log level. In them, `…` stands for any text. A word with a digit, a slash or an equals sign also stands for any
+//! text, because it is a value.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -18,7 +18,7 @@ type Names = BTreeSet<String>;
 
 /// Flags of other programs in the documentation.
 const FOREIGN_FLAGS: &[&str] = &[
-    // Stands for any.
+    // A placeholder for any flag.
     "name",
     // Former names of flags.
     "page-ip",
@@ -36,6 +36,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "exact",
     "exclude",
     "format",
+    "keys-only",
     "pipe",
     "quiet",
     "selector",
@@ -47,6 +48,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "nocapture",
     "now",
     "permanent",
+    "previous",
     "prefix",
     "print-value-only",
     "release",
@@ -74,12 +76,13 @@ const FOREIGN_FLAGS: &[&str] = &[
     "apiserver-advertise-address",
 ];
 
-/// Programs with which a code span begins that is a command.
+/// Programs that begin a code span which is a command.
 const PROGRAMS: &[&str] = &[
     "bridge",
     "cargo",
     "cat",
     "cp",
+    "crictl",
     "curl",
     "docker",
     "dockerd",
@@ -109,6 +112,7 @@ const PROGRAMS: &[&str] = &[
     "tcpdump",
     "tracepath",
     "update-alternatives",
+    "vagrant",
     "use",
     "mod",
     "auth",
@@ -122,7 +126,7 @@ const PROGRAMS: &[&str] = &[
     "podman",
 ];
 
-/// Texts of the kernel and of libraries, and values that no sign marks as such.
+/// Texts of the kernel and of libraries, and values without a digit, a slash or an equals sign.
 const FOREIGN_TEXTS: &[&str] = &[
     "A VXLAN device with the specified VNI already exists",
     "Address already in use",
@@ -136,6 +140,7 @@ const FOREIGN_TEXTS: &[&str] = &[
     "invalid user ID or password",
     "etcdserver: user name is empty",
     "tcp connect error",
+    "dial tcp",
     "user name is empty",
     "os error",
     "cni configuration",
@@ -157,12 +162,15 @@ fn read(path: &str) -> String {
         .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every page: its path in the workspace, and its text.
+/// Returns every page: its path in the workspace, and its text.
 fn pages() -> Vec<(String, String)> {
     let mut paths = vec![
         "README.md".to_owned(),
         "CHANGELOG.md".to_owned(),
         "CONTRIBUTING.md".to_owned(),
+        "SECURITY.md".to_owned(),
+        "SUPPORT.md".to_owned(),
+        "CODE_OF_CONDUCT.md".to_owned(),
     ];
     for folder in ["docs", "docs/decisions"] {
         for entry in std::fs::read_dir(workspace().join(folder)).unwrap() {
@@ -179,7 +187,7 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The pages, without the commands of the doctor: a test of its own makes that list of what the checks print.
+/// Returns the pages without the doctor's commands. Another test generates that list from what the checks print.
 fn pages_by_hand() -> Vec<(String, String)> {
     let by_hand = |(path, text): (String, String)| {
         let text = match text.split_once("\n## The commands\n") {
@@ -191,7 +199,7 @@ fn pages_by_hand() -> Vec<(String, String)> {
     pages().into_iter().map(by_hand).collect()
 }
 
-/// The sources below a folder, tests left out.
+/// Returns the sources below a folder, without tests.
 fn sources(folder: &str) -> Vec<String> {
     let mut folders = vec![workspace().join(folder)];
     let mut texts = Vec::new();
@@ -213,7 +221,7 @@ fn sources(folder: &str) -> Vec<String> {
     texts
 }
 
-/// A source up to its own module of tests.
+/// Returns a source up to its test module.
 fn without_tests(source: &str) -> String {
     source
         .split("#[cfg(test)]\nmod tests {")
@@ -222,7 +230,7 @@ fn without_tests(source: &str) -> String {
         .to_owned()
 }
 
-/// The string literals of a source, in order.
+/// Returns the string literals of a source, in order.
 fn literals(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = source;
@@ -255,7 +263,7 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// The words of a text that a pattern finds: its first group.
+/// Returns the words of a text that a pattern matches: its first group.
 fn words(text: &str, pattern: &str) -> Names {
     Regex::new(pattern)
         .unwrap()
@@ -264,12 +272,12 @@ fn words(text: &str, pattern: &str) -> Names {
         .collect()
 }
 
-/// The flags that a text shows: words that begin with two dashes.
+/// Returns the flags in a text: words that begin with two dashes.
 fn flags(text: &str) -> Names {
     words(text, r"(?:^|[^-\w])--([a-z](?:[a-z0-9_-]*[a-z0-9])?)")
 }
 
-/// The flags that structs of clap declare.
+/// Returns the flags that clap structs declare.
 fn declared_flags(source: &str) -> Names {
     let field = r"#\[arg\(([^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*|//[^\n]*\n\s*)*(?:pub(?:\([a-z]+\))? )?(?:r#)?([a-z_0-9]+):";
     let named = Regex::new(r#"\blong\s*=\s*"([^"]+)""#).unwrap();
@@ -284,7 +292,7 @@ fn declared_flags(source: &str) -> Names {
     declared.captures_iter(source).filter_map(of).collect()
 }
 
-/// The code spans of a page outside of blocks, and the lines of its blocks with the block's kind.
+/// Returns the code spans of a page outside of blocks, and the lines of its blocks with the block's kind.
 fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
     let (mut prose, mut blocks, mut block) = (String::new(), Vec::new(), None::<String>);
     for line in page.lines() {
@@ -308,7 +316,7 @@ fn spans_and_blocks(page: &str) -> (Vec<String>, Vec<(String, String)>) {
     (spans, blocks)
 }
 
-/// The first cells of a table, which a heading row begins: the code spans in them.
+/// Returns the code spans in the first cells of a table, which a heading row begins.
 fn first_cells(page: &str, heading: &str) -> Names {
     let mut cells = Names::new();
     let mut inside = false;
@@ -339,13 +347,13 @@ fn same(what: &str, documented: &Names, code: &Names) {
 
 #[test]
 fn options_page_lists_exactly_the_flags() {
-    let help = match options::read(["--help".into()], &[]) {
+    let help = match options::read(["--help-all".into()], &[]) {
         Invocation::Help(text) => text,
         other => panic!("{other:?}"),
     };
     let known = words(&help, r"(?m)^  --([^= \n]+)");
     let listed = flags(&read("docs/options.md"));
-    // `--flag` stands for any.
+    // `--flag` is a placeholder for any flag.
     assert!(!known.contains("flag"));
     let missing: Vec<_> = known.difference(&listed).collect();
     let all = flags(&help);
@@ -396,7 +404,7 @@ fn flags_on_every_page_exist() {
     );
 }
 
-/// Without a flag or variable, these ask etcd on this machine: on most nodes there is none.
+/// Without a flag or variable, these commands query etcd on this machine, which most nodes do not have.
 #[test]
 fn commands_that_need_the_store_name_it() {
     for (name, page) in pages_by_hand() {
@@ -572,7 +580,7 @@ fn backends_page_matches_the_profiles() {
     }
 }
 
-/// The cells of a table row.
+/// Returns the cells of a table row.
 fn cells(row: &str) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
@@ -586,7 +594,7 @@ fn documented_metrics_match_the_code() {
         ("flanneld/src/health/datapath.rs", "datapath_"),
         ("flanneld/src/health/probes.rs", ""),
     ] {
-        // A metric is a name and its help.
+        // The code registers a metric as a name followed by its help text.
         let literals = literals(&without_tests(&read(file)));
         for pair in literals.windows(2) {
             if name.is_match(&pair[0])
@@ -601,7 +609,7 @@ fn documented_metrics_match_the_code() {
         }
     }
     assert!(code.len() >= 25, "{code:?}");
-    // The format adds what kind of number it is.
+    // The exposition format adds a suffix for the kind of metric.
     let plain = |names: &Names| -> Names {
         names
             .iter()
@@ -615,7 +623,7 @@ fn documented_metrics_match_the_code() {
     let code = plain(&code);
     for (path, text) in pages() {
         let shown = plain(&words(&text, r"\b(flannel_[a-z][a-z_]*[a-z])\b"));
-        // A value of the chart.
+        // `flannel_cni` is a value of the Helm chart.
         let invented: Vec<_> = shown
             .difference(&code)
             .filter(|name| *name != "flannel_cni")
@@ -625,7 +633,7 @@ fn documented_metrics_match_the_code() {
             "{path} names metrics that do not exist: {invented:?}"
         );
     }
-    let table = first_cells(&read("docs/operations.md"), "| metric |");
+    let table = first_cells(&read("docs/monitoring.md"), "| metric |");
     same(
         "metrics",
         &plain(
@@ -658,7 +666,7 @@ fn documented_conditions_and_reasons_match_the_code() {
     );
     same(
         "reasons",
-        &first_cells(&page, "| `reason` of dropped packets"),
+        &first_cells(&read("docs/monitoring.md"), "| `reason` of dropped packets"),
         &labels(
             "backends/packet-engine/src/reason.rs",
             r#"\w+ = "([a-z0-9_]+)","#,
@@ -668,7 +676,7 @@ fn documented_conditions_and_reasons_match_the_code() {
 
 #[test]
 fn every_check_has_a_table_entry_and_a_section() {
-    let page = read("docs/troubleshooting.md");
+    let page = read("docs/doctor-checks.md");
     let rows: Vec<String> = checks()
         .map(|check| {
             format!(
@@ -683,7 +691,7 @@ fn every_check_has_a_table_entry_and_a_section() {
     );
     assert!(
         page.contains(&wanted),
-        "docs/troubleshooting.md lists the checks so:\n{wanted}"
+        "docs/doctor-checks.md lists the checks so:\n{wanted}"
     );
     let sections: Vec<&str> = page
         .split("\n### ")
@@ -700,9 +708,10 @@ fn every_check_has_a_table_entry_and_a_section() {
         checks().map(|check| check.id).collect::<Vec<_>>(),
         "each check has a section, in the order of the table"
     );
-    // The trap is left with at most four commands, from the first look to pods that reach each other.
-    let trap = page
-        .split("\n## ")
+    // At most four commands resolve the trap, from the first look to pods that reach each other.
+    let trap = read("docs/troubleshooting.md");
+    let trap = trap
+        .split("\n### ")
         .find(|section| section.starts_with("All nodes have the same address"))
         .unwrap();
     let commands = trap
@@ -718,7 +727,7 @@ fn every_check_has_a_table_entry_and_a_section() {
     );
 }
 
-/// All texts of the programs, with a NUL for each value.
+/// All texts of the programs, with a NUL in place of each value.
 struct Texts(String);
 
 impl Texts {
@@ -752,13 +761,13 @@ impl Texts {
         Self(all)
     }
 
-    /// Checks that the programs can print this; else returns the part that they cannot.
+    /// Checks that the programs can print a quote. Otherwise returns the part that they cannot print.
     fn can_say(&self, quote: &str) -> Result<(), String> {
         let is_value = |word: &str| {
             word.contains(|c: char| c.is_ascii_digit() || "…/=`".contains(c))
                 || word.starts_with("--")
         };
-        // The first word of a quoted field stands for itself: `error="cannot add link"`.
+        // The first word of a quoted field stands for any text: `error="cannot add link"`.
         let quoted_field = Regex::new(r#"(^|\s)[a-z_]+=""#).unwrap();
         let mut fixed = quoted_field
             .replace_all(quote, "$1\0 ")
@@ -783,7 +792,7 @@ impl Texts {
             if self.0.contains(&fragment) {
                 continue;
             }
-            // One error inside another, or a text that is put together.
+            // The fragment may be an error inside another one, or a composed text.
             let parts: Vec<String> = fragment
                 .split([':', ';', ',', '.', '(', ')'])
                 .map(edges)
@@ -798,7 +807,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Whether a text prints this with up to two words for a value.
+    /// Whether the programs can print this part if up to two of its words are a value.
     fn can_put_together(&self, part: &str) -> bool {
         let words: Vec<&str> = part.split(' ').collect();
         let runs = (0..words.len()).flat_map(|from| (1..=3).map(move |count| (from, from + count)));
@@ -808,20 +817,20 @@ impl Texts {
                 self.0
                     .contains(&[&words[..from], &[values], &words[to..]].concat().join(" "))
             };
-            // In the middle of a few words a value would make one text of any two.
+            // A value in the middle of a few words would match almost any two texts.
             let plausible = if from == 0 || to == words.len() {
                 left >= 2 && gone <= 2 && left > gone
             } else {
                 left >= 5 && gone == 1
             };
-            // Every operation on a kernel object that fails is put together so.
+            // Errors of all operations on kernel objects are composed like this.
             let operation = words[0] == "cannot" && from == 1 && to == words.len() && says("\0 \0");
             operation || (plausible && says("\0"))
         })
     }
 }
 
-/// The texts of a page that quote the programs.
+/// Returns the texts of a page that quote the programs.
 fn quotes(page: &str) -> Vec<String> {
     let (spans, blocks) = spans_and_blocks(page);
     let is_quote = |span: &String| {
@@ -861,7 +870,7 @@ fn quoted_texts_exist_in_the_programs() {
     let mut count = 0;
     let mut wrong = Vec::new();
     for (path, text) in pages() {
-        // History, and reasons of a time.
+        // The changelog contains texts of earlier versions.
         if path == "CHANGELOG.md" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A problem is a value: no part recognises a text of ours by its words, and no function fails with a bare text.
+//! A problem is a value: no code recognises flannel's own texts by their words, and no function returns a bare text as its error.
 //!
 //! `docs/architecture.md` describes the rule.
 
@@ -26,7 +26,7 @@ const SEARCHES: &[&str] = &[
     "trim_start_matches",
 ];
 
-/// The modules that classify words of others, each with the reason why there is no code to go by.
+/// The modules that classify texts of other programs, each with the reason why they have no code to rely on.
 const FOREIGN: &[(&str, &str)] = &[
     (
         "backends/traffic-rules/src/iptables_text.rs",
@@ -70,7 +70,7 @@ fn workspace() -> PathBuf {
         .unwrap()
 }
 
-/// The production sources by their path in the workspace: what is in `src` of each crate but the end-to-end tests, without tests.
+/// Returns the production sources by their path in the workspace: the `src` of each crate except the end-to-end tests, without tests.
 fn sources() -> BTreeMap<String, syn::File> {
     let root = workspace();
     let mut found = BTreeMap::new();
@@ -114,7 +114,7 @@ fn sources() -> BTreeMap<String, syn::File> {
     found
 }
 
-/// The files of a file's modules that are compiled for tests only, without their ending.
+/// Returns the files of a file's modules that are compiled only for tests, without their extension.
 fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     let here = name.strip_suffix(".rs").unwrap();
     let here = here
@@ -131,7 +131,7 @@ fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     file.items.iter().filter_map(of).collect()
 }
 
-/// Whether an item is compiled for tests only.
+/// Whether an item is compiled only for tests.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) => {
@@ -150,7 +150,7 @@ fn is_prose(text: &str) -> bool {
         .any(|three| three[0].is_alphabetic() && three[1] == ' ' && three[2].is_alphabetic())
 }
 
-/// The phrases in an expression: its literals, and those of constants of its file.
+/// Collects the phrases in an expression: its literals, and those of constants of its file.
 struct Phrases<'a> {
     constants: &'a BTreeMap<String, Vec<String>>,
     found: Vec<String>,
@@ -174,11 +174,11 @@ impl<'ast> Visit<'ast> for Phrases<'_> {
         }
     }
 
-    /// A text that is printed on the way is not searched for.
+    /// Skips macros: the code does not search for texts that it prints.
     fn visit_macro(&mut self, _: &'ast syn::Macro) {}
 }
 
-/// Whether there is a search inside.
+/// Detects whether an expression contains a search.
 #[derive(Default)]
 struct Searched(bool);
 
@@ -209,7 +209,7 @@ impl Searches<'_> {
         self.found.extend(phrases.found);
     }
 
-    /// The searches in the tokens of a macro.
+    /// Finds the searches in the tokens of a macro.
     fn tokens(&mut self, mut at: Cursor<'_>) {
         let mut search = false;
         while !at.eof() {
@@ -306,7 +306,7 @@ impl<'ast> Visit<'ast> for Searches<'_> {
     }
 }
 
-/// The constants of a file that hold phrases.
+/// Collects the constants of a file that contain phrases.
 #[derive(Default)]
 struct Constants(BTreeMap<String, Vec<String>>);
 
@@ -324,7 +324,7 @@ impl<'ast> Visit<'ast> for Constants {
     }
 }
 
-/// The phrases that a file searches for.
+/// Returns the phrases that a file searches for.
 fn searched(file: &syn::File) -> BTreeSet<String> {
     let mut constants = Constants::default();
     constants.visit_file(file);

@@ -1,4 +1,4 @@
-//! The dependency law: which crate may use which, and files that import each other one way only.
+//! The dependency law: which crate may use which, and no import cycles between the files of a crate.
 //!
 //! `docs/architecture.md` describes the law.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use syn::visit::{self, Visit};
 
-/// Each crate of the workspace, and those that it may use: none depends upwards.
+/// Each crate of the workspace, and those that it may use. No crate depends upwards.
 const LAW: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("subnet-lease", &["types"]),
@@ -69,7 +69,7 @@ const LAW: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
-/// Files that have the name of a backend and mean something else by it: a kind of the kernel's interfaces, a protocol, a key of a document.
+/// Files that have the name of a backend for another reason: a kind of kernel interface, a protocol, a key of a document.
 const NO_BACKENDS: &[(&str, &str)] = &[
     ("flanneld/doctor/src", "facts::host"),
     ("flanneld/doctor/src", "checks::daemon"),
@@ -77,7 +77,7 @@ const NO_BACKENDS: &[(&str, &str)] = &[
 
 /// Crates that a crate must not depend on, not even indirectly.
 const WITHOUT: &[(&str, &[&str])] = &[
-    // It starts for every pod, and is built for machines that this one is not.
+    // This program starts for every pod, and is also built for other architectures.
     (
         "flannel-cni",
         &[
@@ -109,7 +109,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Cargo's metadata of the workspace, resolved.
+/// Returns Cargo's metadata of the workspace, resolved.
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -131,7 +131,7 @@ fn metadata() -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The normal and build dependencies of each package, by name.
+/// Returns the normal and build dependencies of each package, by name.
 fn graph(metadata: &serde_json::Value) -> BTreeMap<String, BTreeSet<String>> {
     let name_of: BTreeMap<&str, &str> = metadata["packages"]
         .as_array()
@@ -232,7 +232,7 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
-/// Everything that a crate is built with when it is built by itself, with the features that it asks for.
+/// Returns all packages with which a crate is built on its own, with the features that it requests.
 fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -268,7 +268,7 @@ fn below(name: &str, features: &[&str]) -> BTreeSet<String> {
 /// A module, by its path inside the crate.
 type Module = Vec<String>;
 
-/// The modules of a crate with a file of their own, tests left out.
+/// Returns the modules of a crate that have their own file, without tests.
 fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
     let mut found: BTreeMap<Module, syn::File> = BTreeMap::new();
     let mut folders = vec![(src.to_owned(), Module::new())];
@@ -308,7 +308,7 @@ struct Imports<'a> {
 }
 
 impl Imports<'_> {
-    /// Notes the module that a path leads to.
+    /// Records the module that a path leads to.
     fn path(&mut self, segments: &[String]) {
         let Some((first, rest)) = segments.split_first() else {
             return;
@@ -335,7 +335,7 @@ impl Imports<'_> {
             }
             _ => return,
         };
-        // A path that leads to no module leads to an item of one.
+        // A path that leads to no module leads to an item in one.
         while !self.modules.contains(&full) {
             if full.pop().is_none() {
                 return;
@@ -396,7 +396,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // A macro's content is not parsed: paths are assembled from its tokens.
+        // The contents of a macro are not parsed, so paths are assembled from its tokens.
         let text = item.tokens.to_string().replace(" :: ", "::");
         for word in text
             .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
@@ -409,7 +409,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 }
 
-/// A cycle in the graph, if there is one.
+/// Returns a cycle in the graph, if there is one.
 fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
     fn walk(
         at: &Module,
@@ -483,7 +483,7 @@ fn file_imports_have_no_cycle() {
     }
 }
 
-/// Collects the texts of a file, tests left out.
+/// Collects the string literals of a file, without tests.
 #[derive(Default)]
 struct Texts(BTreeSet<String>);
 
@@ -499,7 +499,7 @@ impl<'ast> Visit<'ast> for Texts {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // A macro's content is not parsed: `matches!(name, "vxlan")`.
+        // The contents of a macro are not parsed: `matches!(name, "vxlan")`.
         self.0
             .extend(item.tokens.to_string().split('"').map(str::to_owned));
         visit::visit_macro(self, item);
@@ -508,7 +508,7 @@ impl<'ast> Visit<'ast> for Texts {
 
 #[test]
 fn backends_are_distinguished_by_profile_not_by_name() {
-    // `udp` is a protocol nearly everywhere.
+    // Nearly everywhere, `udp` is the protocol.
     let names: Vec<&str> = backends::names()
         .into_iter()
         .filter(|name| *name != "udp")

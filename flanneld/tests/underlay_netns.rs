@@ -1,4 +1,4 @@
-//! The underlay on a real kernel, each test in a network namespace of its own. Needs root; without it the tests end at once.
+//! The underlay on a real kernel, each test in its own network namespace. Without root, the tests end at once.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::Dual;
 
-/// Runs a future on a thread that has a network namespace for itself.
+/// Runs a future on a thread with its own network namespace.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
@@ -33,7 +33,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
     }
 }
 
-/// Runs `ip` with each line's words.
+/// Runs `ip` with the arguments of each line.
 fn ip(lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let output = Command::new("ip")
@@ -131,7 +131,7 @@ fn interface_is_chosen_on_a_real_kernel() {
         let hint = found.trap_hint().unwrap();
         assert!(hint.contains("--iface=lan"), "{hint}");
         assert!(found.advice().contains("--iface=lan") && !found.store_via_underlay());
-        // The trap: the peer's address is this host's own, and leads nowhere.
+        // The Vagrant trap: the peer has the same address as this host, so no interface leads to it.
         for (target, leads) in [
             ("10.0.2.15", false),
             ("10.0.2.77", true),
@@ -211,7 +211,7 @@ fn chosen_interface_is_followed() {
             stop.clone(),
         ));
         let first = receiver.borrow().index;
-        // The task must listen before the first event: its first reading sees everything that happened until then.
+        // The task must listen before the first event: its first read sees everything that happened until then.
         for (step, want) in [
             ("link set lan mtu 1300", "lan 192.168.56.11 1300"),
             (
@@ -232,7 +232,7 @@ fn chosen_interface_is_followed() {
             ),
         ] {
             for line in step.lines() {
-                // The secondary address went with the primary one, or stayed: either is fine.
+                // The kernel may have removed the secondary address together with the primary one, so this may fail.
                 let _ = Command::new("ip")
                     .args(line.split_whitespace())
                     .output()
@@ -247,7 +247,7 @@ fn chosen_interface_is_followed() {
                 .unwrap();
         }
         assert_ne!(receiver.borrow().index, first);
-        // Networks without a gateway come with addresses, and with routes only. Networks behind a gateway are not among them.
+        // Networks without a gateway appear with addresses, or with routes only. Networks behind a gateway are not among them.
         ip("route add 10.98.0.0/24 via 192.168.56.1\nroute add 10.99.0.0/24 dev uplink");
         for net in ["192.168.56.0/24", "10.99.0.0/24"] {
             let is = |underlay: &Underlay| underlay.links.contains(&net.parse().unwrap());

@@ -1,4 +1,4 @@
-//! A datagram from somebody: the inner packet is judged, and changed only where it should be.
+//! Fuzzes a datagram from any sender: the inner packet is accepted or dropped, and only its ECN field and TTL change.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -49,7 +49,7 @@ static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
     })
 });
 
-// The first byte says who sends, what is checked and the outer ECN field; the rest is the packet.
+// The first byte selects the sender, the checks and the outer ECN field. The rest is the packet.
 fuzz_target!(|data: &[u8]| {
     let Some((choice, packet)) = data.split_first() else {
         return;

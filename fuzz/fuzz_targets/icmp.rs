@@ -1,4 +1,4 @@
-//! A packet that cannot be carried: no answer, or one that is right, small enough and not itself to be answered.
+//! Fuzzes a packet that cannot be forwarded: there is no reply, or the reply is correct, small enough, and never itself replied to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ use packet_engine::packet::{Fragment, Header, Version};
 use packet_engine::verdict::Icmp;
 use std::net::IpAddr;
 
-// The first byte says which error and how much room; the rest is the offender.
+// The first byte selects the error and the room for the reply. The rest is the packet that caused the error.
 fuzz_target!(|data: &[u8]| {
     let Some((choice, offender)) = data.split_first() else {
         return;

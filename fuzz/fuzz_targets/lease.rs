@@ -1,4 +1,4 @@
-//! A key and a value out of the store: read or refused, written again the same, admitted without a panic.
+//! Fuzzes a key and a value from the store: they are refused, or parsed and rendered again without a change. Admission does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

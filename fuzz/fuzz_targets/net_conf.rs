@@ -1,4 +1,4 @@
-//! A network configuration: refused, or a pool that its own rules fit and a backend that takes it or says why not.
+//! Fuzzes a network configuration: it is refused, or its pools and candidates are consistent. Creating a backend for it does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A command line, an argument a line: settings, or mistakes in words.
+//! Fuzzes a command line with one argument per line: it yields settings or error texts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

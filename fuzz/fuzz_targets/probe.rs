@@ -1,5 +1,5 @@
-//! A datagram on the probe port: what is taken for a message leads back to its bytes, a row holds what fits in it, and a node that hears it
-//! answers with no more than it got.
+//! Fuzzes a datagram on the probe port. A parsed message can be encoded again without a change, a row exceeds no limit, and a node's reply is no longer
+//! than the datagram.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ const NOW: Now = Now {
     wall_ms: 1_700_000_000_000,
 };
 
-/// A node with one peer, which it has asked for everything.
+/// Returns a node with one peer, to which it has sent probes and a request for its row.
 fn node() -> Node {
     let own = "10.5.1.0/24".parse().unwrap();
     let itself = LocalNode {
@@ -102,7 +102,7 @@ fuzz_target!(|data: &[u8]| {
         );
         assert!(answer.is_none_or(|answer| known && answer.len() <= data.len()));
     }
-    // One datagram is no verdict on anything but the peer.
+    // One datagram must not lead to the verdict that a peer is cut off.
     assert!(node.counts().keys().all(|state| *state != State::CutOff));
     node.wake(now);
     let shown = node.show(now, 8473, Vec::new());

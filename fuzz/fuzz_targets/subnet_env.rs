@@ -1,4 +1,4 @@
-//! A subnet.env that somebody else wrote: whatever it holds, reading it does no harm.
+//! Fuzzes a subnet.env that another program wrote: parsing it does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What a TUN device hands over, virtio header first: it is split into packets that are no longer than it, or refused.
+//! Fuzzes a packet from a TUN device with its virtio header: it is refused, or split into valid packets that carry no more payload.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

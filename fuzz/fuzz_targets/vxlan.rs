@@ -1,4 +1,5 @@
-//! A datagram on the VXLAN port: what is taken for a packet lies inside it and is one; everything else is refused by a reason.
+//! Fuzzes datagrams on the VXLAN port: an accepted packet is valid and lies inside its datagram. Other data is refused with a reason. Merging loses no
+//! packet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +11,7 @@ use packet_engine::partial_checksum::tcp_segment;
 const MTU: u16 = 200;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-// Several datagrams of one receipt: the first byte is the size of each but the last.
+// Several datagrams of one receive buffer. The first byte determines the size of each but the last.
 fuzz_target!(|data: &[u8]| {
     let Some((size, rest)) = data.split_first() else {
         return;
@@ -27,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
             let at = start + inner.start..start + inner.end;
             if let Ok(header) = Header::parse(&buffer[at.clone()]) {
                 assert_eq!(header.total_len, at.len());
-                // What a kernel hands over in one piece counts as what it is cut into, each with its headers.
+                // A GSO packet counts as its segments, each with its headers.
                 if let Some(size) = tcp_segment(&buffer[at.clone()], &header, MTU) {
                     assert!(size < usize::from(MTU) && at.len() > usize::from(MTU));
                     let own = usize::from(MTU) - size;

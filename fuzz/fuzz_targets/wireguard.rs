@@ -1,4 +1,4 @@
-//! A message of WireGuard from anybody: whatever is not exactly what a peer sent opens nothing and proves nothing.
+//! Fuzzes a WireGuard message from any sender: only a message that is exactly what a peer sent opens or proves anything.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,14 +14,14 @@ use std::time::{Instant, SystemTime};
 struct Scene {
     initiator: Identity,
     responder: Identity,
-    /// The initiator as the responder knows it, and the other way round.
+    /// The initiator as the responder knows it, and the responder as the initiator knows it.
     to_initiator: Remote,
     to_responder: Remote,
     initiated: Initiated,
     session: Session,
     baker: Baker,
     now: Instant,
-    /// What they sent: an initiation, its answer, a cookie, a packet.
+    /// The messages that they sent: an initiation, its response, a cookie reply and a packet.
     sent: [Vec<u8>; 4],
 }
 
@@ -70,7 +70,7 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     }
 });
 
-// The first byte says which message was sent, and whether the rest replaces it or changes it bit by bit.
+// The first byte selects one of these messages, and whether the rest replaces it or flips its bits.
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first() else {
         return;
@@ -83,7 +83,7 @@ fuzz_target!(|data: &[u8]| {
         let bits = rest.iter().chain(std::iter::repeat(&0));
         sent.iter().zip(bits).map(|(byte, bits)| byte ^ bits).collect()
     };
-    // The codes of a handshake message are checked apart from it, and so is the index in an initiation.
+    // The MACs of a handshake message are checked separately, and so is the index in an initiation.
     let same = |part: std::ops::Range<usize>| message.get(part.clone()) == sent.get(part);
     if let Some(initiation) = Initiation::read(&message) {
         let proven =
@@ -96,7 +96,7 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Some(response) = Response::read(&message) {
         let done = scene.initiated.complete(&scene.initiator, &[0; 32], response);
-        // The index of the answering side is not part of what its tag covers.
+        // The tag does not cover the index of the responder.
         assert!(done.is_err() || choice & 3 == 1 && same(8..60));
     }
     if let Some(cookie) = CookieReply::read(&message) {

@@ -1,8 +1,8 @@
-//! Which leases of the store are in force here: pure, with the same result on every node.
+//! Decides which leases of the store are in force. The decision is pure: every node reaches the same result.
 //!
-//! A lease is admitted if it lies inside the network, overlaps neither our lease nor the underlay nor an older lease, and our backend can use
-//! it. The network may contain the addresses of nodes; a leased subnet may not: of a subnet and a node inside it the older lease wins. An
-//! unusable value leaves the last good value of its key in force.
+//! A lease is admitted if it lies inside the network, our backend can use it, and it overlaps neither our lease, nor the underlay, nor an older
+//! lease. The network may contain the addresses of nodes; a leased subnet may not. If a subnet contains a node's address, the older of the two
+//! leases wins. If a value becomes unusable, the last good value of its key stays in force.
 
 mod judge;
 mod refused;

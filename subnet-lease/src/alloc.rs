@@ -1,17 +1,17 @@
-//! The order in which a node tries free subnets: different for each node, so that nodes starting together do not collide.
+//! Orders the free subnets that a node tries. The order differs per node, so that nodes that start together do not collide.
 
 use crate::config::{NetworkConfig, Pool};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use types::{Dual, Subnets, nets_overlap};
 
-/// How many taken or refused candidates of a huge pool are skipped before the pool counts as exhausted.
+/// Maximum number of candidates examined in one pool. If none of them is free, the pool is treated as exhausted.
 const LOOKED_AT: u128 = 1 << 22;
 
-/// The free subnets in the order in which the node tries them.
+/// Returns the free subnets in the order in which the node tries them.
 ///
-/// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's
-/// id determines; the IPv6 half is the one with the same index if that is free, else the next free one.
+/// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's id determines. The IPv6
+/// half is the subnet with the same index if that is free, else the next free one.
 pub fn candidates<'a>(
     config: &'a NetworkConfig,
     taken: &'a [Subnets],
@@ -42,7 +42,7 @@ pub fn candidates<'a>(
     })
 }
 
-/// A free IPv6 subnet for a node that keeps its IPv4 subnet.
+/// Returns a node's IPv4 subnet combined with a free IPv6 subnet; `None` if no IPv6 subnet is free.
 #[cfg(feature = "protocol")]
 pub(crate) fn free_v6(
     config: &NetworkConfig,
@@ -69,7 +69,7 @@ fn free_near(pool: &Pool, taken: &TakenNets, index: u128) -> Option<IpNet> {
     })
 }
 
-/// Start and stride of a full cycle through `size` places, from the node's id.
+/// Returns start and stride of a full cycle through `size` indexes, derived from the node's id.
 fn sequence(node: &str, size: u128) -> (u128, u128) {
     let digest = Sha256::digest(node.as_bytes());
     let word = |range: std::ops::Range<usize>| {
@@ -91,7 +91,7 @@ fn sequence(node: &str, size: u128) -> (u128, u128) {
 }
 
 fn walk(start: u128, stride: u128, step: u128, size: u128) -> u128 {
-    // Sizes stay far below 2^64 in anything that is walked (LOOKED_AT steps), so products fit.
+    // Start and stride have at most 64 bits and `step` is below LOOKED_AT, so the product fits into a u128.
     (start % size + (stride % size).wrapping_mul(step) % size) % size
 }
 
@@ -110,7 +110,7 @@ impl TakenNets {
             .filter(|net| nets_overlap(net, &network))
             .collect();
         nets.sort_by_key(|net| (net.network(), net.prefix_len()));
-        // Drop what lies inside an earlier, wider one, so that a neighbour check suffices.
+        // Drop networks inside an earlier, wider one, so that checking the two neighbours is sufficient.
         nets.dedup_by(|later, earlier| earlier.contains(&*later));
         Self(nets)
     }
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
-        /// Law *alloc*: inside the range, aligned, without overlap.
+        /// Law *alloc*: allocated subnets lie inside the range, are aligned and overlap no taken subnet.
         #[test]
         fn allocation_is_lawful(third in 0u8..=255, len in 18u8..=28, node in "[a-z]{1,8}", holes in proptest::collection::vec((0u8..=255, 16u8..=30), 0..12)) {
             let text = format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":{len},"SubnetMin":"10.5.0.0"}}"#);

@@ -1,4 +1,4 @@
-//! The network configuration (net-conf.json): parsed, completed with defaults and validated, once.
+//! The network configuration (net-conf.json): parsed, completed with defaults and validated in one step.
 
 use crate::json::{JsonFault, MemberError, Object, excerpt};
 use crate::lease::RawJson;
@@ -16,19 +16,19 @@ pub use error::{AddressFault, ConfigError, NetworkFault, ValueFault};
 /// A validated network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
-    /// The pools of nodes' subnets, one per family.
+    /// Pools of the nodes' subnets, one per family.
     pub pools: Dual<Pool, Pool>,
-    /// Networks of the configuration, one a family.
+    /// Networks of the configuration, one per family.
     pub networks: Subnets,
     /// Whether traffic rules go to nftables instead of iptables.
     pub nftables: bool,
-    /// Destinations that are not masqueraded (`NonMasqueradeCIDRs`; unknown to Go flannel).
+    /// Destinations that are not masqueraded (`NonMasqueradeCIDRs`, which Go flannel does not know).
     pub non_masquerade: Vec<IpNet>,
     /// Lower-case name of the backend; empty if `Backend` names none.
     pub backend: String,
     /// The `Backend` object as written; `{}` if there is none.
     pub backend_config: RawJson,
-    /// Whether the store assigns the subnets, of whatever size. Then the pools are not chosen from.
+    /// Whether the store assigns the subnets, of any size. If so, no subnet is chosen from the pools.
     pub assigned: bool,
 }
 
@@ -41,23 +41,23 @@ pub struct Pool {
     pub len: u8,
     /// Network address of the first subnet to assign (`SubnetMin`).
     pub min: IpAddr,
-    /// Network address of the last subnet to assign (`SubnetMax`), itself included.
+    /// Network address of the last subnet to assign (`SubnetMax`, inclusive).
     pub max: IpAddr,
 }
 
 impl Pool {
-    /// Bits of an address of this family.
+    /// Returns the number of bits in an address of this family.
     pub fn width(&self) -> u8 {
         self.network.max_prefix_len()
     }
 
-    /// The number of subnets in the pool; `u128::MAX` if they cannot be counted.
+    /// Returns the number of subnets in the pool; `u128::MAX` if the number exceeds a `u128`.
     pub fn size(&self) -> u128 {
         let step_bits = u32::from(self.width() - self.len);
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
     }
 
-    /// The subnet at an index, counted from the first.
+    /// Returns the subnet at an index, counted from the first.
     pub fn subnet(&self, index: u128) -> Option<IpNet> {
         if index >= self.size() {
             return None;
@@ -70,7 +70,7 @@ impl Pool {
         .ok()
     }
 
-    /// The index of a subnet, if it is exactly one of the pool's.
+    /// Returns the index of a subnet, if it is exactly one of the pool's subnets.
     pub fn index(&self, subnet: &IpNet) -> Option<u128> {
         let start = bits(subnet.network());
         let same_family = subnet.max_prefix_len() == self.width();
@@ -90,7 +90,7 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The number as an address of the family of `like`.
+/// Returns the number as an address of the family of `like`.
 fn address(bits: u128, like: IpNet) -> IpAddr {
     match like {
         IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX))),
@@ -102,15 +102,15 @@ impl NetworkConfig {
     /// Parses, completes and validates a net-conf.json.
     ///
     /// # Errors
-    /// Names the unusable member and what it should be.
+    /// Returns an error that names the unusable member and the expected value.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::read(text, pool, false)
     }
 
-    /// The same where the store assigns the subnets: what would choose them (`SubnetLen` and its kin) is ignored, as it is by Go flannel.
+    /// Parses a net-conf.json where the store assigns the subnets. Like Go flannel, ignores the members that choose subnets (`SubnetLen` etc.).
     ///
     /// # Errors
-    /// Names the unusable member and what it should be.
+    /// Returns an error that names the unusable member and the expected value.
     pub fn parse_assigned(text: &str) -> Result<Self, ConfigError> {
         let whole = |object: &Object<'_>, family: &Family| {
             let network = network(object, family)?;
@@ -124,7 +124,7 @@ impl NetworkConfig {
         Self::read(text, whole, true)
     }
 
-    /// The members that differ in another configuration, by name, however its `Backend` is written.
+    /// Returns the names of the members that differ in another configuration. Differences only in the formatting of `Backend` are ignored.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
@@ -147,7 +147,8 @@ impl NetworkConfig {
         .collect()
     }
 
-    /// The configuration as JSON that [`NetworkConfig::parse`] reads as the same one. `None`: its `Backend` holds a preshared key, which is not for display.
+    /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. Returns `None` if its `Backend` holds a
+    /// preshared key, which must not be displayed.
     pub fn to_json(&self) -> Option<String> {
         let backend = Object::parse(self.backend_config.as_str()).ok()?;
         if backend.get("PSK").is_some() {
@@ -178,7 +179,7 @@ impl NetworkConfig {
         }
         let is_empty = backend.as_object().is_some_and(serde_json::Map::is_empty);
         match self.backend.as_str() {
-            // What stands for an absent object.
+            // These values stand for an absent object.
             "udp" if is_empty => {}
             "" if is_empty => drop(json.insert("Backend".to_owned(), Value::Null)),
             _ => drop(json.insert("Backend".to_owned(), backend)),
@@ -186,7 +187,7 @@ impl NetworkConfig {
         Some(Value::Object(json).to_string())
     }
 
-    /// The families of these subnets alone.
+    /// Returns the configuration reduced to the families of these subnets.
     #[must_use]
     pub fn only(&self, subnets: &Subnets) -> Self {
         let v4 = subnets.v4().is_some();
@@ -260,7 +261,7 @@ impl NetworkConfig {
         })
     }
 
-    /// Whether the subnets lie inside the configured networks and are smaller than them. One that is assigned may fill its network.
+    /// Whether the subnets lie inside the configured networks and are smaller than them. An assigned subnet may fill its network.
     pub fn contains(&self, subnets: &Subnets) -> bool {
         let smaller = |half: Option<u8>, network: Option<u8>| {
             half.zip(network)
@@ -277,7 +278,7 @@ impl NetworkConfig {
             )
     }
 
-    /// Whether a lease of these subnets fits this configuration: the same families, each one of its pool's subnets.
+    /// Whether a lease of these subnets fits this configuration: it has the same families, and each subnet is one of its pool's.
     pub fn fits(&self, subnets: &Subnets) -> bool {
         let v4 = match (self.pools.v4(), subnets.v4()) {
             (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),
@@ -293,7 +294,7 @@ impl NetworkConfig {
     }
 }
 
-/// A list of networks of either family.
+/// Reads a list of networks of either family.
 fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
     let texts: Vec<String> = object.read(name)?.unwrap_or_default();
     let network = |text: &String| {
@@ -306,10 +307,10 @@ fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigErro
     texts.iter().map(network).collect()
 }
 
-/// The backend's type, lower-case, and its object.
+/// Returns the backend's type in lower case, and the `Backend` object.
 fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     let Some(raw) = object.get("Backend") else {
-        // Absent means `udp`; the documentation of Go flannel says vxlan, its code decides.
+        // Absent means `udp`. Go flannel's documentation says vxlan, but its code takes precedence.
         return Ok(("udp".to_owned(), RawJson::of(&serde_json::Map::new())));
     };
     if raw.get() == "null" {
@@ -317,7 +318,7 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     }
     let inner = Object::parse(raw.get())
         .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
-    // What stands there may hold a key: it is not quoted.
+    // The error does not quote the value: it may be a key.
     let kind = inner
         .read::<String>("Type")
         .map_err(|_| ValueFault::BackendType)?;
@@ -326,7 +327,7 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
-/// How the members of the two families differ.
+/// Names and defaults by which the members of the two families differ.
 struct Family {
     network: &'static str,
     len: &'static str,
@@ -462,7 +463,7 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     }
 }
 
-/// `SubnetMin` or `SubnetMax` as a number; `None` if it is to be derived.
+/// Reads `SubnetMin` or `SubnetMax` as a number; `None` if it is to be derived.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else {
         return Ok(None);
@@ -493,7 +494,7 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
     }
 }
 
-/// The text of a JSON string, or the raw text of any other value, as Go's own types receive it.
+/// Returns the text of a JSON string, or the raw text of any other value, as Go's own types receive it.
 fn unquoted(raw: &str) -> String {
     serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
 }

@@ -1,8 +1,8 @@
 //! Leases as files in a directory: the embedded default for a laptop, a lab or a static fleet.
 //!
-//! `config` is the network configuration, `subnets/<key>` a lease with the same key and JSON as in etcd. Files appear by
-//! rename; every change is made under a lock; names that begin with a dot are not leases. A lease never expires:
-//! its holder touches its file every minute to show that it lives.
+//! `config` is the network configuration. `subnets/<key>` is a lease, with the same key and JSON as in etcd. Files appear by rename, and every
+//! change is made under a lock. Names that begin with a dot are not leases. A lease never expires: its holder touches its file every minute to
+//! show that it is alive.
 
 mod changes;
 mod files;
@@ -43,7 +43,7 @@ const RETRY: Duration = Duration::from_millis(500);
 pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
-    /// Reads nothing yet; the directory may not exist yet.
+    /// Creates the manager. It does not access the directory, which may be missing until later.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory {
@@ -64,7 +64,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Runs an operation on the files and records whether the directory is available.
+    /// Runs an operation on the files. Records whether the directory is available.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static,
@@ -132,11 +132,11 @@ impl KeyStore for Directory {
             .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
-    /// Always begins with a list of its own, because the inotify watch must be set up first.
+    /// Always begins with its own list, because the inotify watch must be set up before the list is read.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {
             if let Some(recent) = recent {
-                // Nobody else needs it, and it may be long.
+                // Free the recent listing: no other code needs it, and it may be long.
                 drop(recent.take().await);
             }
             Some((peers.next().await, (peers, None)))
@@ -144,14 +144,14 @@ impl KeyStore for Directory {
         stream::unfold((Peers::of(self), Some(recent)), next).boxed()
     }
 
-    /// Reports whenever the file has changed; the proof then reads it.
+    /// Sends a notice whenever the file has changed. The receiver then reads the file.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
         let mut known = Some(modified);
         loop {
             let (key, watch) = (key.to_owned(), changes.watch());
             let look = self.ask(move |files| files.mark_of(&key, &watch)).await;
-            // The state of the file is unknown while the directory is away.
+            // The state of the file is unknown while the directory is unavailable.
             let Ok((present, watched)) = look else {
                 tokio::time::sleep(RETRY).await;
                 continue;
@@ -183,7 +183,7 @@ impl KeyStore for Directory {
     }
 }
 
-/// The directory as a stream of changes.
+/// The changes of the directory as a stream.
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
@@ -243,7 +243,7 @@ impl<'a> Peers<'a> {
             flawed,
             watched,
         } = whole;
-        // Only a complete read shows that the directory is available; a single file does not.
+        // Only a complete read shows that the directory is available. Reading a single file does not.
         self.directory.counters.set_available();
         self.watched = watched;
         self.listed = Instant::now();
@@ -270,7 +270,7 @@ impl<'a> Peers<'a> {
                     .listed(listing, unreadable(counters, &flawed, |_, _| true));
             }
             Some(known) => {
-                // A key whose file cannot be read still exists: its last content stays in force.
+                // A key whose file cannot be read still exists, so its last content stays in force.
                 let unreadable: Vec<Subnets> = unreadable(counters, &flawed, |key, why| {
                     self.flawed.get(key) != Some(why)
                 })
@@ -297,7 +297,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// The subnets of keys whose files cannot be read, if they changed.
+/// Returns the subnets of the keys whose files cannot be read, if the reason changed.
 fn unreadable(
     counters: &Counters,
     flawed: &BTreeMap<String, LeaseFile>,

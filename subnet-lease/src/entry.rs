@@ -1,10 +1,10 @@
-//! Leases as a store has them: keys with values.
+//! Leases as the store keeps them: keys with values.
 
 use crate::wire;
 use std::sync::Arc;
 use types::Subnets;
 
-/// One key under `subnets/` as the store has it.
+/// One key under `subnets/` as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The part of the key after `subnets/`.
@@ -13,13 +13,13 @@ pub struct Entry {
     pub value: Arc<[u8]>,
     /// The revision at which the key was created.
     pub created: i64,
-    /// The revision at which the key was last written: what a compare-and-swap compares.
+    /// The revision at which the key was last written. A compare-and-swap compares it.
     pub modified: i64,
-    /// The store's lease that the key hangs on; 0 for none.
+    /// Id of the store's lease to which the key is attached; 0 for none.
     pub lease: i64,
 }
 
-/// Every key at one revision.
+/// All keys at one revision.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Listing {
     /// The revision of the store at which the list was taken.
@@ -29,7 +29,7 @@ pub struct Listing {
 }
 
 impl Entry {
-    /// The subnets that the key names, when it is a lease's key.
+    /// Returns the subnets in the key; `None` if it is not the key of a lease.
     pub fn subnets(&self) -> Option<Subnets> {
         wire::parse_key(&self.key)
     }

@@ -1,4 +1,4 @@
-//! Leases in etcd v3, with Go flannel's keys and values.
+//! Keeps leases in etcd v3, with Go flannel's keys and values.
 
 pub mod client;
 pub mod cluster;
@@ -31,7 +31,7 @@ use trouble::EtcdTrouble;
 use types::backoff::Backoff;
 use watch::{Anchor, Broken, Change, Watch};
 
-/// Delay between two attempts to watch; up to twice as long, at random, so that nodes do not retry in unison.
+/// Delay between two attempts to watch. The actual delay is up to twice as long, at random, so that nodes do not retry in unison.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The state of an etcd lease.
@@ -39,7 +39,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 struct LeaseTime {
     /// Time until it expires unless renewed.
     left: Duration,
-    /// How long ago it was last granted or renewed.
+    /// Time since it was last granted or renewed.
     last_seen: Duration,
 }
 
@@ -47,7 +47,7 @@ struct LeaseTime {
 pub type EtcdManager = KeyManager<EtcdRegistry>;
 
 impl EtcdManager {
-    /// Creates the manager. It connects on the first request.
+    /// Creates the manager, which connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
     }
@@ -186,10 +186,10 @@ impl KeyStore for EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// The state of an etcd lease; `None` if it is gone, or for id 0.
+    /// Returns the state of an etcd lease; `None` if the lease is gone or its id is 0.
     ///
     /// # Errors
-    /// etcd did not answer.
+    /// Returns an error if etcd cannot be reached, refuses the request, or does not reply within 5 s.
     async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
         const DEADLINE: Duration = Duration::from_secs(5);
         if lease == 0 {
@@ -213,8 +213,7 @@ impl EtcdRegistry {
         }))
     }
 
-    /// Waits before the next attempt, but not when this host's addresses change: the attempt may succeed now. Returns the number of the
-    /// next attempt.
+    /// Waits before the next attempt and returns its number. If this host's addresses change, returns at once, because the attempt may succeed now.
     async fn pause(&self, attempt: u32) -> u32 {
         tokio::select! {
             () = tokio::time::sleep(RETRY.after(attempt).mul_f64(1.0 + rand::random::<f64>())) => attempt + 1,
@@ -223,7 +222,7 @@ impl EtcdRegistry {
     }
 }
 
-/// The watch of all leases, as a stream.
+/// The changes of all leases as a stream.
 struct Peers<'a> {
     registry: &'a EtcdRegistry,
     recent: &'a Recent,
@@ -244,7 +243,7 @@ impl Peers<'_> {
                 match broken {
                     Broken::Renewed => self.following.interrupted(None),
                     Broken::Stream(why) => {
-                        // A first failed attempt is not reported: the next endpoint may work.
+                        // The first failed attempt is not reported, because the next endpoint may work.
                         self.following
                             .interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
@@ -266,7 +265,7 @@ impl Peers<'_> {
                 Some(listing) => listing,
                 None => self.registry.list().await.map_err(Broken::Stream)?,
             };
-            // Only of lease keys: a key that is not UTF-8 cannot be requested.
+            // Only lease keys qualify: a key that is not UTF-8 cannot be requested.
             let newest = listing
                 .entries
                 .iter()

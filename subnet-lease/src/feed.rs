@@ -1,4 +1,4 @@
-//! From the manager's events to the leases in force: folded, admitted, held down, published as one value.
+//! Turns the manager's events into the leases in force: folds them, admits leases, holds down removals and publishes the result as one value.
 
 use crate::admission::{LeasesInForce, Reason, Refused, Terms};
 use crate::hold_down::HoldDown;
@@ -13,23 +13,24 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use types::Subnets;
 
-/// The pause after each publication, as a multiple of the time it took; its maximum, and the minimum below which there is none.
+/// The pause after each publication, as a multiple of the time that the publication took. Below is its maximum, then the minimum under which
+/// there is no pause.
 const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
-/// The state of the watch and the refused leases, for health and metrics.
+/// State of the watch and the refused leases, for health and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Since when the watch is interrupted (boot-time clock).
+    /// When the interruption of the watch began (boot-time clock); `None` while the watch is up.
     pub interrupted: Option<Duration>,
-    /// Readable leases of other nodes in the store.
+    /// Number of readable leases of other nodes in the store.
     pub seen: usize,
     /// Number of leases that the store no longer has and that stay in force during the hold-down.
     pub waiting: usize,
-    /// Leases not in force here.
+    /// Leases that are not in force on this node.
     pub refused: Arc<Vec<Refused>>,
-    /// The number of other nodes, if there are several and no lease of theirs can be used.
+    /// Number of other nodes, if there are several and none of their leases can be used.
     pub cut_off: Option<usize>,
 }
 
@@ -39,7 +40,7 @@ pub struct Feed<'a> {
     raw: LeaseTable,
     terms: watch::Receiver<Arc<Terms>>,
     standing: LeasesInForce,
-    /// Keys that changed since they were admitted last; none where any may have.
+    /// Keys that changed since the last admission; `None` if any key may have changed.
     changed: Option<BTreeSet<Subnets>>,
     hold_down: HoldDown,
     logged: BTreeMap<Subnets, Vec<Refused>>,
@@ -47,7 +48,7 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Reads up to the first complete list: before it nothing is known of the other nodes.
+    /// Reads up to the first complete list. Before it, the other nodes are unknown.
     pub async fn begin(
         mut events: BoxStream<'a, LeaseEvent>,
         terms: watch::Receiver<Arc<Terms>>,
@@ -74,7 +75,7 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes the leases in force after every change of events or terms; never returns.
+    /// Publishes the leases in force after every change of events or terms. Returns only when one of its sources ends.
     pub async fn run(
         mut self,
         out: watch::Sender<Arc<LeaseTable>>,
@@ -91,7 +92,7 @@ impl<'a> Feed<'a> {
                 event = self.events.next() => {
                     let Some(event) = event else { return };
                     discontinuity |= self.take(event);
-                    // Events that are ready are handled together.
+                    // Handle all events that are ready together.
                     while let Some(Some(event)) = self.events.next().now_or_never() {
                         discontinuity |= self.take(event);
                     }
@@ -114,7 +115,7 @@ impl<'a> Feed<'a> {
                 present.clone_from(&self.reading);
                 news
             });
-            // Ten thousand leases that keep changing must not occupy a processor: events that arrive meanwhile are handled together.
+            // If ten thousand leases keep changing, this must not occupy a CPU. Events that arrive during the pause are handled together.
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
             if rest > SHORTEST_REST {
                 tokio::time::sleep(rest).await;
@@ -122,7 +123,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Folds one event; true for a discontinuity.
+    /// Folds one event. Returns true for a discontinuity.
     fn take(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Interrupted => {
@@ -177,9 +178,9 @@ impl<'a> Feed<'a> {
         published
     }
 
-    /// The number of other nodes, if there are several and no lease is in force. A reservation is not a node.
+    /// Returns the number of other nodes, if there are several and no lease is in force. A reservation is not a node.
     ///
-    /// Nodes with another backend do not count: after a change of the configuration they are yet to be restarted, one when the other is ready.
+    /// Nodes with another backend are not counted: after a configuration change, they still have to be restarted, one after another.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
@@ -203,14 +204,14 @@ impl<'a> Feed<'a> {
         (nodes > 1).then_some(nodes)
     }
 
-    /// Logs refusals that are new since the last call, at most 20 lines.
+    /// Logs the refusals that are new since the last call, at most 20 lines.
     fn tell(&mut self) {
         let refused = self.standing.refused();
         const LINES: usize = 20;
         let mut lines = 0;
         let mut now: BTreeMap<Subnets, Vec<Refused>> = BTreeMap::new();
         for refusal in refused {
-            // There may be several for one lease, one a family.
+            // A lease may have several refusals, one per family.
             if !self
                 .logged
                 .get(&refusal.subnets)
@@ -228,7 +229,7 @@ impl<'a> Feed<'a> {
         if lines > LINES {
             tracing::warn!(
                 count = lines - LINES,
-                "more leases are not used; /status names them all, /metrics counts them by reason"
+                "more leases are not used; /status lists all of them, /metrics counts them by reason"
             );
         }
         self.logged = now;
@@ -263,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Of those leases: how many are refused, and whether the node is cut off.
+    /// Returns how many of these leases are refused, and the value of `cut_off`.
     async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
         let terms = Terms {
             config: NetworkConfig::parse(
@@ -294,14 +295,14 @@ mod tests {
         assert_eq!(read(vec![bad(3)]).await, (1, None));
         assert_eq!(read(vec![bad(3), bad(4)]).await, (2, Some(2)));
         assert_eq!(read(vec![bad(3), bad(4), good]).await, (2, None));
-        // The backend reaches none of them.
+        // The backend can reach none of these nodes.
         let far = |third| lease(third, [10, 99, 0, third], true);
         assert_eq!(read(vec![far(3), far(4)]).await, (2, Some(2)));
         assert_eq!(
             read(vec![far(3), far(4), lease(2, [192, 168, 56, 2], true)]).await,
             (2, None)
         );
-        // They run with the configuration of before.
+        // These nodes still run with the previous configuration.
         let before = |third| {
             let lease = lease(third, [192, 168, 56, third], true);
             Lease {
@@ -314,7 +315,7 @@ mod tests {
         };
         assert_eq!(read(vec![before(3), before(4), before(5)]).await.1, None);
         assert_eq!(read(vec![before(3), bad(4), bad(5)]).await, (3, Some(2)));
-        // What an operator reserved is no node.
+        // A reservation by an operator is not a node.
         assert_eq!(
             read(vec![
                 bad(3),

@@ -1,29 +1,29 @@
-//! Classifies errors of the system, of the resolver and of TLS on the way to a server: by errno and variant; those of the resolver by words,
-//! since they have nothing else.
+//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants. Only errors of the resolver are
+//! classified by their text, because they carry nothing else.
 
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use types::problem::StoreCause;
 
-/// Why the other side's certificate is refused.
+/// Reason why the server's certificate is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// It has expired.
+    /// The certificate has expired.
     Expired,
-    /// It is not valid yet.
+    /// The certificate is not valid yet.
     NotYetValid,
-    /// Its authority is not known.
+    /// The issuing authority is unknown.
     Authority,
-    /// It is for another name.
+    /// The certificate is for another name.
     Name,
-    /// It was revoked.
+    /// The certificate was revoked.
     Revoked,
-    /// It may not be used by servers.
+    /// The certificate may not be used by servers.
     Purpose,
-    /// It cannot be read.
+    /// The certificate cannot be parsed.
     Encoding,
-    /// For another cause.
+    /// The certificate is refused for another reason.
     Other,
 }
 
@@ -55,31 +55,31 @@ impl Certificate {
     }
 }
 
-/// What an error on the way to a server means.
+/// Meaning of an error on the connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFailure {
     /// The address refuses connections: no process listens on the port.
     Refused,
-    /// There is no route to it.
+    /// There is no route to the address.
     NoRoute,
-    /// There was no answer in time.
+    /// The server did not reply in time.
     Silent,
-    /// Its name cannot be resolved.
+    /// The server's name cannot be resolved.
     Name,
-    /// Its certificate is refused.
+    /// The server's certificate is refused.
     Certificate(Certificate),
-    /// It refuses this node's certificate, which has expired.
+    /// The server refuses this node's certificate, which has expired.
     OwnExpired,
-    /// It does not speak TLS.
+    /// The server does not speak TLS.
     Plain,
-    /// Another failure of TLS.
+    /// TLS failed for another reason.
     Tls,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
 impl ConnectFailure {
-    /// The first cause of an error, with the errors that it wraps.
+    /// Classifies an error by the first cause that is recognized among the error and its sources.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -115,7 +115,7 @@ impl ConnectFailure {
 }
 
 fn system(error: &io::Error) -> Option<ConnectFailure> {
-    // What an error of ours or of a library holds is not among its sources.
+    // An error wrapped in an `io::Error` is not among its sources.
     if let Some(inner) = error.get_ref() {
         let failure = ConnectFailure::of(inner);
         if failure != ConnectFailure::Other {

@@ -1,12 +1,12 @@
 //! Hold-down of removals: a lease that vanishes usually comes back, unless its subnet is leased again.
 //!
-//! The published table is what the store says, plus the leases that vanished a moment ago. A removal is held down for 5 s; for 60 s after a
-//! discontinuity, or if many leases vanish at once; not at all if the subnet is leased again. The time counts only while the watch is up and
-//! this process runs, and starts anew after a gap: an outage may have kept the other nodes from writing as well.
+//! The published table holds the store's leases and those that vanished a moment ago. A removal is held down for 5 s. It is held down for 60 s
+//! after a discontinuity, or if many leases vanish at once. It is not held down if the subnet is leased again. The time counts only while the
+//! watch is up and this process runs. It starts anew after a gap, because an outage may have kept the other nodes from writing as well.
 //!
-//! An interruption shorter than 5 s after which the watch resumes at its version is no gap. Its own time does not count, and at least 5 s of
-//! watching follow it: a node comes back within 2 s, so the news of its return arrives before the removal. Otherwise a proxy that ends idle
-//! connections every 35 s would postpone a removal of 60 s for ever.
+//! An interruption is no gap if it is shorter than 5 s and the watch then resumes at its version. The time of the interruption does not count,
+//! and at least 5 s of watching follow it. A node comes back within 2 s, so the event of its return arrives before the removal. Without this
+//! exception, a proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
 
 use crate::admission::UsedSubnets;
 use crate::lease::Lease;
@@ -18,11 +18,11 @@ use types::Subnets;
 
 const HOLD_DOWN: Duration = Duration::from_secs(5);
 const LONG_HOLD_DOWN: Duration = Duration::from_secs(60);
-/// A shorter interruption is no gap.
+/// A shorter interruption is not a gap.
 const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
 /// Removals within this time count as one burst.
 const BURST_WINDOW: Duration = Duration::from_secs(10);
-/// A step this late shows that the process was stopped.
+/// A step that is later than this shows that the process was stopped.
 const MAX_STALL: Duration = Duration::from_secs(3);
 
 /// Leases that the store no longer has and that stay in force for a while.
@@ -33,15 +33,15 @@ pub struct HoldDown {
     removals: Vec<Duration>,
     last_step: Option<Duration>,
     interruption: Option<Interruption>,
-    /// After a discontinuity removals are held down longer, until this time.
+    /// Until this time, removals are held down longer because of a discontinuity.
     wary_until: Duration,
 }
 
-/// The watch is interrupted.
+/// An interruption of the watch.
 #[derive(Debug, Clone, Copy)]
 struct Interruption {
     since: Duration,
-    /// Whether it did not resume at its version.
+    /// Whether the watch did not resume at its version.
     relisted: bool,
 }
 
@@ -53,7 +53,7 @@ struct Held {
 }
 
 impl Held {
-    /// Leaves the time since `from` out, and at least the short wait to come.
+    /// Excludes the time since `from`, and leaves at least the short hold-down to wait.
     fn resume(&mut self, from: Duration, now: Duration) {
         let counted = from
             .saturating_sub(self.since)
@@ -63,7 +63,7 @@ impl Held {
 }
 
 impl HoldDown {
-    /// The leases in force at `now` (boot-time clock), given the admitted ones; and when to ask again.
+    /// Returns the leases in force at `now` (boot-time clock), given the admitted ones, and the time of the next call.
     pub fn published(
         &mut self,
         admitted: &LeaseTable,
@@ -97,7 +97,7 @@ impl HoldDown {
         )
     }
 
-    /// Leaves out the time in which the watch was interrupted or the process was stopped.
+    /// Excludes the time in which the watch was interrupted or the process was stopped.
     fn count_time(&mut self, now: Duration, discontinuity: bool, interrupted: bool) {
         let stalled = self
             .last_step
@@ -173,7 +173,7 @@ impl HoldDown {
             .retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
     }
 
-    /// How many removals are held down.
+    /// Returns the number of removals that are held down.
     pub fn waiting(&self) -> usize {
         self.held.len()
     }
@@ -204,7 +204,7 @@ mod tests {
         Duration::from_millis(tenths * 100)
     }
 
-    /// Steps every second up to `to` (in tenths) and returns the number of leases in force then.
+    /// Steps once per second up to `to` (in tenths of a second) and returns the number of leases in force at the end.
     fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(*published, now);
     }
 
-    /// Steps like `run`, with the watch cut for `cut` tenths after every 35 s; returns when the lease was removed, in tenths.
+    /// Steps like `run`, but with the watch interrupted for `cut` tenths of a second every 35 s. Returns when the lease was removed, in tenths of a second.
     fn removed_under_cuts(wait: u64, cut: u64, relists: bool) -> Option<u64> {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..20), seconds(0), wait == 60, false);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn short_interruption_that_resumes_is_no_gap() {
-        // It vanishes at 1 s, waits 60 s, and the cut at 35 s does not count.
+        // The lease vanishes at 1 s and waits 60 s. The interruption at 35 s does not count.
         assert_eq!(removed_under_cuts(60, 20, false), Some(10 + 600 + 20));
         assert_eq!(removed_under_cuts(60, 40, false), Some(10 + 600 + 40));
         assert_eq!(removed_under_cuts(60, 50, false), None, "as long as a gap");
@@ -280,7 +280,7 @@ mod tests {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..20), seconds(0), false, false);
         assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
-        // It would be due at 60.
+        // Without the interruption, the removal would be due at 6 s.
         assert_eq!(
             hold_down
                 .published(&table(2..20), seconds(58), false, true)
@@ -307,7 +307,7 @@ mod tests {
             );
         }
         assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
-        // Stopped for ten minutes: the wait starts over.
+        // The process was stopped for ten minutes, so the wait starts over.
         assert_eq!(run(&mut hold_down, &table(2..20), 7040, 7080), 19);
         assert_eq!(run(&mut hold_down, &table(2..20), 7090, 7100), 18);
     }

@@ -1,6 +1,6 @@
-//! Reads JSON objects as Go's encoding/json does: keys in any case, the last duplicate wins, unknown keys are ignored.
+//! Reads JSON objects as Go's encoding/json does: keys match in any case, the last duplicate wins, unknown keys are ignored.
 //!
-//! Values stay raw text until read, so that a number that fits no type is harmless in an unread field.
+//! Values stay raw text until they are read, so a number that fits no type is harmless in an unread field.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use std::fmt;
 use types::Coded;
 
-/// The members of one JSON object in the order of the text.
+/// Members of one JSON object, in the order of the text.
 #[derive(Debug, Clone)]
 pub struct Object<'a>(pub Vec<(String, &'a RawValue)>);
 
@@ -33,15 +33,15 @@ impl<'de> Deserialize<'de> for Object<'de> {
 }
 
 impl<'a> Object<'a> {
-    /// Reads one object; anything but white space behind it is an error.
+    /// Parses one object. Anything but white space after it is an error.
     ///
     /// # Errors
-    /// What the JSON parser says.
+    /// Returns the parser's error if the text is not one JSON object.
     pub fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The last member with a name, ignoring case.
+    /// Returns the value of the last member with a name, ignoring case.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0
             .iter()
@@ -50,10 +50,10 @@ impl<'a> Object<'a> {
             .map(|(_, value)| *value)
     }
 
-    /// The value of the last member with a name; absent and `null` are both `None`.
+    /// Reads the value of the last member with a name. Returns `None` if it is absent or `null`.
     ///
     /// # Errors
-    /// Names the member and what is wrong with it.
+    /// Returns an error that names the member if its value does not have the type `T`.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, MemberError> {
         match self.get(name) {
             None => Ok(None),
@@ -68,10 +68,10 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The items of the last member with a name, each as it is written; absent and `null` are an empty list.
+    /// Returns the items of the last member with a name, each as raw text. If it is absent or `null`, the list is empty.
     ///
     /// # Errors
-    /// It is no list.
+    /// Returns an error if the member is not a list.
     #[cfg(feature = "kube")]
     pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
         match self.get(name) {
@@ -86,14 +86,14 @@ impl<'a> Object<'a> {
     }
 }
 
-/// A member has a value of another type.
+/// A member whose value has an unexpected type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberError {
-    /// Its name.
+    /// Name of the member.
     pub member: String,
-    /// The beginning of its value, unless that may be a secret.
+    /// Beginning of the value, unless the value may be a secret.
     pub value: Option<String>,
-    /// What is wrong with its value.
+    /// What is wrong with the value.
     pub fault: JsonFault,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for MemberError {
 
 impl std::error::Error for MemberError {}
 
-/// Whether two member names are one to Go: equal under simple case folding.
+/// Whether Go treats two member names as one: they are equal under simple case folding.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212A}' => 'k',
@@ -129,9 +129,9 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
 pub enum JsonFault {
     /// A value has another type.
     OtherType {
-        /// The line, from 1 on.
+        /// Line number, from 1.
         line: usize,
-        /// The column, from 1 on.
+        /// Column number, from 1.
         column: usize,
     },
     /// Text of serde_json's error, without the input.
@@ -139,15 +139,15 @@ pub enum JsonFault {
 }
 
 impl JsonFault {
-    /// Keeps the parser's words, which may quote a value of the text.
+    /// Keeps the parser's text, which may quote a value of the input.
     pub fn quoted(error: &serde_json::Error) -> Self {
         Self::Parser(error.to_string())
     }
 
-    /// Quotes no value of the text: it may be a secret.
+    /// Keeps no text that quotes a value of the input, which may be a secret.
     pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
-            // The parser quotes the value that it found.
+            // For this category, the parser quotes the value that it found.
             serde_json::error::Category::Data => Self::OtherType {
                 line: error.line(),
                 column: error.column(),
@@ -168,12 +168,12 @@ impl fmt::Display for JsonFault {
     }
 }
 
-/// The beginning of a text on one line, for messages.
+/// Returns the beginning of a text (60 characters) on one line, for messages.
 pub fn excerpt(text: &str) -> String {
     excerpt_within(text, 60)
 }
 
-/// As many characters of a text, on one line.
+/// Returns the first `limit` characters of a text on one line.
 pub(crate) fn excerpt_within(text: &str, limit: usize) -> String {
     let mut line: String = text
         .chars()

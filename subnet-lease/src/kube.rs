@@ -1,6 +1,6 @@
-//! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, the daemons publish annotations.
+//! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, and the daemons publish annotations.
 //!
-//! A Node is no key: there is no compare-and-swap, no time to live, no allocation. Who may act as a Node is the API's business.
+//! A Node is not a key: there is no compare-and-swap, no time to live and no allocation. The API server decides who may act as a Node.
 
 #[cfg(test)]
 mod agreement;
@@ -64,7 +64,7 @@ use trouble::{KubeTrouble, NetConfFault};
 use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
-/// How long one question about this node waits for the answer of the API.
+/// How long a request about this node waits for the API server's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Keeps leases in the Nodes of a Kubernetes cluster.
@@ -73,15 +73,15 @@ pub struct KubeManager {
     /// This node's name.
     name: String,
     own: watch::Receiver<OwnState>,
-    /// Where a Node goes that the API sent as the answer to a patch.
+    /// Receives this node's Node from the API server's response to a patch.
     own_out: watch::Sender<OwnState>,
     all: Arc<All>,
     following: Following,
     extras: Arc<Extras>,
-    /// Changes with this node's Node and with all others.
+    /// Counts changes of this node's Node and of all others.
     infos: watch::Sender<u64>,
     reported: Reported,
-    /// The lease that was acquired last, while the process runs.
+    /// The lease acquired last in this process.
     acquired: Mutex<Option<Lease>>,
     _tasks: [Task; 2],
 }
@@ -89,7 +89,7 @@ pub struct KubeManager {
 /// The task that follows all Nodes.
 #[derive(Default)]
 struct Following {
-    /// Whether they are listed: `alloc` needs none of them.
+    /// Whether the Nodes are listed. The `alloc` backend needs none of them.
     lists: AtomicBool,
     task: Mutex<Option<Task>>,
 }
@@ -97,13 +97,13 @@ struct Following {
 /// Faults that were already logged or posted as Events.
 #[derive(Default)]
 struct Reported {
-    /// So that an Event is posted once.
+    /// Events already posted, so that each is posted once.
     events: Arc<Mutex<PostedEvents>>,
     /// The mistyped annotations that were logged last.
     ignored: Mutex<String>,
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when its owner is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -116,7 +116,7 @@ impl KubeManager {
     /// Finds this node's name and begins to follow its Node.
     ///
     /// # Errors
-    /// `Refused` for a mistake in kubeconfig or environment, `Unavailable` while the API does not answer.
+    /// Returns `Refused` if kubeconfig or environment contain a mistake, and `Unavailable` while the API server does not respond.
     pub async fn open(options: KubeOptions) -> Result<Self, Error> {
         let identity = options.identity.clone();
         let api = Arc::new(Api::new(options));
@@ -182,7 +182,7 @@ impl KubeManager {
         })
     }
 
-    /// Lets this configuration decide which Nodes are followed, and by which network they are judged.
+    /// Starts or stops following all Nodes as this configuration requires, and sets the networks that their leases are checked against.
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
@@ -199,7 +199,7 @@ impl KubeManager {
         self.following.lists.store(lists, Relaxed);
     }
 
-    /// Begins to follow all Nodes.
+    /// Starts the task that follows all Nodes.
     fn follow_everybody(&self, networks: Subnets) -> Task {
         let (api, all, sink, mut own) = (
             self.api.clone(),
@@ -208,7 +208,8 @@ impl KubeManager {
             self.own.clone(),
         );
         Task(tokio::spawn(async move {
-            // The first answer about the own Node tells how the server lists, and where this node stands among the others.
+            // The first response about this node's Node shows whether the server streams lists or needs pages, and which place this node has among the
+            // others.
             let own = own
                 .wait_for(|state| !matches!(state.own, Own::Unknown))
                 .await
@@ -233,7 +234,7 @@ impl KubeManager {
         }))
     }
 
-    /// This node's Node, once it was read.
+    /// Returns this node's Node, after waiting until it was read.
     async fn own_node(&self) -> Result<Arc<Node>, Reason> {
         let mut own = self.own.clone();
         let known =
@@ -250,7 +251,7 @@ impl KubeManager {
         }
     }
 
-    /// Why there is no Node, with the name that is nearly the same.
+    /// Returns the error for a missing Node, with a similar name among the existing Nodes.
     fn no_node(&self) -> KubeTrouble {
         let name = &self.name;
         let similar = self
@@ -259,7 +260,7 @@ impl KubeManager {
         KubeTrouble::NoNode(name.clone(), similar)
     }
 
-    /// The complete list of Nodes, where it is needed.
+    /// Waits for the complete list of Nodes, if the backend needs it.
     async fn everybody_known(&self) -> Result<(), Reason> {
         if !self.following.lists.load(Relaxed) {
             return Ok(());
@@ -284,7 +285,7 @@ impl KubeManager {
             .unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
     }
 
-    /// The subnets that are this node's, with its Node.
+    /// Returns this node's Node and the subnets that are assigned to it.
     async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
         let node = self.own_node().await?;
         self.everybody_known().await?;
@@ -300,7 +301,8 @@ impl KubeManager {
         }
     }
 
-    /// Posts an Event about something that was not told yet, at most one a minute for one reason. Nothing waits for it: the API may not answer.
+    /// Posts an Event about a problem that was not posted yet, at most one per minute and reason. Runs in the background, because the API server
+    /// may not respond.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
         if !self
             .reported
@@ -327,10 +329,10 @@ impl KubeManager {
         });
     }
 
-    /// Reports annotations that an operator mistyped.
+    /// Reports annotations with mistyped values.
     ///
     /// # Errors
-    /// One of them names the interface: any other would be a guess.
+    /// Returns an error if a mistyped annotation selects the interface, because any other interface would be a guess.
     fn refuse_typos(&self, node: &Node) -> Result<(), Reason> {
         let name = &self.name;
         let mut ignored = Vec::new();
@@ -345,7 +347,7 @@ impl KubeManager {
             };
             self.tell_once(node, NodeEvent::Typo(trouble.clone()));
             if typo.names_interface {
-                // Whoever waits for this node logs why.
+                // The caller that waits for this node logs the reason.
                 return Err(trouble.into());
             }
             ignored.push(trouble.to_string());
@@ -458,7 +460,7 @@ impl SubnetManager for KubeManager {
         Some(self.infos.subscribe())
     }
 
-    /// Nodes are followed: nothing is asked.
+    /// Answers from the followed Nodes, without a request.
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let report = self.all.with(|nodes| nodes.report(lease))?;
         let since = jiff::Timestamp::now()
@@ -530,7 +532,7 @@ impl SubnetManager for KubeManager {
                         self.tell_of_another_subnet(&node, claim, &lease);
                         return Ok(lease);
                     }
-                    // Whatever changes meanwhile, a server that asks for patience gets it.
+                    // Applies whatever changes meanwhile: the server's Retry-After is always respected.
                     Err(failure) => {
                         failures += 1;
                         let pause = publish::RETRY
@@ -557,7 +559,7 @@ impl SubnetManager for KubeManager {
 
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
         if !self.following.lists.load(Relaxed) {
-            // The backend needs to know of nobody.
+            // This backend needs no other nodes.
             let nobody = LeaseEvent::Reset {
                 leases: Vec::new(),
                 unreadable: BTreeSet::new(),
@@ -610,7 +612,7 @@ impl SubnetManager for KubeManager {
 }
 
 impl KubeManager {
-    /// Logs and posts that pods with addresses of the old subnet must be deleted.
+    /// Logs and posts that pods with addresses of the previous subnet must be deleted.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self
             .acquired
@@ -643,7 +645,7 @@ fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
         .any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
-/// Any change of this node's Node, or of another, may change what is known of this node.
+/// Merges two sources of changes: a change of this node's Node or of another Node may change the information about this node.
 async fn merge(
     mut own: watch::Receiver<OwnState>,
     mut all: watch::Receiver<u64>,

@@ -1,4 +1,4 @@
-//! A lease: the subnets of a node, and what the node publishes.
+//! The lease of a node: its subnets and the attributes that it publishes.
 
 use serde::Deserialize;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use types::{Addresses, Dual, Family, Problem, Subnets};
 
-/// A node's lease: its subnets and what it publishes to the peers.
+/// A node's lease: its subnets and the attributes that it publishes to the peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The subnets: the lease's identity.
+    /// The subnets, which identify the lease.
     pub subnets: Subnets,
-    /// What the node publishes.
+    /// Attributes that the node publishes.
     pub attrs: LeaseAttrs,
     /// Whether the lease expires.
     pub term: Term,
-    /// Creation order in the store: of two overlapping leases the older one wins.
+    /// Creation order in the store. If two leases overlap, the older one wins.
     pub since: i64,
 }
 
-/// Whether a lease expires. Only the store knows when a peer's does.
+/// Whether a lease expires. Only the store knows when a peer's lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
     /// Expires when its holder stops renewing it.
@@ -28,7 +28,7 @@ pub enum Term {
     Reserved,
 }
 
-/// What a node publishes beside its subnets.
+/// Attributes that a node publishes in addition to its subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseAttrs {
     /// The IPv4 address at which peers reach the node.
@@ -43,12 +43,12 @@ pub struct LeaseAttrs {
     pub v6_data: Option<RawJson>,
     /// Fields that this version does not know, kept unchanged and in order.
     pub unknown: Vec<(String, RawJson)>,
-    /// Which node wrote the lease; Go flannel neither writes nor reads it.
+    /// The node that wrote the lease. Go flannel neither writes nor reads it.
     pub node: Option<NodeId>,
 }
 
 impl LeaseAttrs {
-    /// The addresses at which peers reach the node, IPv4 first.
+    /// Returns the addresses at which peers reach the node, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         Family::ALL
             .map(|family| self.public_for(family))
@@ -56,7 +56,7 @@ impl LeaseAttrs {
             .flatten()
     }
 
-    /// The public address of a family.
+    /// Returns the public address of a family.
     pub fn public_for(&self, family: Family) -> Option<IpAddr> {
         family.pick(
             self.public_ip.map(IpAddr::V4),
@@ -69,7 +69,7 @@ impl LeaseAttrs {
         Dual::from_options(self.public_ip, self.public_ipv6)
     }
 
-    /// Whether peers learn the same from both.
+    /// Whether both publish the same to peers: addresses, backend and backend data.
     #[cfg(any(feature = "kube", feature = "protocol"))]
     pub(crate) fn tells_the_same(&self, other: &LeaseAttrs) -> bool {
         self.same_public(other)
@@ -84,7 +84,7 @@ impl LeaseAttrs {
         (self.public_ip, self.public_ipv6) == (other.public_ip, other.public_ipv6)
     }
 
-    /// Both public addresses as text for people.
+    /// Returns both public addresses as text for messages.
     pub fn public_text(&self) -> String {
         self.public().map_or_else(
             || "no public address".to_owned(),
@@ -93,27 +93,27 @@ impl LeaseAttrs {
     }
 }
 
-/// What a backend accepts of peers, and what identifies a node to it. Pure.
+/// Rules of a backend: which leases it can use, and what identifies a node. All methods are pure.
 pub trait PeerRules: Send + Sync {
     /// Decides whether the backend can use a lease.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// Returns the reason if the backend cannot use the lease.
     fn accepts(&self, _lease: &Lease) -> Result<(), Problem> {
         Ok(())
     }
 
-    /// Reads the part of a lease's backend data that only one node can have (a MAC, a key), in canonical form. `None`: it has none for
-    /// the family.
+    /// Reads the part of a lease's backend data that is unique to a node (a MAC, a key), in canonical form. Returns `None` if the backend has no
+    /// such part for the family.
     fn identity(&self, _attrs: &LeaseAttrs, _family: Family) -> Option<String> {
         None
     }
 }
 
-/// No rules: every lease is accepted.
+/// Accepts every lease.
 impl PeerRules for () {}
 
-/// Which node holds a lease, and which run of its daemon wrote it.
+/// The node that holds a lease, and the run of its daemon that wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(default)]
 pub struct NodeId {
@@ -123,47 +123,47 @@ pub struct NodeId {
     pub name: Arc<str>,
     /// Random for each start of the daemon.
     pub instance: String,
-    /// The revision of the list at acquisition: the earlier start has the lower rank.
+    /// The store's revision when the lease was acquired. An instance that started earlier has a lower rank.
     pub rank: i64,
-    /// For reservations: the store's lease that the holder keeps alive.
+    /// For reservations: id of the store's lease that the holder keeps alive.
     pub lease: Option<i64>,
-    /// Set by a holder that had to write its key back against another instance.
+    /// Whether the holder had to write its key back after another instance changed it.
     pub contested: bool,
-    /// Whether Go flannel wrote the lease, which answers no questions of the probes. On Kubernetes alone: there a node has a name and so an
-    /// identity, whoever serves it; in the other stores Go flannel writes none.
+    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Set only on Kubernetes, where a node has an identity (its name)
+    /// whichever daemon serves it. In the other stores, Go flannel writes no identity.
     #[serde(skip)]
     pub by_go: bool,
 }
 
 impl NodeId {
-    /// Ordering between two instances that claim one key: the lower one keeps it.
+    /// Returns the sort key between two instances that claim one key: the lower one keeps it.
     pub fn precedence(&self) -> (i64, &str, &str) {
         (self.rank, &self.id, &self.instance)
     }
 }
 
-/// A well-formed JSON value kept as its text.
+/// A well-formed JSON value, kept as text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RawJson(Arc<str>);
 
 impl RawJson {
-    /// Takes a text that is one JSON value; white space around it is dropped.
+    /// Parses a text that is one JSON value, and drops the white space around it.
     ///
     /// # Errors
-    /// The parser's, when the text is not one JSON value.
+    /// Returns the parser's error if the text is not one JSON value.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let raw: &serde_json::value::RawValue = serde_json::from_str(text)?;
         Ok(Self(Arc::from(raw.get())))
     }
 
-    /// The JSON text of a value.
+    /// Serializes a value to JSON text.
     pub fn of(value: &impl serde::Serialize) -> Self {
         Self(Arc::from(
             serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()),
         ))
     }
 
-    /// The text.
+    /// Returns the JSON text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

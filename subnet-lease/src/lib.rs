@@ -1,12 +1,12 @@
-//! Who has which subnet: leases, their wire format, and the managers that keep them.
+//! Subnet leases of nodes: the model, the wire format, and the managers that keep leases in a store.
 //!
-//! It knows nothing of kernels. Its features are layers:
+//! This crate does not depend on the kernel's configuration interfaces. Its features are layers:
 //!
-//! - none: the model alone, which is what backends depend on;
-//! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed; a store of any kind builds on these;
-//! - `protocol`: getting and keeping a lease in a store of keys, by compare-and-swap;
-//! - `etcd`, `dir`: the stores that speak that protocol;
-//! - `kube`: the Nodes of a Kubernetes cluster, whose subnets the cluster assigns.
+//! - none: only the model, on which backends depend;
+//! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed, on which every store builds;
+//! - `protocol`: acquires and keeps a lease in a key-value store by compare-and-swap;
+//! - `etcd`, `dir`: the stores that use that protocol;
+//! - `kube`: the Nodes of a Kubernetes cluster, which assigns the subnets.
 
 pub mod alloc;
 pub mod config;

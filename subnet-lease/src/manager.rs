@@ -1,4 +1,4 @@
-//! The interface of every store: a few methods, which each manager implements in full.
+//! The interfaces that every store implements in full.
 
 pub use crate::claim::{Choice, Claim, HostEvidence, HostQueries};
 use crate::config::NetworkConfig;
@@ -20,46 +20,46 @@ use types::{Coded, Problem};
 /// The state of a held lease, published whenever it changes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Held {
-    /// When the lease expires unless it is renewed (boot-time clock); none for a reservation.
+    /// When the lease expires unless it is renewed (boot-time clock); `None` for a reservation.
     pub until: Option<Duration>,
-    /// When it was renewed last (boot-time clock); none where leases are not renewed.
+    /// When the lease was last renewed (boot-time clock); `None` if the store's leases are not renewed.
     pub renewed: Option<Duration>,
-    /// What is wrong; none while all is well.
+    /// The present problem; `None` while there is none.
     pub trouble: Option<Reason>,
-    /// Whether the trouble makes the node not ready at once, however short it lasts.
+    /// Whether the trouble makes the node not ready at once, however short it is.
     pub grave: bool,
-    /// The lease, once there is one.
+    /// The lease, once it is acquired.
     pub lease: Option<Lease>,
-    /// Changes of this node that are not published yet.
+    /// Attributes of this node that are not published yet.
     pub unpublished: Option<Unpublished>,
 }
 
 /// Changed attributes that are not in the store yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpublished {
-    /// Since when (boot-time clock).
+    /// When the change happened (boot-time clock).
     pub since: Duration,
-    /// What the peers do not know.
+    /// Message about what the peers do not know.
     pub what: Problem,
 }
 
-/// What a node tells the store while it holds its lease.
+/// State that a node passes to the store while it holds its lease.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// What it publishes.
+    /// Attributes that the node publishes.
     pub attrs: watch::Receiver<LeaseAttrs>,
-    /// Whether its kernel does what the leases ask for.
+    /// Whether the node's kernel is in sync with the leases.
     pub programmed: watch::Receiver<bool>,
 }
 
-/// Why holding a lease ended.
+/// Reason why holding a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The subnet belongs to another node, or is gone for good: the daemon has to start over.
+    /// The subnet belongs to another node or is gone for good. The daemon must start over.
     Taken(Problem),
-    /// Another instance of this node holds the lease: this one has to stop.
+    /// Another instance of this node holds the lease. This instance must stop.
     Displaced(Problem),
-    /// The store gave this node another subnet, or took it away: the network has to be restarted.
+    /// The store assigned another subnet to this node, or took the subnet away. The network must be restarted.
     Moved(Problem),
 }
 
@@ -78,14 +78,14 @@ impl fmt::Display for Lost {
     }
 }
 
-/// A task on which holding a lease depends has ended.
+/// A task on which holding a lease depends and that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// No lease was acquired.
     NoLease,
     /// The watch of this node's lease.
     Watch,
-    /// The source of what is published.
+    /// The source of the published attributes.
     Publication,
     /// Following this node's Node.
     OwnNode,
@@ -121,10 +121,10 @@ impl fmt::Display for Stopped {
 
 impl Lasting for Stopped {}
 
-/// Why a manager cannot do what it is asked.
+/// Reason why a manager cannot carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A retry may succeed: the store does not answer, or the configuration is missing or unreadable.
+    /// A retry may succeed: the store does not respond, or the configuration is missing or unreadable.
     Unavailable(Reason),
     /// A retry cannot succeed.
     Refused(Problem),
@@ -167,82 +167,82 @@ impl From<Error> for Problem {
     }
 }
 
-/// What a store that knows its nodes says of this one, before the node asks for its lease.
+/// Information that a store with nodes of its own has about this node before it acquires its lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The node's name there, which identifies it.
+    /// The node's name in the store, which identifies the node.
     pub id: String,
-    /// The subnets that the store assigned, of the families of the network.
+    /// Subnets that the store assigned, of the network's families.
     pub subnets: Option<Subnets>,
-    /// The public addresses that an operator chose there; they beat the flags.
+    /// Public addresses that an operator chose in the store. They take precedence over the flags.
     pub public: Option<Addresses>,
-    /// The addresses that this node published last.
+    /// Addresses that this node published last.
     pub published: Vec<IpAddr>,
-    /// The addresses that the store has for this node from elsewhere (a Node's InternalIPs), the preferred first.
+    /// Addresses that the store has for this node from other sources (a Node's InternalIPs), the preferred one first.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address, behind which the node's own is: then others may have that one too.
+    /// Whether an operator chose the published address, which hides the node's own. Other nodes may then have the same address.
     pub overwritten: bool,
-    /// The addresses that other nodes claim.
+    /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
 }
 
 /// Another node that claims an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
-    /// Name of the node, as the store identifies it.
+    /// Name of the node in the store.
     pub node: String,
-    /// Whether flannel serves it.
+    /// Whether flannel runs on the node.
     pub served: bool,
-    /// Whether it publishes the address to the other nodes, and flannel serves it.
+    /// Whether the node publishes the address to the other nodes and runs flannel.
     pub publishes: bool,
 }
 
-/// Keeps leases: in etcd, in a directory, in the Kubernetes API. Tools use the store alone; a daemon has one node served by it.
+/// Manages leases in etcd, in a directory or in the Kubernetes API. Tools use only [`LeaseStore`]. A daemon uses the manager for one node.
 #[async_trait]
 pub trait SubnetManager: LeaseStore {
-    /// The present network configuration.
+    /// Returns the present network configuration.
     ///
     /// # Errors
-    /// `Unavailable` while it is missing, unreadable or invalid.
+    /// Returns `Unavailable` while the configuration is missing, unreadable or invalid.
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// What the store knows of this node; `None` from a store that knows nothing of nodes before they have a lease.
+    /// Returns the store's information about this node; `None` from a store that does not know nodes before they have a lease.
     ///
     /// # Errors
-    /// `Unavailable` while the store has no subnet for this node.
+    /// Returns `Unavailable` while the store has no subnet for this node.
     async fn node_info(&self, _config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
         Ok(None)
     }
 
-    /// The pods of flannel on this node, in the namespace of this daemon's pod; `None` from a store that knows no pods.
+    /// Returns flannel's pods on this node, in the namespace of this daemon's pod; `None` from a store without pods.
     ///
     /// # Errors
-    /// The store does not answer, or refuses.
+    /// Returns an error if the store does not respond or refuses the request.
     async fn daemon_pods(&self, _namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
         None
     }
 
-    /// Changes whenever that may have changed; `None` from a store that knows no nodes.
+    /// Returns a receiver that changes whenever [`node_info`](Self::node_info) may have changed; `None` from a store without nodes.
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
 
-    /// The addresses of the store's servers, where they help to find the interface; empty where they cannot be read.
+    /// Returns the addresses of the store's servers, which help to find the interface. The list is empty if they cannot be read.
     async fn servers(&self) -> Vec<IpAddr> {
         Vec::new()
     }
 
-    /// Withdraws published addresses that this host no longer has: another node may be waiting for one of them. An address that an operator
-    /// chose stays. Failures are not reported: peers know the address as before.
+    /// Withdraws published addresses that this host no longer has, because another node may be waiting for one of them. An address that an operator
+    /// chose stays. Failures are not reported: peers then still know the former address.
     async fn withdraw(&self, _local: &[IpAddr]) {}
 
-    /// Tells the operators of the store what they have to do about this node's interface.
+    /// Reports to the operators of the store what they must do about this node's interface.
     async fn tell_operator(&self, _problem: &Problem) {}
 
-    /// What this node published last time (MAC, keys), if a lease is its own.
+    /// Returns the attributes that this node published last time (MAC, keys), if one of the leases is its own.
     ///
     /// # Errors
-    /// `Refused` if another live node holds the lease of this node's address.
+    /// Returns `Refused` if another live node holds the lease of this node's address.
     async fn stored(
         &self,
         claim: &Claim,
@@ -252,7 +252,7 @@ pub trait SubnetManager: LeaseStore {
     /// Waits for a lease of this node: its own, or a new one.
     ///
     /// # Errors
-    /// `Refused` if another live node uses this node's address or identity.
+    /// Returns `Refused` if another live node uses this node's address or identity.
     async fn acquire(
         &self,
         claim: &Claim,
@@ -261,10 +261,10 @@ pub trait SubnetManager: LeaseStore {
         state: &watch::Sender<Held>,
     ) -> Result<Lease, Error>;
 
-    /// All leases as they change. Begins with `Reset`, reconnects and resumes by itself, never ends.
+    /// Returns the changes of all leases as a stream. It begins with `Reset`, reconnects and resumes on its own, and never ends.
     fn watch(&self) -> BoxStream<'_, LeaseEvent>;
 
-    /// Keeps the lease as its sole owner: renews it, publishes changed attributes, reports its state. Returns when it is lost for good.
+    /// Holds the lease as its only owner: renews it, publishes changed attributes and reports its state. Returns when the lease is lost for good.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease as it is.
@@ -276,98 +276,99 @@ pub trait SubnetManager: LeaseStore {
         state: watch::Sender<Held>,
     ) -> Lost;
 
-    /// When the holder of a lease was last heard of; `None` where that cannot be told. Costs a request or two.
+    /// Returns when the holder of a lease was last heard from; `None` if that is unknown. Takes one or two requests.
     async fn last_heard(&self, _lease: &Subnets) -> Option<LastHeard> {
         None
     }
 
-    /// Tells which addresses this host has now: a connection from any other local address is replaced.
+    /// Passes on the present addresses of this host. A connection from any other local address is replaced.
     fn readdressed(&self, _local: &[IpAddr]) {}
 
-    /// Counts of calls to the store, and the leases that cannot be read.
+    /// Returns the counters of calls to the store, with the leases that cannot be read.
     fn counters(&self) -> Arc<Counters>;
 
-    /// Reconnects to the store and reads its TLS files again; false for a store without a connection.
+    /// Reconnects to the store and reads its TLS files again. Returns false for a store without a connection.
     fn renew(&self) -> bool {
         false
     }
 }
 
-/// What the store knows of the holder of a lease.
+/// The store's information about the holder of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastHeard {
-    /// How long ago it was heard of.
+    /// How long ago the holder was last heard from.
     pub ago: Duration,
-    /// What Kubernetes says of its Node; `None` with other stores.
+    /// State of the holder's Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,
 }
 
-/// What Kubernetes says of a Node.
+/// State of a Node in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
     /// Whether its condition Ready is True.
     pub ready: bool,
-    /// Whether it is cordoned: no new pods are placed there.
+    /// Whether the Node is cordoned: no new pods are scheduled on it.
     pub cordoned: bool,
 }
 
-/// When a holder was last seen, and when its lease ends unless it is renewed.
+/// When a holder was last seen, and when its lease expires unless it is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
-    /// How long ago the holder was last seen; `None` where that cannot be told.
+    /// How long ago the holder was last seen; `None` if that is unknown.
     pub heard: Option<Duration>,
-    /// Time until the lease ends; `None` where it does not.
+    /// Time until the lease expires; `None` if it does not expire.
     pub left: Option<Duration>,
 }
 
-/// In what a store differs for an operator.
+/// Properties in which stores differ for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nature {
-    /// Whether leases end with the Nodes that they are written on. Then nothing can be reserved.
+    /// Whether leases are deleted together with the Nodes that contain them. If so, no subnet can be reserved.
     pub of_nodes: bool,
-    /// Whether each question about a holder takes a request to a server.
+    /// Whether each query about a holder takes a request to a server.
     pub asks_a_server: bool,
 }
 
-/// A store as an operator's tools use it, who serve no node.
+/// A store as used by an operator's tools, which serve no node.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// Where the leases are: `the Nodes of Kubernetes`.
+    /// Returns the location of the leases for messages, e.g. `the Nodes of Kubernetes`.
     fn place(&self) -> String;
 
-    /// In what it differs from other stores.
+    /// Returns the properties in which the store differs from others.
     fn nature(&self) -> Nature {
         Nature::default()
     }
 
-    /// The network configuration.
+    /// Returns the network configuration.
     ///
     /// # Errors
-    /// It is missing, unreadable or invalid.
+    /// Returns an error if the configuration is missing, unreadable or invalid.
     async fn config(&self) -> Result<NetworkConfig, Error>;
 
     /// Reads all leases from the store.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     async fn list(&self) -> Result<Listing, Reason>;
 
-    /// The last sign of life of a holder.
+    /// Returns the last sign of life of a holder.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason>;
 
-    /// Takes a lease away, unless it changed since it was listed; whether it did.
+    /// Releases a lease, unless it changed since it was listed. Returns whether the lease was released.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// Returns an error if the store does not respond.
     async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
 
-    /// Writes a lease that never ends: a new one, or in the place of `present` unless that has changed since it was listed; whether it did.
+    /// Writes a lease that never expires: a new one, or a replacement of `present` unless that changed since it was listed. Returns whether the
+    /// lease was written.
     ///
     /// # Errors
-    /// The store does not answer, or its leases cannot be reserved.
+    /// Returns an error if the store does not respond, or if its leases cannot be reserved.
     async fn reserve(
         &self,
         subnets: &Subnets,
@@ -376,14 +377,14 @@ pub trait LeaseStore: Send + Sync {
     ) -> Result<bool, Reason>;
 }
 
-/// Counters and states of a manager, which metrics and `/status` read.
+/// Counters and states of a manager, for metrics and the status API.
 #[derive(Debug, Default)]
 pub struct Counters {
     calls: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     unreadable: std::sync::Mutex<BTreeMap<String, Problem>>,
     unavailable: std::sync::Mutex<Option<Problem>>,
     unfollowed: std::sync::Mutex<Option<Problem>>,
-    /// Boot time in milliseconds; 0 before the first answer.
+    /// Boot time in milliseconds; 0 before the first response.
     heard: std::sync::atomic::AtomicU64,
 }
 
@@ -403,7 +404,7 @@ impl Counters {
             .unwrap_or_default()
     }
 
-    /// Notes that the store has answered, or sent something.
+    /// Records that the store has responded or sent something.
     pub fn heard(&self) {
         self.heard.store(
             u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX),
@@ -411,28 +412,28 @@ impl Counters {
         );
     }
 
-    /// When the store was heard last (boot-time clock).
+    /// Returns when the store last responded (boot-time clock).
     pub fn last_heard(&self) -> Option<Duration> {
         Some(self.heard.load(std::sync::atomic::Ordering::Relaxed))
             .filter(|heard| *heard > 0)
             .map(Duration::from_millis)
     }
 
-    /// Notes that the store is unavailable, and why. A single lost answer does not count.
+    /// Records that the store is unavailable, and why. A single lost response is not sufficient.
     pub fn set_unavailable(&self, why: Problem) {
         if let Ok(mut unavailable) = self.unavailable.lock() {
             *unavailable = Some(why);
         }
     }
 
-    /// Notes that the store is available: `why_unavailable` returns `None`.
+    /// Records that the store is available: `why_unavailable` returns `None`.
     pub fn set_available(&self) {
         if let Ok(mut unavailable) = self.unavailable.lock() {
             *unavailable = None;
         }
     }
 
-    /// Why the store is unavailable; none while it is available or its state is unknown.
+    /// Returns why the store is unavailable; `None` while it is available or its state is unknown.
     pub fn why_unavailable(&self) -> Option<Problem> {
         self.unavailable
             .lock()
@@ -440,14 +441,14 @@ impl Counters {
             .and_then(|unavailable| unavailable.clone())
     }
 
-    /// Notes why the leases cannot be followed, or that they are.
+    /// Records why the leases cannot be followed; `None` if they can.
     pub fn following(&self, trouble: Option<Problem>) {
         if let Ok(mut unfollowed) = self.unfollowed.lock() {
             *unfollowed = trouble;
         }
     }
 
-    /// Why the leases cannot be followed, as far as it is known; the store may be available all the same.
+    /// Returns why the leases cannot be followed, if known. The store itself may be available.
     pub fn why_not_followed(&self) -> Option<Problem> {
         self.unfollowed
             .lock()
@@ -455,7 +456,7 @@ impl Counters {
             .and_then(|unfollowed| unfollowed.clone())
     }
 
-    /// Notes that a key cannot be read; true if that is new, or the reason is.
+    /// Records that a key cannot be read. Returns true if the key or its reason is new.
     pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
         let Ok(mut known) = self.unreadable.lock() else {
@@ -477,14 +478,14 @@ impl Counters {
         }
     }
 
-    /// Forgets all keys that are not among these.
+    /// Forgets all keys that are not in this set.
     pub fn only(&self, keys: &BTreeSet<String>) {
         if let Ok(mut known) = self.unreadable.lock() {
             known.retain(|key, _| keys.contains(key));
         }
     }
 
-    /// Keys that cannot be read, with the reason.
+    /// Returns the keys that cannot be read, with the reasons.
     pub fn unreadable_keys(&self) -> Vec<(String, Problem)> {
         self.unreadable
             .lock()
@@ -498,7 +499,7 @@ impl Counters {
     }
 }
 
-/// The boot-time clock: it runs while the machine sleeps and does not follow the time of day.
+/// Returns the boot-time clock. It also runs while the machine sleeps and does not follow the time of day.
 pub fn boot_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
         .map(Duration::from)

@@ -1,9 +1,9 @@
-//! Getting and keeping a lease: the rules, without a store, a clock or a runtime.
+//! Rules for acquiring and holding a lease, without a store, a clock or a runtime.
 //!
-//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code, but all they can do is ask for one
-//! request at a time, wait for a notice or a point in time, and show how the lease stands. A [`Coroutine`](coroutine::Coroutine)
-//! turns such code into a state machine: answers, notices and the time go in, requests come out. [`KeyManager`](keys::KeyManager)
-//! drives it with a real store; `tests/simulation.rs` drives many at once with a model store, under faults, by seed.
+//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. All they can do is issue one request at a time, wait for
+//! a notice or a point in time, and publish the state of the lease. A [`Coroutine`](coroutine::Coroutine) turns such code into a state machine:
+//! replies, notices and the time go in, requests come out. [`KeyManager`](keys::KeyManager) runs it on a real store. `tests/simulation.rs` runs
+//! many on a model store, with faults injected by seed.
 
 pub mod acquire;
 mod ask;

@@ -1,24 +1,25 @@
-//! Why something failed: a problem, and by what it is recognised while it lasts.
+//! Problems that may last, each with a topic that identifies it while it lasts.
 //!
-//! The text of a problem may contain what changes with each attempt: a time, a count. To log a problem once, topics are compared.
+//! The text of a problem may contain parts that change with each attempt, such as a time or a count. Topics omit these parts: by comparing
+//! topics, a problem is logged only once.
 
 use std::fmt;
 use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
 pub trait Lasting: Coded {
-    /// What stays the same while it lasts: its text, unless a part of that changes with each attempt.
+    /// Returns the part that stays the same while the problem lasts. By default, this is the whole text.
     fn topic(&self) -> String {
         self.to_string()
     }
 }
 
-/// A problem, and its topic.
+/// A problem and its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     /// Problem to show.
     pub problem: Problem,
-    /// Text without changing numbers, by which repetitions are recognised.
+    /// Text without changing parts, which identifies repetitions.
     topic: String,
 }
 
@@ -45,7 +46,7 @@ impl fmt::Display for Reason {
 
 impl std::error::Error for Reason {}
 
-/// A foreign error with its causes: the text of many says only what was attempted.
+/// Returns the text of an external error followed by its causes. On their own, the texts of many errors contain only the failed operation.
 #[cfg(any(feature = "etcd", feature = "kube"))]
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -60,7 +61,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The topics that were logged since the last success.
+/// Topics logged since the last success.
 #[derive(Clone, Debug, Default)]
 pub struct LogOnce(Vec<String>);
 
@@ -70,10 +71,10 @@ impl LogOnce {
         self.0.is_empty()
     }
 
-    /// Whether to log this: a topic that was not logged since the last success, or (for none) the first success after a failure. Two causes
-    /// that alternate are logged once each.
+    /// Returns whether to log this reason: its topic was not logged since the last success. `None` means success, which is logged only after a
+    /// failure. Two alternating causes are logged once each.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// If every topic differs, some are logged again.
+        /// Limits the memory. If more topics than this differ, some are logged again.
         const KEPT: usize = 32;
         let Some(reason) = reason else {
             return !std::mem::take(&mut self.0).is_empty();

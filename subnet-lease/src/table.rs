@@ -1,4 +1,4 @@
-//! The only fold of lease events into state, and the peers that are read out of it.
+//! Table of leases, the only place where lease events are folded into state, and the peers derived from it.
 
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::Subnets;
 
-/// A change of the set of leases.
+/// A change in the set of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
-    /// A complete list, at the start and after a discontinuity.
+    /// A complete list, sent at the start and after a discontinuity.
     Reset {
         /// Every readable lease.
         leases: Vec<Lease>,
-        /// Subnets whose key exists, but whose value cannot be read.
+        /// Subnets whose key exists but whose value cannot be read.
         unreadable: BTreeSet<Subnets>,
     },
     /// A lease was created or changed.
@@ -24,27 +24,27 @@ pub enum LeaseEvent {
     Unreadable(Subnets),
     /// A lease is gone.
     Delete(Subnets),
-    /// The watch is interrupted; changes are not seen.
+    /// The watch is interrupted: changes are not seen.
     Interrupted,
     /// The watch has resumed where it stopped; nothing was missed.
     Resumed,
 }
 
-/// All leases, by subnet. A key that became unreadable keeps its last good value.
+/// All leases by subnet. A key that becomes unreadable keeps its last good value.
 ///
-/// Leases are shared between tables: the raw ones, those in force and those published are mostly the same.
+/// Tables share their leases, because the tables of raw, admitted and published leases are mostly the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTable {
     leases: BTreeMap<Subnets, Arc<Lease>>,
     unreadable: BTreeSet<Subnets>,
 }
 
-/// Which backends' leases count.
+/// Selects leases by backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinds {
-    /// Those of one backend, by its wire name.
+    /// Only the leases of one backend, by its wire name.
     Only(&'static str),
-    /// All.
+    /// The leases of all backends.
     Any,
 }
 
@@ -58,12 +58,12 @@ impl Kinds {
     }
 }
 
-/// One family of one other node. A dual-stack lease yields two.
+/// One address family of one other node. A dual-stack lease yields two.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
     /// The peer's subnet.
     pub subnet: IpNet,
-    /// Public address of the peer, of the subnet's family.
+    /// Public address of the peer, of the same family as the subnet.
     pub public_ip: IpAddr,
     /// The backend's data for this family.
     pub data: Option<&'a RawJson>,
@@ -72,7 +72,7 @@ pub struct Peer<'a> {
 }
 
 impl LeaseTable {
-    /// Applies one event; true when the table changed.
+    /// Applies one event. Returns true if the table changed.
     pub fn apply(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Reset { leases, unreadable } => {
@@ -113,7 +113,7 @@ impl LeaseTable {
         }
     }
 
-    /// The lease that is there already, when it is the same.
+    /// Returns the existing lease if it equals the new one.
     fn shared(&self, lease: Lease) -> Arc<Lease> {
         match self.leases.get(&lease.subnets) {
             Some(present) if **present == lease => present.clone(),
@@ -121,7 +121,7 @@ impl LeaseTable {
         }
     }
 
-    /// A table of these leases; of two with one identity the later counts.
+    /// Creates a table of these leases. If two have the same subnets, the later one wins.
     pub fn of<L: Into<Arc<Lease>>>(
         leases: impl IntoIterator<Item = L>,
         unreadable: BTreeSet<Subnets>,
@@ -138,7 +138,7 @@ impl LeaseTable {
         Self { leases, unreadable }
     }
 
-    /// What differs between this table and a later one, in order of the subnets: the lease as it was, and as it is.
+    /// Returns the differences between this table and a later one, in order of the subnets: the lease before and after.
     pub fn changes<'a>(
         &'a self,
         later: &'a Self,
@@ -158,7 +158,7 @@ impl LeaseTable {
                 let was = if order.is_le() { old.next() } else { None };
                 let is = if order.is_ge() { new.next() } else { None };
                 let (was, is) = (was.map(|(_, lease)| lease), is.map(|(_, lease)| lease));
-                // Tables that follow each other share most of their leases.
+                // Successive tables share most of their leases.
                 if !was
                     .zip(is)
                     .is_some_and(|(was, is)| Arc::ptr_eq(was, is) || was == is)
@@ -169,18 +169,18 @@ impl LeaseTable {
         })
     }
 
-    /// The shared leases in order of their subnets.
+    /// Returns the shared leases in order of their subnets.
     pub fn shared_leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         self.leases.values()
     }
 
-    /// The shared lease of these subnets.
+    /// Returns the shared lease of these subnets.
     #[cfg(feature = "managers")]
     pub(crate) fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
         self.leases.get(subnets)
     }
 
-    /// Puts another lease under these subnets, or none.
+    /// Replaces the lease of these subnets, or removes it.
     #[cfg(feature = "managers")]
     pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
         match lease {
@@ -189,17 +189,17 @@ impl LeaseTable {
         };
     }
 
-    /// The lease of these subnets.
+    /// Returns the lease of these subnets.
     pub fn get(&self, subnets: &Subnets) -> Option<&Lease> {
         self.leases.get(subnets).map(Arc::as_ref)
     }
 
-    /// All leases in order of their subnets.
+    /// Returns all leases in order of their subnets.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values().map(Arc::as_ref)
     }
 
-    /// How many leases there are.
+    /// Returns the number of leases.
     pub fn len(&self) -> usize {
         self.leases.len()
     }
@@ -209,26 +209,26 @@ impl LeaseTable {
         self.leases.is_empty()
     }
 
-    /// Subnets whose key exists and was never readable: their objects in the kernel stay.
+    /// Returns the subnets whose key exists and was never readable. Their objects in the kernel stay.
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
     }
 
-    /// The other nodes' leases, a node at a time.
+    /// Returns the leases of the other nodes.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
         self.iter()
             .filter(move |lease| lease.subnets != own && kinds.include(lease))
     }
 
-    /// The other nodes' leases, a family at a time; a family without a public address yields nothing.
+    /// Returns the other nodes' leases, one entry per family. A family without a public address yields nothing.
     pub fn peers(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = Peer<'_>> {
         self.others(own, kinds).flat_map(Peer::of)
     }
 }
 
 impl<'a> Peer<'a> {
-    /// The families of a lease, each of which is reached at a public address of that family.
+    /// Returns one peer for each family of a lease that has a public address of that family.
     pub fn of(lease: &'a Lease) -> impl Iterator<Item = Peer<'a>> {
         let v4 = lease
             .subnets
@@ -254,7 +254,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Whether the subnets lie in the given networks; a half whose family the networks lack does not count.
+/// Whether the subnets lie in the given networks. A half whose family the networks lack is ignored.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
     let v4 = subnets
         .v4()

@@ -1,8 +1,8 @@
-//! The exact key and value text shared with Go flannel, both ways.
+//! Keys and values in the exact text that Go flannel reads and writes.
 //!
-//! All quirks of the wire live here: `0.0.0.0` for an absent PublicIP, `null` for an absent PublicIPv6, no BackendType
-//! for `udp` and `alloc`, `&` between the halves of a dual-stack key, `0.0.0.0-0&` before an IPv6-only one, and Go's
-//! escaping of `&`, `<` and `>`. Go flannel ignores members that it does not know, which is where NodeID travels.
+//! This module contains all quirks of the wire format: `0.0.0.0` for an absent PublicIP, `null` for an absent PublicIPv6, no BackendType for
+//! `udp` and `alloc`, `&` between the halves of a dual-stack key, `0.0.0.0-0&` before an IPv6-only one, and Go's escaping of `&`, `<` and `>`.
+//! NodeID is an additional member: Go flannel ignores members that it does not know.
 
 use crate::json::{JsonFault, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
@@ -12,10 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Coded;
 use types::{Dual, Subnets};
 
-/// Values longer than this are unreadable.
+/// Maximum length of a value in bytes. A longer value is unreadable.
 pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
 
-/// The subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
+/// Returns the subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
 pub fn render_key(subnets: &Subnets) -> String {
     let v4 = |net: &Ipv4Net| format!("{}-{}", net.network(), net.prefix_len());
     let v6 = |net: &Ipv6Net| format!("{}-{}", net.network(), net.prefix_len());
@@ -26,7 +26,7 @@ pub fn render_key(subnets: &Subnets) -> String {
     }
 }
 
-/// The beginning that every key of the same IPv4 subnet shares, whatever its IPv6 half; the whole key of an IPv6-only lease.
+/// Returns the beginning that all keys of the same IPv4 subnet share, whatever their IPv6 half. For an IPv6-only lease, returns the whole key.
 #[cfg(feature = "protocol")]
 pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     match subnets {
@@ -35,7 +35,7 @@ pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     }
 }
 
-/// Reads the subnet part of a key. Only the canonical form counts: what re-encodes to the same text.
+/// Parses the subnet part of a key. Accepts only the canonical form, which re-encodes to the same text.
 pub fn parse_key(key: &str) -> Option<Subnets> {
     let (v4_text, v6_text) = match key.split_once('&') {
         Some((v4, v6)) => (v4, Some(v6)),
@@ -62,7 +62,7 @@ pub fn parse_key(key: &str) -> Option<Subnets> {
     (usable && render_key(&subnets) == key).then_some(subnets)
 }
 
-/// The value of a lease: one JSON object without blanks, members in Go flannel's order, NodeID last.
+/// Returns the value of a lease: one JSON object without white space, members in Go flannel's order, NodeID last.
 pub fn render_value(attrs: &LeaseAttrs) -> String {
     let mut out = String::with_capacity(192);
     out.push_str("{\"PublicIP\":\"");
@@ -101,18 +101,18 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
     out
 }
 
-/// Why a lease's value cannot be read.
+/// Reason why a lease's value cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
-    /// It has so many bytes.
+    /// The value has this many bytes, which is too long.
     TooLong(usize),
-    /// It is no JSON object.
+    /// The value is not a JSON object.
     NoObject(JsonFault),
-    /// The IPv4 address is none.
+    /// PublicIP is not an IPv4 address.
     PublicIp,
-    /// The IPv6 address is none.
+    /// PublicIPv6 is not an IPv6 address.
     PublicIpv6,
-    /// The backend's type is no text.
+    /// The backend's type is not a string.
     BackendType,
 }
 
@@ -142,10 +142,10 @@ impl fmt::Display for ValueError {
     }
 }
 
-/// Reads a value as Go flannel does, with NodeID and whatever else is in it.
+/// Parses a value as Go flannel does, including NodeID and unknown members.
 ///
 /// # Errors
-/// Says what cannot be read without quoting the value, since the text goes into every node's log. The caller knows the key.
+/// Returns an error if the value cannot be parsed. The error does not quote the value, since its text is logged on every node. The caller knows the key.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong(value.len()));
@@ -237,13 +237,13 @@ fn v6_address(raw: &str) -> Option<Ipv6Addr> {
     address.to_ipv4_mapped().is_none().then_some(address)
 }
 
-/// A JSON string as Go's encoder writes it.
+/// Appends a JSON string as Go's encoder writes it.
 fn push_string(out: &mut String, text: &str) {
     let plain = serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned());
     push_escaped(out, &plain);
 }
 
-/// JSON text without white space between tokens, escaped as Go's encoder does.
+/// Appends JSON text without white space between tokens, escaped as Go's encoder does.
 fn push_compact(out: &mut String, raw: &str) {
     let (mut in_string, mut escaped) = (false, false);
     for c in raw.chars() {

@@ -1,4 +1,4 @@
-//! The client of the Kubernetes API against a server that answers as each test says: credentials, fail-over, connections, pauses.
+//! Tests the client of the Kubernetes API against a server that replies as each test specifies: credentials, failover, connections, pauses.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,10 +21,10 @@ use subnet_lease::kube::{Identity, KubeManager, KubeOptions, NodeClient, server_
 use subnet_lease::manager::{Error, SubnetManager};
 use types::Problem;
 
-/// Ten times what the client may take between two attempts.
+/// Ten times the maximum time between two attempts of the client.
 const SOON: Duration = Duration::from_secs(100);
 
-/// A node with its folder.
+/// A node with its directory.
 struct Bed {
     folder: tempfile::TempDir,
     options: KubeOptions,
@@ -52,7 +52,7 @@ impl Bed {
         Self { folder, options }
     }
 
-    /// With a kubeconfig whose user and cluster have these fields, in the form of JSON.
+    /// Creates a node with a kubeconfig whose user and cluster have these fields, in JSON.
     fn with_user(server: &Server, user: &str, cluster: &str) -> Self {
         let mut bed = Self::new(&[]);
         let path = bed.path("kubeconfig");
@@ -74,7 +74,7 @@ impl Bed {
     }
 }
 
-/// What the node knows of itself, once it does.
+/// Waits until the node knows its own Node.
 async fn known(manager: &KubeManager) {
     let config = manager.network_config().await.unwrap();
     eventually("the node knows its Node", async || {
@@ -110,17 +110,17 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, async || if is_so() { Ok(()) } else { Err("not yet") }).await;
 }
 
-/// More than an Event takes to be posted and answered.
+/// Longer than posting an Event and its response take.
 const ANSWERED: Duration = Duration::from_millis(500);
 
-/// The program's clock goes on by so much, all at once.
+/// Advances the program's clock by this much at once.
 async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();
 }
 
-/// What is logged by this thread.
+/// Log lines of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -215,7 +215,7 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
                 && !text.contains("s3c"),
             "{text}"
         );
-        // Once the file is right, nobody has to do anything else.
+        // Once the file is correct, no further action is needed.
         std::fs::write(bed.path("token"), "s3cret").unwrap();
         eventually("the node goes on", async || {
             manager
@@ -225,7 +225,7 @@ async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text()
         })
         .await;
     }
-    // What stands in the kubeconfig itself is read once.
+    // A token in the kubeconfig itself is read only once.
     let server = Server::start(|_| Reply::Pass).await;
     let bed = Bed::with_user(&server, r#"{"token":"s3cret\nmore"}"#, "");
     let text = bed
@@ -361,7 +361,7 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
                 Reply::Pass
             }
         },
-        // A server without streamed lists: pages, and a watch that expires at once.
+        // A server without streamed lists: it serves pages, and a watch that expires at once.
         |asked| match asked.is_watch() {
             true if asked.path.contains("sendInitialEvents") => Reply::Status(422),
             true => Reply::ListThenExpired,
@@ -381,7 +381,7 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         tokio::time::sleep(LASTS).await;
         let (asked, lines) = (server.asked().len(), log.lines());
         println!("{asked} requests, {} lines", lines.len());
-        // Two followers that wait for 0.1 s, then twice as long each time: 7 attempts, of up to three requests.
+        // Two followers wait for 0.1 s, then twice as long each time: 7 attempts, each with up to three requests.
         assert!(asked <= 60, "{asked} requests in {LASTS:?}");
         assert!(
             lines.len() <= 10,
@@ -389,7 +389,7 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
             lines.len()
         );
 
-        // Well again, it says so once, and only after it has stayed so.
+        // After the recovery, one line reports it, and only once the watch has lasted for a while.
         server.on(|_| Reply::Pass);
         until("it is well", || {
             log.lines()
@@ -409,7 +409,7 @@ async fn first_expired_watch_after_a_good_one_is_listed_again_at_once() {
     let bed = Bed::new(&[server.url()]);
     let manager = bed.open().await.unwrap();
     known(&manager).await;
-    // Silent for longer than bookmarks may be apart: the watch is opened again, and its version has expired.
+    // The watch is silent for longer than the interval of bookmarks, so it is opened again, and its version has expired.
     let once = Arc::new(Mutex::new(true));
     server.on(move |asked| {
         let expires =

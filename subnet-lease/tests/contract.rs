@@ -1,6 +1,6 @@
-//! One suite for every store: the Nodes of Kubernetes, a directory, etcd 3.4 and etcd 3.6. A case runs on each store that has what it needs.
+//! One test suite for all stores: the Nodes of Kubernetes, a directory, etcd 3.4 and etcd 3.6. A case runs on each store that has what it needs.
 //!
-//! `cargo test -p subnet-lease --test contract etcd_3_6::` runs those of one store, a case's name those of one case.
+//! `cargo test -p subnet-lease --test contract etcd_3_6::` runs the cases of one store. The name of a case as argument runs that case.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,10 +43,10 @@ mod watch;
 use case::Case;
 use libtest_mimic::{Arguments, Trial};
 
-/// Cases wait far more than they work.
+/// Number of cases that run at the same time. Cases mostly wait.
 const AT_ONCE: usize = 16;
 
-/// Those that wait longest come first.
+/// Ordered by duration, the longest first.
 const TOPICS: [&[Case]; 8] = [
     etcd_access::CASES,
     etcd_cluster::CASES,

@@ -1,4 +1,4 @@
-//! Many nodes that follow one API server: they start, and come back after a disturbance, one after the other.
+//! Many nodes that follow one API server. They spread their requests at the start and after a disturbance.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,35 +19,35 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// The nodes of the cluster.
+/// Number of nodes in the cluster.
 const NODES: usize = 500;
-/// Lists of Nodes that a server gets within a second, at most.
+/// Maximum number of Node lists that a server may receive within a second.
 const A_SECOND: usize = 60;
 
-/// How a server lists.
+/// How a server lists Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lists {
     /// As a stream.
     Streams,
-    /// By pages alone, as servers before Kubernetes 1.32.
+    /// Only in pages, like servers before Kubernetes 1.32.
     Pages,
-    /// By pages, of which it begins so many in a second; what is more it refuses for a second, as servers do that protect themselves.
+    /// In pages, but with at most this many new lists per second. Further ones are refused for a second, as overload protection does.
     Limited(usize),
 }
 
-/// What an API server answers that has these Nodes and no news; and when it was asked for a list.
+/// An API server with a fixed set of Nodes and no changes, which records the requests for lists.
 struct Server {
     mode: Lists,
     lists: Mutex<Vec<Instant>>,
-    /// The first pages of lists of all Nodes; those that it refused too.
+    /// Requests for the first page of all Nodes, including refused ones.
     begun: Mutex<Vec<Instant>>,
-    /// Those that it answered.
+    /// Those that were not refused.
     served: Mutex<Vec<Instant>>,
     watches: Mutex<usize>,
     everybody: String,
-    /// When this process stood still, as it does on a busy machine: what was due meanwhile comes all at once.
+    /// Periods in which this process was not scheduled, as on a busy machine. Requests due in that time arrive all at once.
     stalls: Mutex<Vec<(Instant, Instant)>>,
-    /// Raised, it drops every connection.
+    /// A change drops every connection.
     dropped: watch::Sender<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Server {
     fn new(mode: Lists) -> Self {
         let mut everybody = String::new();
         for number in 0..NODES {
-            // Each client reads them all: what counts is how many there are.
+            // Every client parses all of them. Only their number matters.
             let _ = writeln!(
                 everybody,
                 r#"{{"type":"ADDED","object":{{"metadata":{{"name":"n{number}","uid":"u{number}","resourceVersion":"{}"}}}}}}"#,
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Answers the requests of one connection.
+    /// Replies to the requests of one connection.
     async fn answer(self: Arc<Self>, stream: TcpStream) -> std::io::Result<()> {
         let mut stream = BufReader::new(stream);
         loop {
@@ -176,7 +176,7 @@ impl Server {
     }
 }
 
-/// Pages of all Nodes; whether it answers.
+/// Serves the pages of all Nodes. `page` returns whether it replied.
 impl Server {
     async fn page(
         &self,
@@ -239,7 +239,7 @@ async fn refuse(
     stream.write_all(format!("{head}{body}").as_bytes()).await
 }
 
-/// With an authority, so that not each client reads all of this machine's.
+/// Writes a kubeconfig. It contains a CA, so that not every client loads all CAs of this machine.
 fn kubeconfig(server: SocketAddr, sibling: &std::path::Path) -> std::path::PathBuf {
     let (path, authority) = (
         sibling.with_file_name("kubeconfig"),
@@ -274,12 +274,12 @@ fn options(server: SocketAddr, number: usize, net_conf: &std::path::Path) -> Kub
     }
 }
 
-/// One crowd at a time.
+/// Serializes the tests of this file.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// A cluster of many clients that start at once, on hosts that have been up for so long; they know all Nodes when it returns.
+/// Starts a cluster of many clients at once, on hosts with this uptime. All clients know all Nodes when it returns.
 async fn stagger(mode: Lists, up: Duration) -> (Arc<Server>, Vec<KubeManager>, tempfile::TempDir) {
-    // Two connections a client, both ends of which are in this process; the usual limit is 1024.
+    // Each client has two connections, and both ends are in this process. The usual limit is 1024 files.
     let _ = std::process::Command::new("prlimit")
         .args(["--pid", &std::process::id().to_string(), "--nofile=8192:"])
         .status();
@@ -338,7 +338,7 @@ async fn hosts_that_are_switched_on_together_list_one_after_the_other() {
     );
 }
 
-/// Nothing tells these nodes beforehand that they are many: the server does.
+/// These nodes do not know in advance how many they are. They learn it from the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_spread_after_a_server_asks_to_wait() {
     let _turn = TURN.lock().await;
@@ -361,7 +361,7 @@ async fn requests_are_spread_after_a_server_asks_to_wait() {
         begun.elapsed()
     );
     assert_eq!(server.served.lock().unwrap().len(), NODES);
-    // Without patience it would be all that are left, each second.
+    // Without Retry-After, all remaining nodes would ask again each second.
     assert!(
         peak(&server, &again) <= A_SECOND,
         "{} first pages within a second",
@@ -374,10 +374,11 @@ async fn requests_are_spread_after_a_server_asks_to_wait() {
     );
 }
 
-/// The most lists a second within any three seconds, or within as much more as this process stood still before them and meanwhile.
+/// Returns the highest rate of lists per second within any three seconds. The period is extended by the time in which this process was not
+/// scheduled during it or shortly before.
 fn peak(server: &Server, lists: &[Instant]) -> usize {
     const SECOND: Duration = Duration::from_secs(1);
-    // A busy machine runs what was due in one second in the next one.
+    // A busy machine executes in the next second what was due in this one.
     const WINDOW: Duration = Duration::from_secs(3);
     let stalls = server.stalls.lock().unwrap();
     let within = |start: &Instant| {
@@ -397,10 +398,10 @@ fn peak(server: &Server, lists: &[Instant]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let _turn = TURN.lock().await;
-    /// As many as clusters of this size have; a tenth would not be a crowd.
+    /// As many clients as a cluster of this size has. A tenth of them would not test the spreading.
     const CLIENTS: usize = NODES;
     let (server, _managers, _folder) = stagger(Lists::Streams, Duration::from_secs(86_400)).await;
-    // One request each for the own Node, and for all of them: no list by pages. A few clients lose patience on a busy machine.
+    // One request for the own Node and one for all Nodes, without a list in pages. On a busy machine, a few clients time out.
     const FEW: usize = CLIENTS / 20;
     let watches = *server.watches.lock().unwrap();
     assert!(
@@ -410,7 +411,7 @@ async fn nodes_of_a_large_cluster_reconnect_one_after_the_other() {
     let early = std::mem::take(&mut *server.lists.lock().unwrap()).len();
     assert!(early <= FEW, "{early} lists");
 
-    // The server restarts: every connection breaks at once.
+    // The server restarts: all connections break at once.
     server.dropped.send_modify(|times| *times += 1);
     let begun = Instant::now();
     while *server.watches.lock().unwrap() < watches + 2 * CLIENTS

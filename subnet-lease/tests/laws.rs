@@ -1,4 +1,4 @@
-//! The laws of the model, by random cases: the wire, the table, admission, the hold-down; and Go flannel's own bytes.
+//! Laws of the model, tested with random cases: the wire format, the table, admission and the hold-down. Also tests the exact bytes of Go flannel.
 
 #![allow(
     clippy::unwrap_used,
@@ -91,7 +91,7 @@ fn attrs() -> impl Strategy<Value = LeaseAttrs> {
         )
 }
 
-/// Subnets inside and around 10.5.0.0/16, so that they meet.
+/// Subnets inside and around 10.5.0.0/16, close enough to overlap each other.
 fn subnets() -> impl Strategy<Value = Subnets> {
     let v4 = (0u8..8, prop_oneof![4 => Just(24u8), 1 => 14u8..31]).prop_map(|(third, len)| {
         ipnet::Ipv4Net::new([10, 5, third, 0].into(), len)
@@ -209,7 +209,7 @@ proptest! {
         let back = wire::parse_value(text.as_bytes()).unwrap();
         prop_assert_eq!(wire::render_value(&back), text);
         let (mut back, mut attrs) = (back, attrs);
-        // Raw JSON may be escaped otherwise; its text on the wire is compared above.
+        // Raw JSON may be escaped in another form. Its text on the wire is compared above.
         for attrs in [&mut back, &mut attrs] {
             attrs.data = None;
             attrs.v6_data = None;
@@ -218,13 +218,13 @@ proptest! {
         prop_assert_eq!(back, attrs);
     }
 
-    /// *wire*: keys too.
+    /// *wire*: parsing a rendered key returns the same subnets.
     #[test]
     fn keys_survive_the_wire(subnets in subnets()) {
         prop_assert_eq!(wire::parse_key(&wire::render_key(&subnets)), Some(subnets));
     }
 
-    /// *wire*: arbitrary bytes never panic, and what is read from them can be written and read again.
+    /// *wire*: arbitrary bytes never cause a panic. A parsed value can be rendered and parsed again.
     #[test]
     fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -237,7 +237,7 @@ proptest! {
         let _ = NetworkConfig::parse(&text);
     }
 
-    /// The same with bytes that are nearly right.
+    /// *wire*: slightly damaged values never cause a panic. A parsed value can be rendered and parsed again.
     #[test]
     fn damaged_values_are_read_or_refused(attrs in attrs(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let mut bytes = wire::render_value(&attrs).into_bytes();
@@ -250,7 +250,7 @@ proptest! {
         let _ = wire::parse_value(&bytes);
     }
 
-    /// Configurations that are nearly right never panic, and an accepted one has a pool that its own rules fit.
+    /// Slightly wrong configurations never cause a panic. The pool of an accepted one follows the configuration's own rules.
     #[test]
     fn configurations_are_accepted_or_refused(network in "[0-9]{1,3}\\.[0-9]{1,3}\\.0\\.0/[0-9]{1,2}", len in 0u16..40, min in "(10\\.[0-9]{1,3}\\.[0-9]{1,3}\\.0)?", v6 in "fd[0-9a-f]{0,2}:[0-9a-f]{0,4}::/[0-9]{1,3}", v6len in 0u16..140) {
         let minimum = if min.is_empty() { String::new() } else { format!(r#","SubnetMin":"{min}""#) };
@@ -266,7 +266,7 @@ proptest! {
         }
     }
 
-    /// *table*: twice is once; a `Reset` equals building from scratch, save for keys that it names unreadable.
+    /// *table*: applying an event twice has no further effect. A `Reset` equals building from scratch, except for the keys that it lists as unreadable.
     #[test]
     fn the_table_folds(events in proptest::collection::vec(event(), 0..20), last in (proptest::collection::vec(lease(), 0..6), proptest::collection::btree_set(subnets(), 0..3))) {
         let mut table = LeaseTable::default();
@@ -290,7 +290,7 @@ proptest! {
         }
     }
 
-    /// Admission: whatever the order, nobody overlaps, nothing of ours, and newer leases change nothing for older ones.
+    /// *admission*: in any order, admitted leases overlap neither each other nor our lease, and newer leases change nothing for older ones.
     #[test]
     fn admission_is_lawful(leases in proptest::collection::vec(lease(), 0..12), hostile in proptest::collection::vec(lease(), 0..6)) {
         let terms = terms();
@@ -298,7 +298,7 @@ proptest! {
         let (table, _) = admitted(&LeaseTable::of(leases.clone(), BTreeSet::new()), &nothing, &terms);
         let mut reversed = leases.clone();
         reversed.reverse();
-        // Of two values of one key the later counts: keep one each.
+        // If a key has two values, the later one wins, so compare only sets with unique keys.
         let unique: BTreeSet<Subnets> = leases.iter().map(|lease| lease.subnets).collect();
         if unique.len() == leases.len() {
             let (other, _) = admitted(&LeaseTable::of(reversed, BTreeSet::new()), &nothing, &terms);
@@ -309,7 +309,7 @@ proptest! {
             prop_assert!(!lease.subnets.overlaps(&terms.own.as_ref().unwrap().subnets));
             prop_assert!(lease.subnets.nets().all(|net| terms.config.pools.v4().into_iter().chain(terms.config.pools.v6()).any(|pool| pool.network.contains(&net))));
             prop_assert!(all.iter().skip(at + 1).all(|other| !other.subnets.overlaps(&lease.subnets)));
-            // No node is inside a subnet, and so behind a tunnel.
+            // No node is inside a subnet, and thus behind a tunnel.
             let public = IpAddr::V4(lease.attrs.public_ip.unwrap());
             prop_assert!(all.iter().flat_map(|other| other.subnets.nets()).chain(terms.own.iter().flat_map(|own| own.subnets.nets())).all(|net| !net.contains(&public)));
         }
@@ -320,7 +320,7 @@ proptest! {
         }
     }
 
-    /// A value that becomes unusable keeps the last good one of its key in force.
+    /// If a value becomes unusable, the last good value of its key stays in force.
     #[test]
     fn an_unusable_value_keeps_the_last_good_one(good in lease()) {
         let terms = terms();
@@ -334,7 +334,7 @@ proptest! {
         }
     }
 
-    /// What is kept between changes is what comes of looking at everything, whatever changes and whoever is in whose way.
+    /// The incremental result equals a full admission, whatever changes and whichever leases conflict.
     #[test]
     fn a_change_is_admitted_as_the_whole_is(steps in proptest::collection::vec((proptest::collection::vec(event(), 0..4), prop::bool::weighted(0.1)), 1..20)) {
         let terms = Arc::new(terms());
@@ -361,7 +361,7 @@ proptest! {
         }
     }
 
-    /// The hold_down: nothing admitted is missing, nobody overlaps, and in the end there is nothing else.
+    /// *hold-down*: no admitted lease is missing, no two leases overlap, and in the end only admitted leases remain.
     #[test]
     fn hold_down_only_delays(steps in proptest::collection::vec((proptest::collection::vec(lease(), 0..8), 0u64..4_000, any::<bool>(), prop::bool::weighted(0.1)), 1..20)) {
         let terms = terms();
@@ -411,7 +411,7 @@ proptest! {
     }
 }
 
-/// Addresses at which no node can be are refused, and so are ours; the network itself may hold nodes, a leased subnet not.
+/// Addresses that no node can have are refused, and so are ours. The network may contain nodes; a leased subnet may not.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {
     let subnets: Subnets = Dual::V4("10.5.1.0/24".parse().unwrap());
@@ -449,7 +449,7 @@ fn public_addresses_are_those_of_other_hosts() {
     }
 }
 
-/// A lease of another backend is refused with both types; what Go flannel writes for udp and alloc is the same.
+/// A lease of another backend is refused, and the text contains both types. Go flannel's leases for udp and alloc cannot be told apart.
 #[test]
 fn each_backend_has_its_own_leases() {
     let lease = |written: &str| Lease {
@@ -510,7 +510,7 @@ fn each_backend_has_its_own_leases() {
     }
 }
 
-/// What an operator reserved is nobody's mistake.
+/// An untaken reservation is not reported as a lease of another backend.
 #[test]
 fn untaken_reservation_belongs_to_no_other_backend() {
     let lease = |term, node| Lease {
@@ -547,7 +547,7 @@ fn untaken_reservation_belongs_to_no_other_backend() {
     }
 }
 
-/// A family that is left out is told, and the other one is used.
+/// A family that is left out is reported, and the other one is used.
 #[test]
 fn family_without_an_address_is_reported() {
     let lease = |v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>| Lease {
@@ -610,7 +610,7 @@ fn family_without_an_address_is_reported() {
     }
 }
 
-/// Of a subnet and a node inside it the older lease holds, in whatever order they are read.
+/// If a subnet contains a node's address, the older lease wins, in whatever order the leases are read.
 #[test]
 fn node_inside_a_leased_subnet_is_refused() {
     let lease = |third: u8, public: [u8; 4], since| Lease {
@@ -642,24 +642,24 @@ fn node_inside_a_leased_subnet_is_refused() {
         )
     };
     let run = |leases: [Lease; 2]| under(leases, &terms());
-    // The node is inside the older subnet.
+    // The older subnet contains the node.
     let (a, b) = (lease(1, [192, 168, 56, 8], 1), lease(2, [10, 5, 1, 9], 2));
     assert_eq!(
         run([a.clone(), b.clone()]),
         ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet])
     );
-    // The younger subnet holds the older node.
+    // The younger subnet contains the older node.
     let (a, b) = (Lease { since: 3, ..a }, b);
     assert_eq!(
         run([b, a]),
         ("10.5.2.0/24".to_owned(), vec![Reason::HoldsNode])
     );
-    // Each inside the other: one is left.
+    // Each subnet contains the other node: only one is left.
     assert_eq!(
         run([lease(2, [10, 5, 1, 9], 1), lease(1, [10, 5, 2, 9], 2)]),
         ("10.5.2.0/24".to_owned(), vec![Reason::InsideSubnet])
     );
-    // Where the store assigns the subnets, a node's word about its address takes nobody's away, however old it is.
+    // Where the store assigns the subnets, the address that a node publishes takes no subnet away from another node, however old the lease is.
     let config =
         NetworkConfig::parse_assigned(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)
             .unwrap();
@@ -669,7 +669,7 @@ fn node_inside_a_leased_subnet_is_refused() {
         under([b, a], &assigned),
         ("10.5.1.0/24".to_owned(), vec![Reason::InsideSubnet])
     );
-    // Nor does a subnet that is not in force: one outside the network, or the whole of it beside others.
+    // A subnet that is not in force takes nothing away either: one outside the network, or one as wide as the network.
     for (claim, reason) in [
         ("203.0.113.0/24", Reason::Outside),
         ("10.5.0.0/16", Reason::OverlapsOurs),
@@ -696,7 +696,7 @@ fn node_inside_a_leased_subnet_is_refused() {
     }
 }
 
-/// A dual-stack lease of host-gw whose node is at these addresses.
+/// Returns a dual-stack lease of host-gw whose node has these addresses.
 fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
     Lease {
         subnets: Dual::Both(
@@ -718,7 +718,7 @@ fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
     }
 }
 
-/// A peer that the backend cannot reach is refused, and nobody else; of a dual-stack lease, the family that cannot be reached.
+/// Only a peer that the backend cannot reach is refused. Of a dual-stack lease, only the family that cannot be reached is refused.
 #[test]
 fn off_link_lease_is_refused_per_family() {
     let config = NetworkConfig::parse(
@@ -789,18 +789,18 @@ fn off_link_lease_is_refused_per_family() {
         "{}",
         refused[0]
     );
-    // The links of a family are not known: the address of the underlay may be absent for a moment.
+    // If the links of a family are unknown, no address is refused: the underlay's address may be missing for a moment.
     assert_eq!(judged(Some(&[])), all);
     let (kept, refused) = judged(Some(&["fd00:56::/64"]));
     assert!(
         kept.contains("10.5.2.0/24") && refused.len() == 2,
         "{kept} {refused:?}"
     );
-    // A route without a gateway to everywhere.
+    // A route without a gateway to all addresses.
     assert!(judged(Some(&["0.0.0.0/0", "::/0"])).1.is_empty());
 }
 
-/// Nodes are created in whole seconds. Of two in one second, the first by name is the older, as it is for subnets that are equal.
+/// Nodes are created in whole seconds. Among those of one second, the first by name is older, as it is for equal subnets.
 #[test]
 fn nodes_of_one_second_are_ordered_by_name() {
     let lease = |name: &str, net: &str, host: u8| Lease {
@@ -846,7 +846,7 @@ fn nodes_of_one_second_are_ordered_by_name() {
     );
 }
 
-/// What Go flannel 0.28.9 wrote is read, and written again to the byte.
+/// Keys and values written by Go flannel 0.28.9 are parsed, and rendered again to the same bytes.
 #[test]
 fn golden_bytes() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");

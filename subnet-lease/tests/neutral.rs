@@ -1,4 +1,4 @@
-//! A store that is none of keys needs nothing of the key protocol: a manager, the feed and admission are there without its features.
+//! A store without keys needs no part of the key protocol: the manager trait, the feed and admission are available without its features.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use subnet_lease::{Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, Nod
 use tokio::sync::watch;
 use types::{Dual, Subnets};
 
-/// Somebody else decided which node has which subnet.
+/// A store in which the subnets are already assigned to nodes.
 struct Assigned;
 
 fn subnets(third: u8) -> Subnets {

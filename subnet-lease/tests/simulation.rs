@@ -1,6 +1,6 @@
-//! The lease protocol under faults: many nodes on one model store, by seed, in simulated time.
+//! Tests the lease protocol under faults: many nodes on one model store in simulated time, with faults injected by seed.
 //!
-//! `SIMULATION_SEED=n` replays one seed and prints its history; `SIMULATION_SEEDS=n` sets how many are run.
+//! `SIMULATION_SEED=n` replays one seed and prints its history. `SIMULATION_SEEDS=n` sets the number of seeds.
 
 #![allow(
     clippy::unwrap_used,
@@ -72,7 +72,7 @@ fn leases_survive_faults() {
     );
 }
 
-/// The simulation sees what it should: with the compare-and-swap taken away from the store, it must fail.
+/// The simulation must detect faults: it must fail if the store ignores the conditions of a compare-and-swap.
 #[test]
 fn the_simulation_can_fail() {
     let broken = (0..400).filter(|seed| {

@@ -1,4 +1,4 @@
-//! An ARP probe: whether another host answers for an address (RFC 5227, section 2.1.1).
+//! ARP probe (RFC 5227, section 2.1.1) that detects whether another host has an IPv4 address.
 
 use crate::names::Mac;
 use crate::packet_socket::PacketSocket;
@@ -6,22 +6,21 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// The length of a frame with ARP, without padding: Ethernet's header and 28 bytes (RFC 826).
+/// Length in bytes of an ARP frame without padding: the Ethernet header and 28 bytes of ARP (RFC 826).
 const FRAME: usize = 14 + 28;
-/// The type of Ethernet's frames with ARP, and of the protocol that they ask about.
+/// EtherType of ARP.
 const ETHERTYPE: [u8; 2] = [0x08, 0x06];
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
 const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 
-/// Asks on a link who has an address, in nobody's name: no host learns anything from the question. Returns the hardware address of a host that answers
-/// within the time and has none of `own`.
+/// Sends an ARP probe for an address on a link. Returns the MAC of another host that replies within the timeout. Replies from MACs in `own` are ignored.
 ///
-/// Blocks the thread. It needs `CAP_NET_RAW`.
+/// The probe carries no sender IP address, so other hosts learn nothing from it. Blocks the thread and needs `CAP_NET_RAW`.
 ///
 /// # Errors
-/// The kernel provides no packet socket, or does not send.
+/// Returns an error if the packet socket cannot be opened, read or written.
 pub fn other_holder(
     link: u32,
     from: Mac,
@@ -46,7 +45,7 @@ pub fn other_holder(
     }
 }
 
-/// The question, with the sender's protocol address left open.
+/// Builds the probe. Its sender IP address is zero.
 fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     let mut frame = [0_u8; FRAME];
     let parts: [&[u8]; 8] = [
@@ -67,7 +66,7 @@ fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     frame
 }
 
-/// Who answers for the address in a frame.
+/// Returns the sender's MAC if the frame is an ARP reply for the address.
 fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let is_reply = frame.get(12..14)? == ETHERTYPE
         && frame.get(14..20)? == KINDS
@@ -85,7 +84,7 @@ mod tests {
     const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-    /// A reply of another host.
+    /// Builds an ARP reply of another host.
     fn reply(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
         let mut frame = request(mac, Ipv4Addr::UNSPECIFIED).to_vec();
         frame[20..22].copy_from_slice(&REPLY);
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn question_is_in_nobodys_name() {
+    fn probe_has_no_sender_ip() {
         let frame = request(OWN, ADDRESS);
         assert_eq!(frame[..6], [0xff; 6]);
         assert_eq!(frame[22..28], OWN.0);

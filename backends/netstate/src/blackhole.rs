@@ -9,8 +9,9 @@ use crate::scope::Scope;
 use ipnet::IpNet;
 use types::Subnets;
 
-/// The metric. The connected route of the CNI bridge to the same destination has 0 (256 for IPv6) and wins. Go flannel's route has none:
-/// it wins over a bridge that comes later, and is refused if the bridge was first.
+/// Metric of the blackhole route. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
+///
+/// Go flannel's blackhole route has no metric. It takes precedence over a bridge that comes later, and the kernel refuses it if the bridge came first.
 pub(crate) const METRIC: u32 = 65_535;
 
 /// Adds the routes to the desired state.
@@ -29,7 +30,9 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     }
 }
 
-/// A blackhole route for a whole network, after all others: it takes what would leave this host unencrypted without them.
+/// Returns a blackhole route for a whole network. It has the highest metric, so every other route to the network takes precedence.
+///
+/// It drops packets that would otherwise leave this host unencrypted.
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     let route = RouteSpec {
         via: None,

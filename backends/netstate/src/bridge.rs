@@ -1,4 +1,4 @@
-//! The gateway address that a previous subnet of this node left on a bridge of the CNI plugin: pure.
+//! Finds gateway addresses that a previous subnet of this node left on bridges of the CNI plugin. Pure.
 
 use crate::names::LinkName;
 use ipnet::IpNet;
@@ -21,14 +21,14 @@ pub struct StaleGateway {
     pub bridge: LinkName,
     /// The address, with the prefix length of the subnet.
     pub address: IpNet,
-    /// Another address of the bridge in the same subnet: it may be somebody else's, and the kernel could remove it together with the gateway.
+    /// Another address of the bridge in the same subnet. It may not be flannel's, and the kernel could remove it together with the gateway.
     pub other: Option<IpNet>,
 }
 
-/// Returns the gateways of the previous subnets that bridges still have. Their connected routes keep packets from the present holder of the
-/// subnet, and the bridge plugin refuses new pods.
+/// Returns the gateways of previous subnets that bridges still have. Their connected routes divert packets that belong to the subnet's present holder, and the
+/// bridge plugin refuses new pods.
 ///
-/// A subnet counts as previous only where this node has another one of the same family.
+/// A subnet is previous only if this node now has another one of the same family.
 pub fn stale_gateways(
     bridges: &[Bridge],
     previous: &[IpNet],
@@ -62,7 +62,7 @@ pub fn stale_gateways(
     .collect()
 }
 
-/// The first address of a subnet for hosts, as the CNI plugin gives it to its bridge.
+/// Returns the first host address of a subnet, which the CNI plugin assigns to its bridge.
 fn gateway(subnet: &IpNet) -> Option<IpNet> {
     let first = match subnet.network() {
         IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
@@ -77,7 +77,7 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
 mod tests {
     use super::*;
 
-    /// The stale gateways of a bridge with these addresses, as `address` or `address beside other`.
+    /// Returns the stale gateways of a bridge with these addresses, as `bridge address` or `bridge address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
         let bridge = |name: &str, addresses| Bridge {
@@ -125,7 +125,7 @@ mod tests {
     fn gateway_of_a_previous_subnet_is_stale_and_nothing_else() {
         let dual = ["10.244.3.0/24", "fd10:244:0:3::/64"];
         for (addresses, previous, present, want) in [
-            // Another podCIDR, of either family.
+            // The podCIDR of one family or of both has changed.
             (
                 &["10.244.3.1/24", "fe80::1/64"][..],
                 &["10.244.3.0/24"][..],
@@ -144,14 +144,14 @@ mod tests {
                 "10.42.3.0/24 fd10:42:0:3::/64",
                 &["cni0 10.244.3.1/24", "cni0 fd10:244:0:3::1/64"],
             ),
-            // The present one's beside it is not touched.
+            // The gateway of the present subnet is kept.
             (
                 &["10.244.3.1/24", "10.244.33.1/24"],
                 &["10.244.3.0/24"],
                 "10.244.33.0/24",
                 &["cni0 10.244.3.1/24"],
             ),
-            // Nothing is previous: no other subnet, or one of the other family alone.
+            // No subnet is previous: the node has no other subnet, or only one of the other family.
             (&["10.244.3.1/24"], &["10.244.3.0/24"], "10.244.3.0/24", &[]),
             (
                 &["10.244.3.1/24"],
@@ -160,7 +160,7 @@ mod tests {
                 &[],
             ),
             (&["10.244.3.1/24"], &[], "10.244.33.0/24", &[]),
-            // No proof: another address, another length, inside the present subnet, no room for a gateway.
+            // No evidence: another address, another prefix length, inside the present subnet, no room for a gateway.
             (
                 &["10.244.3.2/24"],
                 &["10.244.3.0/24"],
@@ -186,7 +186,7 @@ mod tests {
                 "10.244.33.0/24",
                 &[],
             ),
-            // Somebody gave the bridge a second address in the same subnet.
+            // The bridge has a second address in the same subnet.
             (
                 &["10.244.3.1/24", "10.244.3.9/24"],
                 &["10.244.3.0/24"],

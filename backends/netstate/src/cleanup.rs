@@ -1,5 +1,6 @@
-//! Finds what flannel-rs and Go flannel have in this network namespace, so that it can be removed, and distinguishes it from what others have. Pure:
-//! the kernel is read by [`NetlinkKernel::inventory`] and changed by [`Kernel::apply`].
+//! Finds the objects of flannel-rs and Go flannel in this network namespace so that they can be removed, and distinguishes them from the objects of others.
+//!
+//! Pure: [`NetlinkKernel::inventory`] reads the kernel and [`Kernel::apply`] changes it.
 //!
 //! [`NetlinkKernel::inventory`]: crate::netlink::NetlinkKernel::inventory
 //! [`Kernel::apply`]: crate::kernel::Kernel::apply
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 /// The bridge of the CNI plugin.
 pub const BRIDGE: &str = "cni0";
 
-/// The contents of a kernel.
+/// The interfaces and routes of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// All interfaces of the network namespace.
@@ -42,7 +43,7 @@ pub struct Evidence {
     pub networks: Vec<FlannelNetwork>,
     /// The protocol number of our routes.
     pub protocol: u8,
-    /// Whether to remove the CNI plugin's bridge too.
+    /// Whether to also remove the CNI plugin's bridge.
     pub bridge: bool,
     /// The objects of other networks' daemons.
     pub others: OtherDaemons,
@@ -73,11 +74,10 @@ pub struct KeptObject {
 pub struct Decisions {
     /// The operations in order, each with a description.
     pub remove: Vec<(Op, String)>,
-    /// Objects that may or may not be flannel's.
+    /// Objects that may not be flannel's.
     pub keep: Vec<KeptObject>,
 }
 
-/// The owner of an interface.
 enum LinkOwner {
     Flannel,
     /// It has one of our names but another kind.
@@ -91,7 +91,7 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
             .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
     };
     let kinds: &[&str] = if numbered("flannel.") || numbered("flannel-v6.") {
-        // A TUN device if vxlan runs in user space.
+        // A TUN device if vxlan runs in userspace.
         &["vxlan", "tun"]
     } else if numbered("flannel") {
         &["tun"]
@@ -214,8 +214,8 @@ fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
     }
 }
 
-/// What becomes of a route of protocol `boot` inside a flannel network. Go flannel's routes lead by a gateway to exactly a node's subnet, or
-/// blackhole exactly our own.
+/// Decides about a route of protocol `boot` inside a flannel network. Go flannel's routes lead over a gateway to exactly one node's subnet, or are blackhole
+/// routes for exactly our own subnet.
 fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
     let own = network.own.is_some_and(|own| own.trunc() == *net);
     let subnet = net.prefix_len() == network.length;
@@ -236,7 +236,7 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
     }
 }
 
-/// A route in the syntax of `ip route`. Marks are numbers: a name is one host's.
+/// Formats a route in the syntax of `ip route`. Protocols other than `boot` are printed as numbers, because their names differ between hosts.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
         if number == BOOT {

@@ -13,7 +13,7 @@ use subnet_lease::{LeaseTable, Peer};
 pub struct Desired {
     /// The objects that the kernel should have.
     pub state: KernelState,
-    /// Objects that more than one peer needs. They do not follow from one lease alone.
+    /// Objects that more than one peer needs, so that no single lease determines them.
     shared: BTreeSet<Key>,
 }
 
@@ -40,13 +40,13 @@ impl Desired {
         }
     }
 
-    /// Takes one peer after the other, the oldest lease first.
+    /// Computes the state peer by peer. `all` begins with the oldest lease.
     fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
         let mut desired = Self {
             state: plan.base(facts),
             shared: BTreeSet::new(),
         };
-        // Both families of a lease may need the same object. They follow each other.
+        // Both families of a lease may need the same object. They are adjacent in `all`.
         let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
         for peer in all {
             let objects = plan.of_peer(peer, facts);
@@ -60,7 +60,7 @@ impl Desired {
         desired
     }
 
-    /// Adds the objects of a peer. `own` are those of the same lease's other family.
+    /// Adds the objects of a peer, or none if one of them conflicts. `own` has the keys that the same lease's other family needs.
     fn add(&mut self, objects: Vec<(Key, Value)>, own: &[Key]) {
         let mut conflict = false;
         for (key, value) in &objects {
@@ -77,7 +77,7 @@ impl Desired {
         }
     }
 
-    /// Computes the change that follows from changed leases alone. None if other leases affect it.
+    /// Computes the change that follows from the changed leases. Returns `None` if it also depends on other leases.
     pub fn change<P: Plan + ?Sized>(
         &self,
         plan: &P,
@@ -133,12 +133,13 @@ impl Desired {
     }
 }
 
-/// The state if no two leases need the same object, which is usual. It is built in one go: a map that grows by single insertions has half empty nodes,
-/// which are megabytes with thousands of peers.
+/// Computes the state if no two leases need the same object, which is the usual case. Returns `None` otherwise.
+///
+/// Builds the map in one go: single insertions leave half-empty nodes, which waste megabytes with thousands of peers.
 fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
     let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
     objects.reserve_exact(3 * all.len());
-    // Both families of a lease may need the same object. They follow each other.
+    // Both families of a lease may need the same object. They are adjacent in `all`.
     let mut last: (Option<&Peer<'_>>, usize) = (None, 0);
     for peer in all {
         let other_half = if last
@@ -166,7 +167,7 @@ fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Op
         .then(|| KernelState(objects.into_iter().collect()))
 }
 
-/// The addresses for which the plan needs to know whether they are on-link.
+/// Returns the addresses for which the plan needs to know whether they are on-link.
 pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
         return Vec::new();
@@ -178,7 +179,7 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
     queries.into_iter().collect()
 }
 
-/// The addresses of changed leases for which the plan needs to know whether they are on-link.
+/// Returns the addresses of changed leases for which the plan needs to know whether they are on-link.
 pub fn new_on_link_queries<P: Plan + ?Sized>(
     plan: &P,
     before: &LeaseTable,
@@ -209,7 +210,7 @@ mod tests {
     use subnet_lease::{Kinds, Lease, LeaseAttrs, Term};
     use types::{Addresses, Dual};
 
-    /// Each half of a lease needs a neighbour of its own. Both need the FDB entry of the lease's MAC, which ends like its address.
+    /// A plan in which each family of a lease needs its own neighbour, and both need the FDB entry of the lease's MAC. The MAC ends like the public address.
     struct Halves(Scope);
 
     impl Plan for Halves {

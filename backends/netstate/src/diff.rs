@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Subnets;
 
-/// The operations that turn `have` into `want` in one pass.
+/// Returns the operations that turn `have` into `want` in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
@@ -66,8 +66,8 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     ops
 }
 
-/// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway, and refuses the new route while the
-/// old one leads to it by another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
+/// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway. It refuses the new route while the old one leads to
+/// that gateway through another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => {
@@ -77,7 +77,7 @@ fn must_delete_first(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Whether it is an allowed IP of a peer that is deleted.
+/// Whether the object is an allowed IP of a peer that is deleted. The kernel removes it with the peer.
 fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &KernelState) -> bool {
     match (key, value) {
         (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
@@ -91,9 +91,9 @@ fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &Kerne
 /// The operations on links, which also affect the objects on them.
 #[derive(Default)]
 struct Links {
-    /// Rebuilt first. All objects on them are lost.
+    /// Links that are rebuilt first. All objects on them are lost.
     rebuilt: BTreeSet<LinkName>,
-    /// Deleted last, so that routes on them can be replaced in place before.
+    /// Links that are deleted last, so that routes on them can be replaced in place before.
     unwanted: BTreeSet<LinkName>,
     /// Links with a new MAC. They lose their neighbours: the kernel flushes even permanent ones (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
@@ -116,7 +116,7 @@ impl Links {
     }
 }
 
-/// The link that an object is on.
+/// Returns the link that an object is on. For a route, this is its device.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
     if let Value::Route(route) = value {
         Some(route.dev)
@@ -170,10 +170,10 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
     })
 }
 
-/// Adds to `want` what the kernel has for exactly these subnets: the route, its neighbour, and the neighbour's FDB entry; the allowed IP, and its
-/// peer.
+/// Adds to `want` the objects that the kernel has for exactly these subnets. These are a route with its neighbour and the neighbour's FDB entry, or an allowed
+/// IP with its peer.
 ///
-/// A key that exists but cannot be read never counts as a removal. A route that leads past a device that encrypts is not kept for it.
+/// A lease key that exists but cannot be read is never treated as a removal. A route that bypasses an encrypting device is not kept.
 pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Which routes lead past a device that encrypts. Pure.
+//! Finds routes that bypass an encrypting device. Pure.
 
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
@@ -41,7 +41,7 @@ impl Encrypted {
         }
     }
 
-    /// Whether a route takes packets that should be encrypted, and leads elsewhere.
+    /// Whether a route diverts packets that should be encrypted to another device.
     pub(crate) fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
         route.kind == RouteKind::Unicast
             && !self.devices.contains(&route.dev)

@@ -1,4 +1,4 @@
-//! Failures between this program and the kernel, as values: the request and the reason.
+//! Failed requests to the kernel as values: the request and the reason.
 
 use crate::names::LinkName;
 use crate::object::Key;
@@ -28,7 +28,7 @@ pub struct OpError {
     pub key: Key,
     /// Decides whether the failure concerns one peer, and whether it is retried.
     pub kind: FailureKind,
-    /// Why, with the remedy.
+    /// The reason, with the remedy.
     pub why: Failure,
 }
 
@@ -37,39 +37,39 @@ pub struct OpError {
 pub struct KernelError {
     /// The request, named in the error text.
     pub what: Request,
-    /// Why, with the remedy.
+    /// The reason, with the remedy.
     pub why: Failure,
 }
 
 /// A request to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// To open a netlink socket.
+    /// Opens a netlink socket.
     Open,
-    /// To subscribe to notifications.
+    /// Subscribes to notifications.
     Subscribe,
-    /// A dump of all objects of a kind.
+    /// Dumps all objects of a kind.
     List(Listed),
-    /// Whether it supports vxlan.
+    /// Checks whether the kernel supports vxlan.
     FindVxlan,
-    /// Whether it supports WireGuard.
+    /// Checks whether the kernel supports WireGuard.
     FindWireguard,
-    /// To change WireGuard's interfaces.
+    /// Configures WireGuard interfaces.
     ConfigureWireguard,
-    /// A route lookup for a destination address.
+    /// Looks up the route to a destination address.
     Lookup(IpAddr),
-    /// A port of the pods' bridge for probes.
+    /// Creates flanneld's probe port in the pods' bridge.
     MakePort,
-    /// An operation without which nothing works.
+    /// An operation on an object that everything else depends on.
     Operation {
         /// The operation, as an infinitive for messages.
         verb: &'static str,
         /// The object of the operation.
         key: Box<Key>,
     },
-    /// Its state, to compare it with the desired state.
+    /// Reads the kernel state to compare it with the desired state.
     Compare,
-    /// Its state, for a kernel audit.
+    /// Reads the kernel state for a kernel audit.
     Look,
 }
 
@@ -94,27 +94,27 @@ pub enum Listed {
     WireguardPeers,
 }
 
-/// Why the kernel did not do what was asked of it, or was not asked.
+/// The reason why a kernel request failed or was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The kernel answered with an errno.
     Refused {
-        /// The errno of the answer.
+        /// The errno of the kernel's answer.
         errno: Errno,
-        /// Its own words (extended acknowledgement). Empty if it said none.
+        /// The kernel's message (extended acknowledgement). Empty if it sent none.
         words: String,
         /// The likely cause, given the operation.
         cause: Cause,
     },
     /// The kernel did not answer before the timeout.
     Silent,
-    /// It did not answer to an operation. Whether it took effect is unknown.
+    /// The kernel did not answer an operation. Whether the operation took effect is unknown.
     Unanswered,
-    /// Its objects changed while they were listed, so many times in a row.
+    /// The kernel's objects changed during the dump, this many times in a row.
     Interrupted(u32),
-    /// Its answer has no route.
+    /// The kernel's answer contains no route.
     NoRoute,
-    /// The module that has to answer is not loaded.
+    /// The kernel module that must answer is not loaded.
     NotLoaded {
         /// Name of the kernel module.
         module: &'static str,
@@ -130,12 +130,12 @@ pub enum Failure {
         /// Its kind, as the kernel names it.
         kind: String,
     },
-    /// Interfaces of this kind are made by the program that opens them.
+    /// Only the program that opens an interface of this kind creates it.
     OpenedByProgram {
         /// The kind, as the kernel names it.
         kind: String,
     },
-    /// The kernel could not be read so far.
+    /// The kernel state has not been read successfully yet.
     Unread,
     /// The network is being stopped.
     Stopping,
@@ -146,22 +146,22 @@ pub enum Failure {
 /// The likely cause of a refusal, given the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nothing more is known than what the kernel says.
+    /// The kernel's answer shows no cause.
     Unknown,
-    /// This process may not do it.
+    /// This process lacks the privilege.
     Forbidden,
     /// IPv6 is disabled on the interface.
     Ipv6Disabled(LinkName),
-    /// A foreign route is in the place of ours.
+    /// A foreign route to the same destination exists.
     RouteExists(IpNet),
-    /// A peer is not on the network of the underlay.
+    /// A peer is not on-link on the underlay interface.
     NotOnLink {
         /// Public address of the peer, the gateway of its route.
         via: IpAddr,
         /// The underlay interface.
         dev: LinkName,
     },
-    /// A gateway is not reached over its interface.
+    /// A gateway is not reachable over its interface.
     Unreachable {
         /// Address of the gateway.
         via: IpAddr,
@@ -175,9 +175,9 @@ pub enum Cause {
         /// Name of the kernel module.
         module: String,
     },
-    /// Another IPIP interface has the same ends.
+    /// Another IPIP interface has the same local and remote addresses.
     SameEnds(LinkName),
-    /// Another process or interface has the UDP port.
+    /// Another process or interface uses the UDP port.
     PortTaken {
         /// The interface that needs it.
         link: LinkName,
@@ -186,12 +186,12 @@ pub enum Cause {
         /// Whether WireGuard needs it; otherwise vxlan does.
         wireguard: bool,
     },
-    /// Another vxlan interface has the VNI and the UDP port, or another program the port.
+    /// Another vxlan interface has the same VNI and UDP port, or another program uses the port.
     TunnelExists(LinkName),
 }
 
 impl Failure {
-    /// The kernel refused, and nothing more is known.
+    /// Returns a refusal by the kernel with an unknown cause.
     pub(crate) fn refused(errno: impl Into<Errno>) -> Self {
         Failure::Refused {
             errno: errno.into(),
@@ -200,7 +200,7 @@ impl Failure {
         }
     }
 
-    /// The packet engine of the device has this problem.
+    /// Wraps a problem of the device's packet engine.
     pub fn userspace(problem: impl Into<Problem>) -> Self {
         Failure::Userspace(Box::new(problem.into()))
     }
@@ -219,7 +219,7 @@ impl Coded for Failure {
             Failure::OpenedByProgram { .. } => "interface-not-creatable",
             Failure::Unread => "kernel-unread",
             Failure::Stopping => "network-stopping",
-            // The code of a value that comes from this process is one of ours.
+            // A problem that comes from this process has a static code.
             Failure::Userspace(problem) => match &problem.code {
                 std::borrow::Cow::Borrowed(code) => code,
                 std::borrow::Cow::Owned(_) => "userspace-device-failed",
@@ -267,7 +267,7 @@ impl Cause {
         }
     }
 
-    /// Writes what follows the kernel's words.
+    /// Writes the remedy that follows the kernel's message.
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Unknown => Ok(()),
@@ -360,7 +360,7 @@ impl fmt::Display for Failure {
             Failure::OpenedByProgram { kind } => {
                 write!(f, "a {kind} device is created by the program that opens it")
             }
-            Failure::Unread => f.write_str("it could not be read so far"),
+            Failure::Unread => f.write_str("it has not been read yet"),
             Failure::Stopping => f.write_str("the network is being stopped"),
             Failure::Userspace(problem) => problem.fmt(f),
         })
@@ -376,7 +376,7 @@ impl fmt::Display for Listed {
             Listed::Fdb => "FDB entries",
             Listed::Entries => "neighbours and FDB entries",
             Listed::Routes => "routes",
-            Listed::Rules => "rules of policy routing",
+            Listed::Rules => "policy routing rules",
             Listed::WireguardPeers => "WireGuard peers",
         })
     }
@@ -389,13 +389,13 @@ impl fmt::Display for Request {
             Request::Subscribe => f.write_str("subscribe to kernel notifications"),
             Request::List(listed) => write!(f, "list {listed}"),
             Request::FindVxlan => f.write_str("check for vxlan support"),
-            Request::FindWireguard => f.write_str("ask for WireGuard"),
+            Request::FindWireguard => f.write_str("check for WireGuard support"),
             Request::ConfigureWireguard => f.write_str("configure WireGuard"),
             Request::Lookup(to) => write!(f, "look up the route to {to}"),
-            Request::MakePort => f.write_str("make a port of the pods' bridge for probes"),
+            Request::MakePort => f.write_str("create a probe port in the pods' bridge"),
             Request::Operation { verb, key } => write!(f, "cannot {verb} {key}"),
             Request::Compare => f.write_str("compare with the kernel"),
-            Request::Look => f.write_str("look at the kernel"),
+            Request::Look => f.write_str("read the kernel's state"),
         }
     }
 }

@@ -65,7 +65,7 @@ impl World {
     /// Applies one operation as a kernel would.
     ///
     /// # Errors
-    /// The error that a kernel would return.
+    /// Returns the error that a kernel would return.
     pub(crate) fn apply(&mut self, op: &Op) -> Result<(), Failure> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
@@ -117,7 +117,7 @@ impl World {
         if let (Key::AllowedIp(name, _), Value::AllowedIp(peer)) = (key, value)
             && !self.state.0.contains_key(&Key::WireguardPeer(*name, *peer))
         {
-            // As with WGPEER_F_UPDATE_ONLY.
+            // Ignored, as the kernel does with WGPEER_F_UPDATE_ONLY.
             return Ok(());
         }
         self.state.set(*key, value.clone());
@@ -255,7 +255,7 @@ impl Kernel for FakeKernel {
                 world.apply(op)
             };
             match result {
-                // The kernel reports our own changes too.
+                // The kernel also reports our own changes.
                 Ok(()) => {
                     world.writes += 1;
                     let notice = match op.key() {

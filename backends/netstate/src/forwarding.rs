@@ -1,4 +1,4 @@
-//! Forwarding done outside the kernel, as plain entries. A packet engine builds its own lookup table from them.
+//! Forwarding entries of the userspace datapath. A packet engine builds its own lookup table from them.
 
 use crate::names::{LinkName, Mac};
 use ipnet::IpNet;

@@ -23,7 +23,7 @@ pub struct Interface {
     pub carrier: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
-    /// Whether it asks for no hardware addresses and answers no requests for them.
+    /// Whether it neither sends nor answers address resolution requests (IFF_NOARP).
     pub noarp: bool,
     /// The index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
@@ -33,7 +33,7 @@ pub struct Interface {
     pub mac: Option<Mac>,
     /// VNI and UDP port of a vxlan device.
     pub vxlan: Option<(u32, u16)>,
-    /// How many packets it has received.
+    /// The number of packets that it has received.
     pub received: u64,
     /// Its addresses, in the kernel's order.
     pub addresses: Vec<Address>,
@@ -44,11 +44,11 @@ pub struct Interface {
 pub enum LinkClass {
     /// A network card, or something on top of one: VLAN, bond, macvlan.
     Link,
-    /// An end of a pair: a pod's, or a host's in a lab.
+    /// An end of a veth pair: a pod's, or a host's in a lab.
     Veth,
     /// A bridge.
     Bridge,
-    /// A tunnel, a dummy, or something else that is no link to other hosts by itself.
+    /// A tunnel, a dummy, or another device that is no link to other hosts by itself.
     Virtual,
 }
 
@@ -65,7 +65,7 @@ impl Interface {
         }
     }
 
-    /// Usable addresses of a family, the preferred first.
+    /// Returns the usable addresses of a family, the preferred ones first.
     pub fn usable(&self, family: Family) -> Vec<IpAddr> {
         let mut addresses: Vec<&Address> = self
             .addresses
@@ -81,17 +81,17 @@ impl Interface {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
-    /// Whether it is a port of this bridge, and not the one of flanneld's own probes.
+    /// Whether it is a port of this bridge other than flanneld's probe port.
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
         self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
 
-    /// Its addresses with their prefix lengths.
+    /// Returns its addresses with their prefix lengths.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> {
         self.addresses.iter().map(|address| address.net)
     }
 
-    /// Its addresses as text: the usable ones, else all.
+    /// Returns its usable addresses as text, or `no usable address`.
     pub fn addresses_text(&self) -> String {
         let usable: Vec<String> = self
             .addresses
@@ -125,7 +125,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// A permanent address without any flag.
+    /// Returns a permanent address without any other flag.
     pub fn plain(net: IpNet) -> Self {
         Self {
             net,
@@ -137,7 +137,7 @@ impl Address {
         }
     }
 
-    /// The address without its prefix length.
+    /// Returns the address without its prefix length.
     pub fn ip(&self) -> IpAddr {
         self.net.addr()
     }
@@ -150,7 +150,7 @@ impl Address {
             && (is_global(self.ip()) || is_link_local(self.ip()))
     }
 
-    /// Why it is not usable, in words.
+    /// Returns the reason why it is not usable, for messages.
     pub fn state(&self) -> &'static str {
         if self.dad_failed {
             "another host has it (dadfailed)"
@@ -163,13 +163,13 @@ impl Address {
         }
     }
 
-    /// Order of preference; the lowest first.
+    /// Returns the rank in the order of preference. Lower ranks are preferred.
     fn rank(&self) -> (bool, bool, bool) {
         (!is_global(self.ip()), !self.permanent, self.temporary)
     }
 }
 
-/// Go's `IsGlobalUnicast`: private addresses count.
+/// Whether an address is global as in Go's `IsGlobalUnicast`, which includes private addresses.
 fn is_global(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -188,8 +188,8 @@ fn is_global(ip: IpAddr) -> bool {
     }
 }
 
-/// The NAT that hypervisors give to each machine alone: its router, and the machine's address where only both together show it. The first is that of QEMU's user
-/// network and of VirtualBox's first adapter, the next three are of its other adapters, the last one is lima's.
+/// NATs that hypervisors set up for each machine separately: the router's address, and the guest's address where the router's does not suffice as evidence. The
+/// first entry is QEMU's user network and VirtualBox's first adapter, the next three are VirtualBox's other adapters, the last is lima's.
 const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     (Ipv4Addr::new(10, 0, 2, 2), None),
     (
@@ -210,7 +210,8 @@ const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     ),
 ];
 
-/// Returns the router that a machine with this address has if it is behind a NAT of its own. A NAT *network* has another router, and joins its machines.
+/// Returns the router of the NAT if a machine with this address is behind a NAT of its own. A hypervisor's *NAT network* has another router and connects its
+/// machines, so it does not match.
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     let found = MACHINE_NATS.iter().find(|(router, guest)| {
         let router = IpAddr::V4(*router);
@@ -235,9 +236,9 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 pub struct Route {
     /// The destination network.
     pub to: IpNet,
-    /// Its gateway; `None` for a route of several paths.
+    /// The gateway. `None` if the destination is on-link or the route has several paths.
     pub via: Option<IpAddr>,
-    /// The index of its interface; `None` for a route of several paths.
+    /// The interface index. `None` for a route of several paths.
     pub index: Option<u32>,
     /// The paths of a route that has several.
     pub paths: Vec<Path>,
@@ -249,17 +250,17 @@ pub struct Route {
     pub metric: u32,
 }
 
-/// One way that packets take by a route.
+/// One next hop of a route with several paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The gateway. None: the destination is on the link.
+    /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The index of the interface.
     pub index: Option<u32>,
 }
 
 impl Route {
-    /// A route that forwards packets, through no interface yet.
+    /// Returns a unicast route without a gateway and an interface.
     pub fn new(to: IpNet) -> Self {
         Self {
             to,
@@ -282,13 +283,13 @@ impl Route {
         self.kind == RouteKind::Unicast
     }
 
-    /// The interface that reaches the destination without a gateway.
+    /// Returns the interface that reaches the destination without a gateway.
     pub fn link(&self) -> Option<u32> {
         self.index
             .filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
-    /// A route for each of its paths.
+    /// Returns one route for each of its paths.
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
@@ -305,13 +306,13 @@ impl Route {
         }
     }
 
-    /// The address family of the destination.
+    /// Returns the address family of the destination.
     pub fn family(&self) -> Family {
         Family::from(self.to)
     }
 }
 
-/// Where the kernel sends a packet.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteAnswer {
     /// The outgoing interface; the loopback interface for this host's own addresses.
@@ -320,18 +321,18 @@ pub struct RouteAnswer {
     pub source: Option<IpAddr>,
 }
 
-/// A packet that comes from another host or a pod, for a look-up of its route.
+/// A packet from another host or a pod, for a lookup of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The source address: none of this host's own.
+    /// The source address, which is none of this host's own.
     pub from: IpAddr,
     /// The destination address.
     pub to: IpAddr,
-    /// The index of the interface by which it comes.
+    /// The index of the interface that receives the packet.
     pub incoming: u32,
 }
 
-/// linux/rtnetlink.h: the numbers of the kernel's own tables.
+/// Numbers of the kernel's own tables (linux/rtnetlink.h).
 const RT_TABLE_DEFAULT: u32 = 253;
 const RT_TABLE_MAIN: u32 = 254;
 const RT_TABLE_LOCAL: u32 = 255;
@@ -343,24 +344,24 @@ pub struct PolicyRule {
     pub family: Family,
     /// Its priority: lower ones come first.
     pub priority: u32,
-    /// The sources that it is about; `None`: all.
+    /// The source addresses that it matches. `None` matches all.
     pub from: Option<IpNet>,
-    /// The destinations that it is about; `None`: all.
+    /// The destinations that it matches. `None` matches all.
     pub to: Option<IpNet>,
-    /// The interface by which packets come; `None`: any.
+    /// The incoming interface that it matches. `None` matches any.
     pub incoming: Option<String>,
-    /// Whether it has a condition that a packet of a pod does not fulfil by itself: a mark, a socket, a user, a protocol.
+    /// Whether it has a condition that a pod's packet does not fulfil by itself: a mark, a socket, a user, a protocol.
     pub conditional: bool,
-    /// Whether it is about the packets that do not fulfil its conditions.
+    /// Whether it matches the packets that do not fulfil its conditions (`not`).
     pub inverted: bool,
-    /// The routing table that it leads to; `None`: it drops.
+    /// The routing table that it selects. `None` if it drops the packet.
     pub table: Option<u32>,
-    /// The destinations that its table has routes to, where that was looked up.
+    /// The destinations of the routes in its table. `None` if the table was not read.
     pub destinations: Option<Vec<IpNet>>,
 }
 
 impl PolicyRule {
-    /// A rule for all packets of a family that leads to a table.
+    /// Returns a rule that sends all packets of a family to a table.
     pub fn of_all(family: Family, priority: u32, table: u32) -> Self {
         Self {
             family,
@@ -375,9 +376,9 @@ impl PolicyRule {
         }
     }
 
-    /// Whether it is one for all packets that leads to the tables `local`, `main` or `default`, as the kernel makes them.
+    /// Whether it matches all packets and leads to table `local`, `main` or `default`, like the kernel's own rules.
     pub fn is_standard(&self) -> bool {
-        // VRFs and Cilium move them to other priorities.
+        // The priority is not compared: VRFs and Cilium move these rules to other priorities.
         const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
         self.from.is_none()
             && self.to.is_none()
@@ -386,7 +387,7 @@ impl PolicyRule {
             && self.table.is_some_and(|table| STANDARD.contains(&table))
     }
 
-    /// Whether it is about packets between these addresses by this interface, as far as that is known.
+    /// Whether it matches packets between these addresses that arrive on this interface. A condition that is not known to be fulfilled does not match.
     pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
         let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
         let fits = !self.conditional
@@ -398,9 +399,9 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Whether it decides about a packet to another host: it drops, or its table has a route. Others leave the packet to the next rule.
+    /// Whether it decides about a packet to another host: it drops the packet, or its table has a route. Otherwise the next rule applies.
     ///
-    /// The table `main` is taken to have one.
+    /// The tables `main` and `default` are assumed to have a route.
     pub fn decides(&self, to: IpAddr) -> bool {
         match (self.table, &self.destinations) {
             (None, _) | (Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN), _) => true,
@@ -412,7 +413,7 @@ impl PolicyRule {
 }
 
 impl fmt::Display for PolicyRule {
-    /// As `ip rule` prints it.
+    /// Formats the rule as `ip rule` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.priority)?;
         if self.inverted {
@@ -435,23 +436,23 @@ impl fmt::Display for PolicyRule {
     }
 }
 
-/// An entry of the table of neighbours that the kernel made.
+/// A neighbour entry that the kernel itself created by address resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The address.
     pub address: IpAddr,
-    /// The hardware address that answered for it; `None`: nobody did.
+    /// The MAC that answered for it. `None` if no host answered.
     pub mac: Option<Mac>,
 }
 
-/// Why the kernel sends a packet nowhere.
+/// The reason why a route lookup has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoRoute {
-    /// The kernel refuses, with this errno and its words.
+    /// The kernel refuses the lookup.
     Refused {
         /// The errno of the kernel's answer.
         errno: i32,
-        /// The kernel's words; mostly there are none.
+        /// The kernel's message, which is usually empty.
         words: String,
     },
     /// The kernel gave no answer.
@@ -482,7 +483,7 @@ impl fmt::Display for NoRoute {
                 std::io::Error::from_raw_os_error(*errno),
                 words.trim()
             ),
-            NoRoute::Unanswered => f.write_str("the kernel gave no answer"),
+            NoRoute::Unanswered => f.write_str("the kernel does not answer"),
             NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
         })
     }

@@ -1,4 +1,4 @@
-//! Judges a [`Sighting`]: which wanted objects are there, and what others have in their place or in addition. Pure.
+//! Evaluates a [`Sighting`]: which desired objects exist, and which objects of others replace or supplement them. Pure.
 
 mod shadow;
 #[cfg(test)]
@@ -22,13 +22,13 @@ use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
 /// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
-    /// The wanted objects: links, addresses, FDB entries, neighbours, routes.
+    /// The desired objects, each with its actual state.
     pub objects: Vec<Object>,
     /// Objects of other programs in our networks or on our devices.
     pub foreign: Vec<Foreign>,
 }
 
-/// Compares what is wanted with what is there.
+/// Compares the desired state with the actual state.
 pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
     let names: BTreeMap<u32, LinkName> = sighting
         .survey
@@ -42,7 +42,7 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
         protocol: &protocol,
         interface: &interface,
     };
-    // The kernel takes the first of several.
+    // Of several objects with the same key, the kernel uses the first.
     let mut first: BTreeMap<Key, &Seen> = BTreeMap::new();
     for seen in &sighting.survey.objects {
         first.entry(seen.key).or_insert(seen);
@@ -86,13 +86,13 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
 struct Judge<'a> {
     sighting: &'a Sighting,
     words: &'a Words<'a>,
-    /// The objects in our networks and on our devices.
+    /// The first object of each key in our networks and on our devices.
     first: &'a BTreeMap<Key, &'a Seen>,
     errors: &'a BTreeMap<Key, &'a OpError>,
 }
 
 impl Judge<'_> {
-    /// The object in the place of another one, and its origin.
+    /// Returns the existing object with this key, and its origin. Our own objects take precedence.
     fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
         let ours = self
             .sighting
@@ -145,7 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The text of an object that somebody else may have made.
+    /// Formats an object that another program may have made.
     fn text(&self, key: &Key, value: &Value, origin: Origin) -> String {
         match (key, value) {
             (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(origin)),
@@ -156,7 +156,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Objects that are ours by place or mark and not desired: flanneld removes them, usually before an operator sees them.
+    /// Reports an object that is ours by location or mark and not desired. flanneld removes such objects, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
             matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
@@ -166,7 +166,7 @@ impl Judge<'_> {
         let by = match self.errors.get(key) {
             Some(error) => format!("left over: flanneld cannot remove it: {}", error.why),
             None if self.sighting.held => {
-                "left over: flanneld keeps it for a minute, in case the store is incomplete"
+                "left over: flanneld keeps it for a minute, because the store may be incomplete"
                     .to_owned()
             }
             None => "left over: flanneld removes it".to_owned(),
@@ -180,7 +180,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Others' vxlan devices on the ports of ours.
+    /// Reports foreign vxlan devices that use the UDP ports of our devices.
     fn devices(&self) -> Vec<Foreign> {
         let (wanted, missing) =
             tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
@@ -214,7 +214,7 @@ impl Judge<'_> {
         conflicting.collect()
     }
 
-    /// Whether it is the route that the kernel itself makes for an IPv6 address, and the address is ours.
+    /// Whether it is the route that the kernel itself adds for an IPv6 address, and the address is ours.
     fn follows_from_ours(&self, seen: &Seen) -> bool {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -229,8 +229,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What is in our networks or on our devices, and neither ours nor in the place of what is ours, unless it is a route: of one in our place it
-    /// has to be known who made it.
+    /// Reports an object in our networks or on our devices that is not ours, matches no desired object, and does not follow from an address of ours.
     fn foreign(
         &self,
         seen: &Seen,
@@ -265,7 +264,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a found object is what is wanted.
+/// Whether a found object matches the desired one.
 fn fits(wanted: &Value, found: &Value) -> bool {
     match (wanted, found) {
         (Value::Link(wanted), Value::Link(found)) => wanted.fit(found) == Fit::Same,
@@ -288,10 +287,10 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
     }
 }
 
-/// A device that is wanted, and its tunnel.
+/// A desired vxlan device: its name and properties.
 type Tunnel<'a> = (LinkName, &'a VxlanSpec);
 
-/// The tunnels that are wanted, and those among them that are not there.
+/// Returns the desired vxlan devices, and those of them that do not exist.
 fn tunnels(
     want: &KernelState,
     is_there: impl Fn(&Key, &Value) -> bool,
@@ -315,7 +314,7 @@ fn tunnels(
     )
 }
 
-/// How an entry lasts, in the words of `ip` and `bridge`.
+/// Returns the state of an entry as `ip` and `bridge` print it. Empty if they print none.
 fn state(origin: Origin) -> &'static str {
     match origin {
         Origin::Set => "permanent",
@@ -324,14 +323,12 @@ fn state(origin: Origin) -> &'static str {
     }
 }
 
-/// The maker of a neighbour or an FDB entry.
+/// Describes the program that made a neighbour or an FDB entry.
 fn maker(origin: Origin, protocols: &Protocols) -> String {
     match origin {
         Origin::Set => "an operator or another program".to_owned(),
         Origin::Learned => "the kernel, which learned it, or an operator".to_owned(),
-        Origin::ExternLearn => {
-            "a program that feeds the kernel what it learned (extern_learn)".to_owned()
-        }
+        Origin::ExternLearn => "a program that adds learned entries (extern_learn)".to_owned(),
         Origin::Protocol(protocol) => protocols.maker(protocol, LinkName::default()),
     }
 }

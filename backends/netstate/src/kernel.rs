@@ -33,7 +33,7 @@ pub struct ExistingState {
     pub leftovers: Vec<(Key, RouteSpec)>,
     /// The sessions of WireGuard's peers.
     pub sessions: Sessions,
-    /// Those of the peers that have allowed IPs outside our networks, too.
+    /// Keys of our WireGuard peers that also have allowed IPs outside our networks.
     pub mixed: BTreeSet<Key>,
 }
 
@@ -43,16 +43,16 @@ pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
 /// A kernel, real or fake.
 #[async_trait]
 pub trait Kernel: Send {
-    /// All our objects in the kernel.
+    /// Reads all our objects from the kernel.
     ///
     /// # Errors
-    /// Any part could not be read completely. A partial state would be mistaken for removals.
+    /// Returns an error if any part cannot be read completely: a partial state would be mistaken for removals.
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
 
-    /// Our peers of WireGuard alone, with their allowed IPs and sessions, as in [`Kernel::read`]. None of their changes is announced.
+    /// Reads only our WireGuard peers, with their allowed IPs and sessions, as in [`Kernel::read`]. The kernel sends no notifications about them.
     ///
     /// # Errors
-    /// Any part could not be read completely.
+    /// Returns an error if any part cannot be read completely.
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         Ok(ExistingState::default())
     }
@@ -60,30 +60,30 @@ pub trait Kernel: Send {
     /// Reads all objects in our networks and on the devices that were ours at the last [`Kernel::read`], of any program.
     ///
     /// # Errors
-    /// Any part could not be read completely.
+    /// Returns an error if any part cannot be read completely.
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError>;
 
-    /// The underlay, and which of the queried addresses are on-link. A failed lookup repeats the last answer.
+    /// Reads the state of the underlay, and looks up which of the queried addresses are on-link. A failed lookup repeats the last result.
     ///
     /// # Errors
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     async fn facts(
         &mut self,
         underlay: &Underlay,
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError>;
 
-    /// The addresses that the current underlay reaches without a gateway. Answers for other addresses stay.
+    /// Returns those of the addresses that the current underlay reaches without a gateway. Earlier results for other addresses are kept.
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;
 
-    /// Sets how the packet engine, if there is one, forwards packets.
+    /// Sets the forwarding entries of the packet engine, if there is one.
     fn forward(&mut self, _forwarding: Vec<Forwarding>) {}
 
     /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Begins sessions with peers of WireGuard that were just added, instead of waiting for a packet to them: what they send in a session of
-    /// before would be lost until they notice.
+    /// Starts sessions with WireGuard peers that were just added, instead of waiting for a packet to them. Packets that such a peer sends in an earlier session
+    /// are lost until the peer notices.
     async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
 
     /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that

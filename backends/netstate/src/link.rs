@@ -12,12 +12,12 @@ use tun::TunSpec;
 use vxlan::VxlanSpec;
 use wireguard::WireguardSpec;
 
-/// An interface, desired or found. None means "leave alone" in a desired interface and "unknown" in a found one.
+/// An interface, desired or found. `None` means "leave unchanged" in a desired interface and "unknown" in a found one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
     /// Its kind and the properties of that kind.
     pub kind: LinkKind,
-    /// The MAC address. None: the interface has none, or flanneld leaves it unchanged.
+    /// The MAC address. `None` if the interface has none, or if flanneld leaves it unchanged.
     pub mac: Option<Mac>,
     /// The MTU in bytes.
     pub mtu: u32,
@@ -25,7 +25,7 @@ pub struct LinkSpec {
     pub up: bool,
     /// Whether the kernel accepts router advertisements on it.
     pub accept_ra: Option<bool>,
-    /// Whether transmit checksums are left to the device (ethtool's `tx`).
+    /// Whether the device computes transmit checksums (ethtool's `tx`).
     pub checksum_offload: Option<bool>,
 }
 
@@ -45,7 +45,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// The kernel's name for the kind (IFLA_INFO_KIND).
+    /// Returns the kernel's name for the kind (IFLA_INFO_KIND).
     pub fn name(&self) -> &str {
         match self {
             LinkKind::Vxlan(_) => vxlan::KIND,
@@ -56,9 +56,9 @@ impl LinkKind {
         }
     }
 
-    /// The kernel module that provides the kind.
+    /// Returns the name of the kernel module that provides the kind.
     pub fn module(&self) -> &str {
-        // They are named alike.
+        // The module has the same name as the kind.
         self.name()
     }
 
@@ -72,7 +72,7 @@ impl LinkKind {
         !matches!(self, LinkKind::Other(_))
     }
 
-    /// How `found` compares to this desired kind.
+    /// Compares `found` with this desired kind.
     fn fit(&self, found: &LinkKind) -> Fit {
         match (self, found) {
             (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
@@ -87,7 +87,7 @@ impl LinkKind {
 }
 
 impl LinkSpec {
-    /// How `found` compares to this desired link.
+    /// Compares `found` with this desired link.
     pub fn fit(&self, found: &LinkSpec) -> Fit {
         let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
         let kind = self.kind.fit(&found.kind);

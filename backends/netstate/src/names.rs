@@ -26,7 +26,7 @@ impl LinkName {
         })
     }
 
-    /// The name as text. Empty for the default value, which names no link.
+    /// Returns the name as text. Empty for the default value, which names no link.
     pub fn as_str(&self) -> &str {
         let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or("?")

@@ -45,24 +45,24 @@ use uapi::*;
 /// A connection to the kernel of the network namespace in which it was opened.
 pub struct NetlinkKernel {
     requests: Requests,
-    /// The connection to WireGuard's part, once it is needed.
+    /// The generic netlink connection for WireGuard, once it is needed.
     generic: Option<generic::Generic>,
     notices: Notices,
     /// Our links, as of the last read.
     links: Vec<(LinkName, u32)>,
-    /// Those of them that are WireGuard's.
+    /// Those of our links that are WireGuard interfaces.
     wireguards: Vec<(LinkName, u32)>,
-    /// The indices that our links had when they were last seen: a renamed one keeps it.
+    /// The interface indices of our links when they were last seen. A renamed link keeps its index.
     last_index: BTreeMap<LinkName, u32>,
     /// The underlay, as of the last facts.
     underlay: (u32, LinkName),
     /// Whether there are on-link queries. If so, every route of the main table matters.
     asking: bool,
-    /// The last on-link answers, for lookups that fail.
+    /// The last on-link results, which are repeated if a lookup fails.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which accept_ra cannot be written. It is not checked again, or the kernel would never be in sync.
+    /// Links on which accept_ra cannot be written. It is not compared again, because the kernel would never be in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// The same for the checksum offload.
+    /// Links on which the checksum offload cannot be written. It is not compared again either.
     fixed_checksum: BTreeSet<LinkName>,
 }
 
@@ -70,7 +70,7 @@ impl NetlinkKernel {
     /// Opens the sockets in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         const GROUPS: u32 = RTMGRP_LINK
             | RTMGRP_NEIGH
@@ -93,11 +93,11 @@ impl NetlinkKernel {
         })
     }
 
-    /// Whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses it: either for the missing VNI or for
-    /// the unknown kind.
+    /// Whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses it: either for the missing VNI or for the unknown
+    /// kind.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub async fn supports_vxlan(&mut self) -> Result<bool, KernelError> {
         let message = vxlan::without_identifier();
         match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
@@ -110,27 +110,27 @@ impl NetlinkKernel {
         }
     }
 
-    /// Whether the kernel supports WireGuard. The question loads its module.
+    /// Whether the kernel supports WireGuard. The check loads its module.
     ///
     /// # Errors
-    /// When the kernel does not answer, or refuses the question: that says nothing of WireGuard.
+    /// Returns an error if the kernel does not answer or refuses the request: whether it supports WireGuard is then unknown.
     pub async fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
         self.generic = generic::Generic::find().await?;
         Ok(self.generic.is_some())
     }
 
-    /// All interfaces and all ordinary routes of the main table.
+    /// Lists all interfaces and all ordinary routes of the main table.
     ///
     /// # Errors
-    /// Either list is incomplete.
+    /// Returns an error if either list is incomplete.
     pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
         self.list_all().await
     }
 
-    /// The devices of flannel's, ours or Go's and of any backend, that have an address inside these networks.
+    /// Lists the devices of flannel-rs and Go flannel, of any backend, that have an address inside these networks.
     ///
     /// # Errors
-    /// A list is incomplete.
+    /// Returns an error if a list is incomplete.
     pub async fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
         let links = self.all_links().await?;
         let mut found = Vec::new();
@@ -141,7 +141,7 @@ impl NetlinkKernel {
             let mut inside = false;
             for family in [AF_INET, AF_INET6] {
                 let addresses = self.addresses_of(link.index, family).await?;
-                // An operator's address has the length of a network.
+                // An address with a shorter prefix length is an operator's.
                 let single = addresses
                     .iter()
                     .filter(|(net, _)| net.prefix_len() == net.max_prefix_len());
@@ -154,10 +154,10 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// All bridges, with their addresses of both families.
+    /// Lists all bridges, with their addresses of both families.
     ///
     /// # Errors
-    /// A list is incomplete.
+    /// Returns an error if a list is incomplete.
     pub async fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
         let links = self.all_links().await?;
         let mut bridges = Vec::new();
@@ -175,10 +175,10 @@ impl NetlinkKernel {
         Ok(bridges)
     }
 
-    /// The MAC of an existing vxlan or TUN interface of that name.
+    /// Returns the MAC of an existing vxlan or TUN interface of that name.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
         Ok(self
             .links_by_name(&[name])

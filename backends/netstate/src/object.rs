@@ -12,8 +12,8 @@ use std::net::IpAddr;
 
 /// The identity of a kernel object. INVARIANT: the order is the order of dependency. Lower objects are set first and deleted last.
 ///
-/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer. A peer of WireGuard comes
-/// before its allowed IPs: the kernel moves each of them at once from the peer that had it, which goes only then.
+/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer. A WireGuard peer comes before its allowed
+/// IPs: the kernel moves each allowed IP atomically from its previous peer, and the previous peer is deleted only after that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.
@@ -33,7 +33,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The interface that the object is on, if the key contains it.
+    /// Returns the interface that the object is on, if the key contains it.
     pub fn link(&self) -> Option<LinkName> {
         match self {
             Key::Link(name)
@@ -46,7 +46,7 @@ impl Key {
         }
     }
 
-    /// The kind of object, for log lines.
+    /// Returns the kind of object, for log lines.
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Link(_) => "link",
@@ -85,7 +85,7 @@ pub enum Value {
     Fdb(IpAddr),
     /// The MAC address of the neighbour.
     Neighbor(Mac),
-    /// A peer of WireGuard. Boxed, because it is the largest, and ten thousand peers of vxlan have thirty thousand values.
+    /// A WireGuard peer. Boxed because it is the largest variant, and ten thousand vxlan peers have thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
     /// The peer that an allowed IP belongs to.
     AllowedIp(PublicKey),
@@ -98,7 +98,7 @@ pub enum Value {
 pub struct KernelState(pub BTreeMap<Key, Value>);
 
 impl KernelState {
-    /// The interface of that name.
+    /// Returns the interface of that name.
     pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {
         match self.0.get(&Key::Link(name)) {
             Some(Value::Link(spec)) => Some(spec),
@@ -106,17 +106,17 @@ impl KernelState {
         }
     }
 
-    /// Sets an object, in place of one with the same key.
+    /// Sets an object, and replaces one with the same key.
     pub fn set(&mut self, key: Key, value: Value) {
         self.0.insert(key, value);
     }
 
-    /// Adds objects in one go; of two with one key the later counts. A map that grows by single insertions has half empty nodes.
+    /// Adds objects in one go. Of several objects with the same key, the last one takes precedence. A map that grows by single insertions has half-empty nodes.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
 
-    /// The number of objects of all kinds.
+    /// Returns the number of objects of all kinds.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -136,19 +136,19 @@ pub enum Op {
     Replace(Key, Value),
     /// Deletes an object. The value is the existing content, so that no other object is deleted.
     Delete(Key, Value),
-    /// A link of another kind has our name. Nothing is done, and it is reported.
+    /// Changes nothing and is reported: a link of another kind has our name.
     Refuse(Key, Value),
 }
 
 impl Op {
-    /// The object of the operation.
+    /// Returns the object of the operation.
     pub fn key(&self) -> &Key {
         match self {
             Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,
         }
     }
 
-    /// The operation, for log lines.
+    /// Returns the operation as a verb, for log lines.
     pub fn verb(&self) -> &'static str {
         match self {
             Op::Add(..) => "add",

@@ -1,4 +1,4 @@
-//! A packet socket (packet(7)): whole frames of one link. It needs `CAP_NET_RAW`.
+//! Packet socket (packet(7)) for whole frames of one link. It needs `CAP_NET_RAW`.
 
 #![allow(unsafe_code)]
 
@@ -12,27 +12,27 @@ use tokio::io::unix::AsyncFd;
 /// All protocols (linux/if_ether.h, ETH_P_ALL).
 pub const EVERY_PROTOCOL: u16 = 3;
 
-/// A socket for the frames of one link that carry one protocol, or any. It does not block.
+/// A non-blocking socket for the frames of one link that carry one protocol, or any protocol.
 pub struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
-    /// Opens a socket for this type of Ethernet's frames on the link of this index.
+    /// Opens a socket for frames of this EtherType on the link with this index.
     ///
     /// # Errors
-    /// The kernel provides no packet socket, or there is no such link.
+    /// Returns an error if the kernel provides no packet socket, or if there is no such link.
     pub fn open(link: u32, ethertype: u16) -> io::Result<Self> {
         let protocol = ethertype.to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the call takes numbers alone.
+        // SAFETY: the call takes only numbers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol)) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: all bytes zero are a value of this struct of integers.
+        // SAFETY: the struct consists of integers, so zero bytes are a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or_default();
         address.sll_protocol = protocol;
@@ -49,16 +49,16 @@ impl PacketSocket {
     /// Registers the socket with the runtime.
     ///
     /// # Errors
-    /// The runtime takes no more descriptors.
+    /// Returns an error if the runtime accepts no more descriptors.
     pub fn register(self) -> io::Result<AsyncFd<Self>> {
-        // SAFETY: the socket owns its descriptor, gives the same one each time, and closes it no sooner than it is dropped with the registration.
+        // SAFETY: the socket owns its descriptor, returns the same one each time, and closes it only when it is dropped with the registration.
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
     /// Sends a frame.
     ///
     /// # Errors
-    /// The kernel does not take it: the link is down or gone.
+    /// Returns an error if the kernel does not accept the frame because the link is down or gone.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         nix::sys::socket::send(
             self.fd.as_raw_fd(),
@@ -68,10 +68,10 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Receives a frame, cut to the buffer, and returns its length there. None if none is waiting.
+    /// Receives a frame, truncated to the buffer, and returns its length there in bytes. Returns `None` if no frame is waiting.
     ///
     /// # Errors
-    /// The link is down or gone.
+    /// Returns an error if the link is down or gone.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<Option<usize>> {
         match nix::sys::socket::recv(
             self.fd.as_raw_fd(),
@@ -84,10 +84,10 @@ impl PacketSocket {
         }
     }
 
-    /// Waits until a frame can be received, and blocks the thread for this time at most. Returns whether there is one.
+    /// Waits until a frame can be received, and blocks the thread for at most this time. Returns whether there is a frame.
     ///
     /// # Errors
-    /// poll(2) failed.
+    /// Returns an error if poll(2) fails.
     pub fn wait(&self, time: Duration) -> io::Result<bool> {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut wanted = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];

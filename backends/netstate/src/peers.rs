@@ -1,4 +1,4 @@
-//! Which leases become kernel state: those of other nodes, inside the network, at an address that is not our own.
+//! Selects the leases that become kernel state: those of other nodes, inside the network, at an address that is not our own.
 
 use crate::plan::Plan;
 use crate::scope::Scope;
@@ -15,7 +15,7 @@ pub(crate) struct Eligible<'a> {
 }
 
 impl<'a> Eligible<'a> {
-    /// For the node that a plan is for.
+    /// Creates the filter for the node that a plan is for.
     pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
         Self {
             scope: plan.scope(),
@@ -24,7 +24,7 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Whether a peer can be programmed.
+    /// Whether a peer can be programmed: its subnet is inside the network and does not overlap ours, and its public address is not ours.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
             && !self
@@ -53,7 +53,7 @@ impl<'a> Eligible<'a> {
     }
 }
 
-/// The peers of a plan's backend that can be programmed.
+/// Returns the peers of a plan's backend that can be programmed.
 pub fn peers<'a, P: Plan + ?Sized>(
     plan: &'a P,
     leases: &'a LeaseTable,

@@ -22,10 +22,10 @@ pub struct Announced {
 
 /// The plan of a kernel backend. Pure.
 pub trait Plan: Send + Sync {
-    /// Which links and objects are ours, and this node's subnets.
+    /// Returns which links and objects are ours, and this node's subnets.
     fn scope(&self) -> &Scope;
 
-    /// The kinds of leases that count.
+    /// Returns the kinds of leases that the backend uses.
     fn kinds(&self) -> Kinds;
 
     /// Whether the plan needs to know which peers the underlay reaches without a gateway.
@@ -38,22 +38,22 @@ pub trait Plan: Send + Sync {
         false
     }
 
-    /// The desired state without any peers.
+    /// Returns the desired state without any peers.
     fn base(&self, facts: &Facts) -> KernelState;
 
-    /// The objects for one family of a peer. INVARIANT: they depend on no other peer, so a changed lease changes only its own objects.
+    /// Returns the objects for one family of a peer. INVARIANT: they depend on no other peer, so a changed lease changes only its own objects.
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
-    /// How the packet engine forwards, for each of its devices. Empty if the kernel does all forwarding.
+    /// Returns the forwarding entries of each device of the packet engine. Empty if the kernel does all forwarding.
     fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<Forwarding> {
         Vec::new()
     }
 
-    /// The announcement for these facts: a changed MTU or MAC changes the lease.
+    /// Returns the announcement for these facts. A changed MTU or MAC changes the lease.
     fn announced(&self, facts: &Facts) -> Announced;
 }
 
-/// A plan that others look at, too.
+/// A plan that is shared with other tasks.
 impl<P: Plan + ?Sized> Plan for Arc<P> {
     fn scope(&self) -> &Scope {
         (**self).scope()

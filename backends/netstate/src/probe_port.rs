@@ -1,27 +1,27 @@
-//! The names of the port that flanneld's own probes have in the pods' bridge: a pair of veth devices, named by the index of the bridge.
+//! Names of flanneld's probe port in the pods' bridge. The port is a veth pair, named after the index of the bridge.
 
-/// What is before the index in the name of the end in the bridge, and of the other one.
+/// Name prefixes before the bridge's index: of the end in the bridge, and of the other end.
 const OUTER: &str = "flprobe";
 const INNER: &str = "flpod";
 
-/// The names of both ends: that of the one in the bridge, and that of the other.
+/// Returns the names of both ends. The first is the end in the bridge.
 pub(crate) fn names(bridge: u32) -> (String, String) {
     (format!("{OUTER}{bridge}"), format!("{INNER}{bridge}"))
 }
 
-/// The index of the bridge whose port has an end of this name.
+/// Parses the index of the bridge from the name of one of the ends.
 pub(crate) fn bridge_of(name: &str) -> Option<u32> {
     let index = [OUTER, INNER]
         .iter()
         .find_map(|prefix| name.strip_prefix(prefix))?;
-    // No sign.
+    // `parse` would also accept a sign.
     index
         .bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| index.parse().ok())?
 }
 
-/// Whether a veth device of this name is an end of such a port.
+/// Whether a veth device of this name is an end of a probe port.
 pub fn is_port(name: &str) -> bool {
     bridge_of(name).is_some()
 }

@@ -4,9 +4,9 @@ use crate::names::LinkName;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The number that flannel-rs uses by default.
+/// The protocol number that flannel-rs uses by default.
 pub const FLANNEL: u8 = 241;
-/// The number of routes that follow from addresses (RTPROT_KERNEL).
+/// The protocol number of routes that follow from addresses (RTPROT_KERNEL).
 pub(crate) const KERNEL: u8 = 2;
 
 /// Numbers that have a name everywhere (linux/rtnetlink.h, and what iproute2 has compiled in).
@@ -37,14 +37,14 @@ const WELL_KNOWN: &[(u8, &str)] = &[
     (192, "eigrp"),
 ];
 
-/// Where names are defined, the files of distributions first.
+/// Files that define names. The distribution's file comes first, so that the administrator's file takes precedence.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
-/// Where packages add theirs.
+/// Folders in which packages define names.
 const FOLDERS: [&str; 2] = [
     "/usr/share/iproute2/rt_protos.d",
     "/etc/iproute2/rt_protos.d",
 ];
-/// A longer file is none of iproute2's.
+/// Maximum size of a file in bytes. A longer file is not one of iproute2's.
 const LIMIT: usize = 64 * 1024;
 
 /// The names of protocol numbers.
@@ -63,7 +63,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// The names that this host has.
+    /// Returns the names that are defined on this host.
     pub fn of_this_host() -> Self {
         let mut files: Vec<_> = FILES
             .iter()
@@ -82,7 +82,7 @@ impl Protocols {
             files.extend(added);
         }
         let mut names = Self::default();
-        // Where there is no iproute2, its compiled-in names do.
+        // Without iproute2 on this host, its compiled-in names suffice.
         files
             .iter()
             .filter_map(|path| std::fs::read_to_string(path).ok())
@@ -91,7 +91,7 @@ impl Protocols {
         names
     }
 
-    /// Adds the names of a file: a number and a name a line.
+    /// Adds the names of a file that has a number and a name on each line.
     pub fn read(&mut self, text: &str) {
         for line in text.lines() {
             let mut words = line
@@ -109,7 +109,7 @@ impl Protocols {
         }
     }
 
-    /// The number as `ip route` prints it.
+    /// Returns the name of a number as `ip route` prints it.
     pub fn name(&self, number: u8) -> String {
         self.0
             .get(&number)
@@ -117,7 +117,7 @@ impl Protocols {
             .unwrap_or_else(|| number.to_string())
     }
 
-    /// The program that makes routes with this number. `dev` is the device of such a route.
+    /// Describes the program that creates routes with this number. `dev` is the device of such a route.
     pub fn maker(&self, number: u8, dev: LinkName) -> String {
         match (number, self.0.get(&number)) {
             (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),
@@ -128,7 +128,7 @@ impl Protocols {
             (16, _) => "a DHCP client".to_owned(),
             (FLANNEL, None) => "another flanneld".to_owned(),
             (_, Some(name)) => name.clone(),
-            (_, None) => format!("protocol {number}, which has no name here"),
+            (_, None) => format!("protocol {number}, which is unnamed on this host"),
         }
     }
 }
@@ -159,11 +159,11 @@ mod tests {
             (12, "bird"),
             (16, "a DHCP client"),
             (241, "another flanneld"),
-            (77, "protocol 77, which has no name here"),
+            (77, "protocol 77, which is unnamed on this host"),
         ] {
             assert_eq!(known.maker(number, dev), maker);
         }
-        // Whatever this host has, the well-known ones stay known.
+        // The files of this host do not remove the well-known names.
         assert_eq!(Protocols::of_this_host().name(4), "static");
     }
 }

@@ -1,7 +1,7 @@
 //! The loop that keeps the kernel in sync with the leases: facts, desired state, actual state, difference. One task, one select, no lock.
 //!
-//! A full pass reads the whole kernel state. After a pass that leaves the kernel in sync, the state is known, and changes of leases are
-//! applied incrementally. An unexpected notification, a failure, the audit or a new underlay cause a full pass.
+//! A full pass reads the whole kernel state. After a pass that leaves the kernel in sync, the state is known, and changes of leases are applied incrementally.
+//! An unexpected notification, a failure, the audit or a new underlay causes a full pass.
 
 mod adopt;
 mod deletion_guard;
@@ -131,10 +131,10 @@ struct Woken {
 }
 
 impl<P: Plan, K: Kernel> Reconciler<P, K> {
-    /// Makes the first pass.
+    /// Creates a reconciler and makes its first pass.
     ///
     /// # Errors
-    /// Links or their addresses cannot be created, or the kernel cannot be read.
+    /// Returns an error if links or their addresses cannot be created, or if the kernel cannot be read.
     pub async fn join(
         plan: P,
         kernel: K,
@@ -182,7 +182,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// A full pass. `fresh` is set if it follows from new inputs.
+    /// Makes a full pass. `fresh` is set if new inputs caused it.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
         self.observed.known = None;
@@ -213,7 +213,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let failures = self.goal.failures(&errors, leases, &facts);
         self.report.state(&failures, held.is_some());
         self.report.wanted(&desired.state);
-        // A peer that failed by itself may do so for days, and must not hide what other programs change meanwhile.
+        // The failure of a single peer may last for days. It must not hide changes that other programs make meanwhile.
         self.observed.settled = failures.node.is_empty() && held.is_none();
         if self.observed.settled {
             self.goal.forget_former(&desired.state);
@@ -242,9 +242,9 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             )
             .await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
-        // Before the state: the device must never have an older key than the announced one.
+        // Computed before the state: the device must never have an older key than the announced one.
         let announced = self.goal.plan.announced(&facts);
-        // Before the kernel's answer: the most memory is needed while the state is computed.
+        // Computed before the kernel is read: this computation needs the most memory.
         let mut desired = self.goal.desired(leases, &facts);
         let found = self.kernel.read(&self.goal.scope).await?;
         let mut have = found.ours;
@@ -280,7 +280,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// Applies the operations of a full pass. Returns those that were tried, and the errors.
+    /// Applies the operations of a full pass. Returns the attempted operations and the errors.
     async fn apply(&mut self, mut ops: Vec<Op>, want: &KernelState) -> (Vec<Op>, Vec<OpError>) {
         let mut unwanted = unwanted_links(&mut ops, want);
         let mut errors = self.kernel.apply(&ops).await;
@@ -297,7 +297,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         (ops, errors)
     }
 
-    /// Applies only the changed leases. None if a full pass is needed instead.
+    /// Applies only the changed leases. Returns `None` if a full pass is needed instead.
     async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
         let began = Instant::now();
         let known = self.observed.known.as_ref()?;
@@ -424,13 +424,13 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             };
             let retry = retry.then(|| Instant::now() + backoff(failures));
             let wake = [audit, held, retry].into_iter().flatten().min();
-            // Questions are answered even while another program keeps changing things.
+            // Kernel audits are answered even while another program keeps changing objects.
             if let Ok(question) = questions.try_recv() {
                 self.answer(question, &leases).await;
             }
             woken = loop {
                 let tunnel_read = self.schedule.tunnel_read;
-                // Work comes before answers, which report finished work.
+                // Work takes precedence over kernel audits, which report finished work.
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
@@ -495,7 +495,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Begins sessions with the peers that a full pass added. Peers of new leases begin them by themselves.
+    /// Starts sessions with the peers that a full pass added. Peers of new leases start them themselves.
     async fn greet(&mut self, ops: &[Op]) {
         let added = ops.iter().filter_map(|op| match op {
             Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
@@ -511,7 +511,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Reads the peers of WireGuard. True if they are not in sync.
+    /// Reads the WireGuard peers. Returns whether they are out of sync.
     async fn peers_differ(&mut self) -> bool {
         let began = Instant::now();
         let found = self.kernel.read_peers(&self.goal.scope).await;
@@ -523,7 +523,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.tunnels.note(&found.sessions, began);
         self.report.tunnels(&self.tunnels);
         let Some(known) = &self.observed.known else {
-            // Something failed, or a lease cannot be read: a pass finds out what differs.
+            // Something failed, or a lease cannot be read. A full pass determines what differs.
             return self.schedule.take_blind_pass(began);
         };
         self.tunnels
@@ -540,7 +540,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             .eq(found.ours.0.iter().filter(of_peers))
     }
 
-    /// Answers a question of a kernel audit. Changes nothing.
+    /// Answers a kernel audit. Changes nothing.
     async fn answer(&mut self, question: Question, leases: &LeaseTable) {
         if !question.is_closed() {
             let _ = question.send(self.sighting(leases).await);
@@ -575,17 +575,17 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// The notification to send after the plan has changed.
+    /// Returns the notification to send after the plan has changed.
     pub fn replanned(&self) -> Arc<Notify> {
         self.goal.replanned.clone()
     }
 
-    /// A handle that asks the loop for the kernel's state while it runs.
+    /// Returns a handle that queries the kernel's state from the loop while it runs.
     pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
 
-    /// The progress of the loop, which can be read while it runs.
+    /// Returns the progress of the loop, which can be read while it runs.
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress()
     }
@@ -602,14 +602,14 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     });
 }
 
-/// Waits for a new value. Without senders it never returns.
+/// Waits for a new value. Never returns if there are no senders.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Takes peers to which an operator gave allowed IPs of other networks out of what is ours, unless they are wanted.
+/// Removes peers from our objects if an operator gave them allowed IPs of other networks, unless they are desired.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
     let theirs: BTreeSet<Key> = mixed
         .iter()
@@ -627,7 +627,7 @@ fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeS
     });
 }
 
-/// Has changes of peers leave endpoints alone to which the peers moved.
+/// Removes the endpoints of peers that moved from the operations, so that the peers keep their current endpoints.
 fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     for op in ops.iter_mut() {
         if let Op::Replace(key, Value::WireguardPeer(peer)) = op
@@ -638,7 +638,7 @@ fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     }
 }
 
-/// Waits until then, or for ever.
+/// Waits until this time. Never returns without one.
 async fn at(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,
@@ -646,12 +646,12 @@ async fn at(then: Option<Instant>) {
     }
 }
 
-/// The lowest network, at which the range of routes begins.
+/// Returns the lowest network, at which the range of routes begins.
 fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-/// Takes the deletions of devices that are not wanted from the end of the operations: they come last.
+/// Splits the deletions of undesired devices off the operations. They are at the end.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
@@ -659,7 +659,7 @@ fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     ops.split_off(ops.len() - count)
 }
 
-/// The number of routes to peers, or, where one route leads to all of them, of what they may send and receive.
+/// Returns the number of routes to peers, or the number of allowed IPs where one route leads to all peers.
 fn peers_of(state: &KernelState) -> usize {
     let to_peer =
         |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);

@@ -4,13 +4,13 @@ use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The protocol number of routes made by hand and by Go flannel (RTPROT_BOOT).
+/// The protocol number of routes that are added manually and by Go flannel (RTPROT_BOOT).
 pub const BOOT: u8 = 3;
 
 /// The scope of routes that need no gateway (RT_SCOPE_LINK).
 pub const LINK: u8 = 253;
 
-/// The metric of our routes and Go flannel's. For IPv6 the kernel turns 0 into 1024.
+/// Returns the metric of our routes and Go flannel's. For IPv6 the kernel turns 0 into 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -21,11 +21,11 @@ pub fn metric(net: &IpNet) -> u32 {
 /// The content of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteSpec {
-    /// The gateway. None: the destination is on the link.
+    /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The outgoing interface. Empty if the kernel has none or several.
     pub dev: LinkName,
-    /// Whether the gateway counts as reachable on the interface, regardless of addresses.
+    /// Whether the kernel treats the gateway as reachable on the interface, regardless of addresses.
     pub onlink: bool,
     /// The route type: forward, drop or another one.
     pub kind: RouteKind,
@@ -35,7 +35,7 @@ pub struct RouteSpec {
     pub protocol: u8,
 }
 
-/// Whether a route of protocol `boot` is as Go flannel makes those to other nodes: by a gateway, to a subnet of that length that is not our own.
+/// Whether a route of protocol `boot` is like Go flannel's routes to other nodes: over a gateway, to a subnet of that length that is not our own.
 pub(crate) fn is_go_flannels(
     net: &IpNet,
     route: &RouteSpec,

@@ -1,11 +1,11 @@
-//! Which kernel objects are ours.
+//! Criteria for which kernel objects are ours.
 
 use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Subnets;
 
-/// Which kernel objects are ours.
+/// Criteria for which kernel objects are ours.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scope {
     /// Interfaces that belong to us, by name.
@@ -14,7 +14,7 @@ pub struct Scope {
     pub networks: Subnets,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The networks of the previous run, from subnet.env. What is left of them is ours too, and is removed.
+    /// The networks of the previous run, from subnet.env. Objects that remain of them are also ours, and are removed.
     pub former: Option<Subnets>,
     /// The protocol number of our routes.
     pub protocol: u8,

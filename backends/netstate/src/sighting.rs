@@ -1,4 +1,4 @@
-//! What a node should have in the kernel, what it has, and whose each object is: read at one moment, judged by [`inspect`](crate::inspect).
+//! A snapshot of a node's desired and actual kernel state, with the holder of each object. [`inspect`](crate::inspect) evaluates it.
 
 use crate::kernel::{Facts, OpError};
 use crate::object::{KernelState, Key};
@@ -10,7 +10,7 @@ use subnet_lease::{LeaseTable, Peer};
 use types::Subnets;
 use types::kernel_object::Holder;
 
-/// The wanted and the actual state at one moment.
+/// The desired and the actual state at one moment.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// The desired state.
@@ -19,19 +19,19 @@ pub struct Sighting {
     pub have: KernelState,
     /// The errors of the last pass.
     pub errors: Vec<OpError>,
-    /// Whether objects that are not wanted stay for a while, because many leases vanished at once.
+    /// Whether undesired objects stay for a while, because many leases vanished at once.
     pub held: bool,
-    /// The other objects in our networks and on our devices.
+    /// The objects of any program in our networks and on our devices.
     pub survey: Survey,
     /// This node's own subnets.
     pub own: Subnets,
     /// The nodes whose leases lead to desired objects.
     pub holders: Vec<Holder>,
-    /// Whose objects these are, as places in `holders`. The others are this node's own.
+    /// The holder of each object, as an index into `holders`. Objects without an entry are this node's own.
     pub owners: BTreeMap<Key, usize>,
 }
 
-/// The other nodes, and the objects that each needs. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
+/// Returns the other nodes, and the one that needs each object. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
 pub fn holders<P: Plan + ?Sized>(
     plan: &P,
     leases: &LeaseTable,

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// RT_SCOPE_*, as far as routes of the main table have them.
+/// Names of the scopes (RT_SCOPE_*) that routes of the main table can have.
 const SCOPES: [(u8, &str); 3] = [(200, "site"), (253, "link"), (254, "host")];
-/// RTN_*, as far as routes of the main table have them.
+/// Names of the types (RTN_*) that routes of the main table can have.
 const TYPES: [(u8, &str); 9] = [
     (2, "local"),
     (3, "broadcast"),
@@ -24,7 +24,7 @@ const TYPES: [(u8, &str); 9] = [
     (10, "nat"),
 ];
 
-/// Names that the texts of objects need in addition to the objects.
+/// Names that the text of an object needs in addition to the object.
 pub struct Words<'a> {
     /// The names of routes' protocol numbers.
     pub protocol: &'a dyn Fn(u8) -> String,
@@ -33,7 +33,7 @@ pub struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// An object, as the program that shows its kind prints it.
+    /// Formats an object as the tool for its kind prints it.
     pub fn object(&self, key: &Key, value: &Value) -> String {
         match (key, value) {
             (Key::Link(name), Value::Link(spec)) => self.link(*name, spec),
@@ -53,7 +53,7 @@ impl Words<'_> {
         }
     }
 
-    /// A route, as `ip route` prints it.
+    /// Formats a route as `ip route` prints it.
     pub fn route(&self, net: &IpNet, metric: u32, route: &RouteSpec) -> String {
         let mut out = String::new();
         let kind = match route.kind {
@@ -88,7 +88,7 @@ impl Words<'_> {
         out
     }
 
-    /// An interface, in the words of `ip -d link`.
+    /// Formats an interface in the words of `ip -d link`.
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
         let mut out = format!(
             "{name} mtu {} {}",
@@ -133,7 +133,7 @@ impl Words<'_> {
                     end(ipip.local)
                 );
             }
-            LinkKind::Tun(tun) if !tun.held => out.push_str(", and no flanneld has it open"),
+            LinkKind::Tun(tun) if !tun.held => out.push_str(", not opened by any flanneld"),
             LinkKind::Wireguard(wireguard) => {
                 let _ = write!(out, " port {}", wireguard.port);
                 if let Some(key) = &wireguard.key {
@@ -145,8 +145,8 @@ impl Words<'_> {
         out
     }
 
-    /// A link that was found in place of a wanted one: without properties that flanneld does not set, and with those that `ip link` does not
-    /// show if they differ.
+    /// Formats a link that was found in place of a desired one. Omits properties that flanneld does not set. Adds properties that `ip link` does not show if
+    /// they differ.
     pub(crate) fn link_instead(
         &self,
         name: LinkName,
@@ -174,14 +174,14 @@ impl Words<'_> {
     }
 }
 
-/// A neighbour, as `ip neighbour` prints it.
+/// Formats a neighbour as `ip neighbour` prints it.
 pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
     format!("{ip} dev {name} lladdr {mac} {state}")
         .trim_end()
         .to_owned()
 }
 
-/// A peer, in the words of `wg set`.
+/// Formats a peer in the words of `wg set`.
 fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> String {
     let mut out = format!("{name} peer {key}");
     if peer.preshared.is_some() {
@@ -196,7 +196,7 @@ fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> Stri
     out
 }
 
-/// An FDB entry, as `bridge fdb` prints it.
+/// Formats an FDB entry as `bridge fdb` prints it.
 pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
     format!("{mac} dev {name} dst {ip} self {state}")
         .trim_end()
@@ -298,7 +298,7 @@ mod tests {
         ]
     }
 
-    /// Routes, with their texts.
+    /// Returns routes, with their texts.
     fn routes() -> Vec<(Key, Value, &'static str)> {
         let local = RouteSpec {
             via: None,

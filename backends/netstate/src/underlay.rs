@@ -19,12 +19,12 @@ pub struct Underlay {
     pub public: Addresses,
     /// All addresses of this host, on any interface. A public address that is not among them is not local.
     pub local: Vec<IpNet>,
-    /// The networks that the interface reaches without a gateway, by the routes of the main table. Empty where they are not read.
+    /// The networks that the interface reaches without a gateway, according to the routes of the main table. Empty if they were not read.
     pub links: Vec<IpNet>,
 }
 
 impl Underlay {
-    /// The local address of tunnels of a family: the public address if this host has it, or else the interface's.
+    /// Returns the local address of tunnels of a family: the public address if this host has it, or else the interface's.
     pub fn tunnel_source(&self, family: Family) -> Option<IpAddr> {
         let own = self.addresses.of(family);
         let is_local = |public: &IpAddr| {

@@ -1,30 +1,30 @@
-//! WireGuard's peers, with their keys.
+//! WireGuard peers and their keys.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 pub use types::wireguard::{KEY, PublicKey, Secret};
 
-/// A peer of a WireGuard device. What it may send and receive, its allowed IPs, are objects of their own.
+/// A peer of a WireGuard device. Its allowed IPs are separate objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardPeer {
-    /// Where it is reached. None: unknown until it sends something.
+    /// The address and port of the peer. `None` if it is unknown until the peer sends something.
     pub endpoint: Option<SocketAddr>,
-    /// The preshared key of the peer. None: no preshared key.
+    /// The preshared key of the peer, if it has one.
     pub preshared: Option<Secret>,
-    /// Seconds between two packets that keep a path open. 0: none are sent.
+    /// Seconds between two keepalive packets. 0 disables them.
     pub keepalive: u16,
 }
 
 /// The state of a peer's session, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// How long ago the last handshake was completed, by the clock of the day. None: never.
+    /// Time since the last handshake was completed, by the wall clock. `None` if there was none.
     pub handshake: Option<Duration>,
-    /// When that was, since 1970: what distinguishes one handshake from another, whatever is done to the clock.
+    /// Time of the last handshake since 1970. It distinguishes one handshake from another even if the clock is changed.
     pub handshake_at: Option<Duration>,
-    /// Bytes received from the peer, handshakes included.
+    /// Bytes received from the peer, including handshakes.
     pub received: u64,
-    /// Bytes sent to it.
+    /// Bytes sent to the peer.
     pub sent: u64,
 }
 

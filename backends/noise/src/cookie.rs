@@ -1,4 +1,4 @@
-//! Cookies, by which the sender of a handshake message proves that it receives what is sent to its address (section 5.4.7 of the paper).
+//! Cookies, with which the sender of a handshake message proves that it receives packets at its address (section 5.4.7 of the paper).
 
 use crate::crypto::{KEY, TAG, mac, open_cookie, seal_cookie};
 use crate::error::Refused;
@@ -11,17 +11,17 @@ use zeroize::Zeroizing;
 
 /// How long cookies of one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
 const LASTS: Duration = Duration::from_secs(120);
-/// How much earlier the receiver of a cookie stops to use it.
+/// How much earlier the receiver of a cookie stops using it.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Makes cookies for senders of messages, and tells who has one.
+/// Makes cookies for senders of handshake messages and verifies them.
 pub struct Baker {
     secret: Zeroizing<[u8; KEY]>,
     born: Instant,
 }
 
 impl Baker {
-    /// A baker with a secret of 32 random bytes.
+    /// Creates a baker with a secret of 32 random bytes.
     pub fn new(secret: [u8; KEY], now: Instant) -> Self {
         Self {
             secret: Zeroizing::new(secret),
@@ -29,7 +29,7 @@ impl Baker {
         }
     }
 
-    /// Whether the secret is to be replaced: cookies made of it prove nothing any more.
+    /// Returns whether the secret has to be replaced. Its cookies no longer prove anything then.
     pub fn is_stale(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) >= LASTS
     }
@@ -43,7 +43,7 @@ impl Baker {
         mac(&self.secret, &place)
     }
 
-    /// Whether the sender of a message proved its address: its second code was made with the cookie for that address and port.
+    /// Returns whether the sender of a message proved its address: its second code was made with the cookie for that address and port.
     pub fn is_proven(&self, from: SocketAddr, message: &[u8], now: Instant) -> bool {
         !self.is_stale(now)
             && Codes::of(message).is_some_and(|(_, covered, codes)| {
@@ -52,10 +52,10 @@ impl Baker {
             })
     }
 
-    /// The answer to a message whose sender has to prove its address. `nonce` is 24 random bytes.
+    /// Returns the reply to a message whose sender has to prove its address. `nonce` is 24 random bytes.
     ///
     /// # Errors
-    /// It is no handshake message.
+    /// Returns an error if the message is not a handshake message.
     pub fn reply(
         &self,
         identity: &Identity,
@@ -80,23 +80,23 @@ impl Baker {
     }
 }
 
-/// The cookie that a peer gave us, and what it answered.
+/// The cookie that a peer gave us, and the message that the next cookie may reply to.
 #[derive(Default)]
 pub struct Jar {
     cookie: Option<([u8; TAG], Instant)>,
-    /// The first code of the message that we sent last, while a cookie may answer it.
+    /// The first code of the message that was sent last, while a cookie may reply to it.
     asked: Option<[u8; TAG]>,
 }
 
 impl Jar {
-    /// Adds the second code to a message to the peer, if there is a cookie, and remembers the first.
+    /// Adds the second code to an initiation for the peer, if there is a cookie, and stores the first code.
     pub fn prove(&mut self, message: &mut Initiation, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
         self.asked = Some(message.codes.first);
     }
 
-    /// The same for an answer.
+    /// Adds the second code to a response for the peer, if there is a cookie, and stores the first code.
     pub fn prove_answer(&mut self, message: &mut Response, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
@@ -108,10 +108,10 @@ impl Jar {
         (now.saturating_duration_since(*since) < LASTS - MARGIN).then(|| mac(cookie, covered))
     }
 
-    /// Keeps a cookie that answers our last message, for the next ones.
+    /// Stores a cookie that replies to our last message, for the next messages.
     ///
     /// # Errors
-    /// It answers none, or is not the peer's.
+    /// Returns an error if the cookie replies to none of our messages, or is not from the peer.
     pub fn keep(
         &mut self,
         remote: &Remote,

@@ -1,4 +1,4 @@
-//! The functions of the protocol: Curve25519, BLAKE2s, HKDF and ChaCha20-Poly1305.
+//! The cryptographic functions of the protocol: Curve25519, BLAKE2s, HKDF and ChaCha20-Poly1305.
 
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};
@@ -22,14 +22,14 @@ const BLOCK: usize = 64;
 /// A secret of 32 bytes, erased when it is dropped.
 pub(crate) type Secret = Zeroizing<[u8; KEY]>;
 
-/// BLAKE2s of the parts, one after the other (RFC 7693).
+/// Returns BLAKE2s (RFC 7693) of the concatenated parts.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; KEY] {
     let mut hash = Blake2s256::default();
     parts.iter().for_each(|part| hash.update(part));
     hash.finalize_fixed().into()
 }
 
-/// Keyed BLAKE2s with 16 bytes.
+/// Returns keyed BLAKE2s with 16 bytes.
 #[allow(
     clippy::expect_used,
     reason = "the longest key that BLAKE2s takes has 32 bytes, and N is 16 or 32"
@@ -41,7 +41,7 @@ pub(crate) fn mac<const N: usize>(key: &[u8; N], data: &[u8]) -> [u8; TAG] {
     mac.finalize_fixed().into()
 }
 
-/// HMAC with BLAKE2s (RFC 2104), of the parts one after the other.
+/// Returns HMAC (RFC 2104) with BLAKE2s of the concatenated parts.
 fn hmac(key: &[u8; KEY], parts: &[&[u8]]) -> Secret {
     let mut block = Zeroizing::new([0; BLOCK]);
     block
@@ -53,7 +53,7 @@ fn hmac(key: &[u8; KEY], parts: &[&[u8]]) -> Secret {
     Zeroizing::new(mac.finalize_fixed().into())
 }
 
-/// HKDF (RFC 5869) as Noise has it: so many keys of 32 bytes.
+/// Derives `N` keys of 32 bytes with HKDF (RFC 5869), as Noise defines it.
 pub(crate) fn derive<const N: usize>(chain: &[u8; KEY], input: &[u8]) -> [Secret; N] {
     let secret = hmac(chain, &[input]);
     let mut before: Option<Secret> = None;
@@ -70,10 +70,10 @@ pub(crate) fn derive<const N: usize>(chain: &[u8; KEY], input: &[u8]) -> [Secret
     })
 }
 
-/// The shared secret of a private and a public key.
+/// Returns the shared secret of a private and a public key.
 ///
 /// # Errors
-/// The public key has small order.
+/// Returns an error if the public key has small order.
 pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secret, Refused> {
     let secret = private.diffie_hellman(&PublicKey::from(*public));
     if secret.was_contributory() {
@@ -83,7 +83,7 @@ pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secre
     }
 }
 
-/// A key of ChaCha20-Poly1305 (RFC 8439).
+/// Creates a key of ChaCha20-Poly1305 (RFC 8439).
 #[allow(
     clippy::expect_used,
     reason = "a key of this algorithm has 32 bytes, as the type says"
@@ -92,7 +92,7 @@ pub(crate) fn cipher(key: &[u8; KEY]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("a key of 32 bytes"))
 }
 
-/// The nonce of a counter: four zeros, and the counter in little-endian order.
+/// Returns the nonce of a counter: four zeros, and the counter in little-endian order.
 pub(crate) fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes
@@ -103,10 +103,10 @@ pub(crate) fn nonce(counter: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals in place, under a key that seals nothing else. Returns the tag.
+/// Seals data in place, under a key that seals nothing else. Returns the tag.
 ///
 /// # Errors
-/// The data is longer than the cipher allows (256 GiB).
+/// Returns an error if the data is longer than the cipher allows (256 GiB).
 pub(crate) fn seal_once(
     key: &[u8; KEY],
     also: &[u8],
@@ -118,10 +118,10 @@ pub(crate) fn seal_once(
     tag.as_ref().try_into().map_err(|_| Refused::Malformed)
 }
 
-/// Opens what [`seal_once`] sealed: the data with its tag, in place.
+/// Opens in place the data that [`seal_once`] sealed, followed by its tag.
 ///
 /// # Errors
-/// The tag is wrong.
+/// Returns an error if the tag is wrong.
 pub(crate) fn open_once<'d>(
     key: &[u8; KEY],
     also: &[u8],
@@ -135,7 +135,7 @@ pub(crate) fn open_once<'d>(
 /// Seals a cookie in place with XChaCha20-Poly1305. Returns the tag.
 ///
 /// # Errors
-/// None that 16 bytes could cause.
+/// Returns an error if the cookie is longer than the cipher allows, which 16 bytes are not.
 pub(crate) fn seal_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],
@@ -151,7 +151,7 @@ pub(crate) fn seal_cookie(
 /// Opens a cookie in place.
 ///
 /// # Errors
-/// The tag is wrong.
+/// Returns an error if the tag is wrong.
 pub(crate) fn open_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],

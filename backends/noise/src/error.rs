@@ -1,23 +1,23 @@
-//! Why a message is refused.
+//! Reasons why a message is refused.
 
 use std::fmt;
 
-/// Why a message is refused.
+/// Reason why a message is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// It is too short, or of another kind.
     Malformed,
-    /// Its tag is wrong: another key sealed it, or something changed on the way.
+    /// Its tag is wrong: another key sealed it, or it was changed on the way.
     Tag,
-    /// The public key in it, or its ephemeral one, is a point of small order: the shared secret would be known to everybody.
+    /// Its static or ephemeral public key is a point of small order. The shared secret would be publicly known.
     WeakKey,
-    /// The initiator is no peer.
+    /// The initiator is not a peer.
     Stranger,
-    /// It was received before, or is older than what can be told apart.
+    /// It was received before, or it is too old to be distinguished from a copy.
     Replayed,
     /// The session has sealed or opened as many packets as it may.
     Exhausted,
-    /// It answers none of our messages.
+    /// It replies to none of our messages.
     Unasked,
 }
 

@@ -1,4 +1,4 @@
-//! The handshake: Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s, in one message each way.
+//! The handshake: Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s, with one message in each direction.
 
 use crate::crypto::{KEY, Secret, TAG, derive, hash, mac, open_once, seal_once, shared};
 use crate::error::Refused;
@@ -13,7 +13,7 @@ const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 /// The prologue of Noise.
 const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 
-/// What both sides have said and agreed on so far (Noise's symmetric state).
+/// The state that both sides have agreed on so far (Noise's symmetric state).
 #[derive(Clone)]
 pub(crate) struct Transcript {
     chain: Secret,
@@ -21,7 +21,7 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// Before the first message to a responder.
+    /// Creates the state before the first message to a responder.
     pub(crate) fn new(prologue: &[u8], responder: &[u8; KEY]) -> Self {
         let chain = hash(&[CONSTRUCTION]);
         let mut transcript = Self {
@@ -41,7 +41,7 @@ impl Transcript {
         self.chain = chain;
     }
 
-    /// Agrees on a secret, and on a key for the next value.
+    /// Mixes in a secret, and derives a key for the next value.
     pub(crate) fn agree_key(&mut self, secret: &[u8]) -> Secret {
         let [chain, key] = derive(&self.chain, secret);
         self.chain = chain;
@@ -84,24 +84,24 @@ impl Transcript {
         Ok(value)
     }
 
-    /// The keys of the two directions, the initiator's first.
+    /// Derives the keys of the two directions, the initiator's first.
     fn keys(&self) -> [Secret; 2] {
         derive(&self.chain, &[])
     }
 }
 
-/// An initiation that waits for its answer.
+/// An initiation that awaits its response.
 pub struct Initiated {
     ephemeral: StaticSecret,
     transcript: Transcript,
     index: u32,
 }
 
-/// Begins a handshake with a peer. `index` names the session that is to come of it, and `ephemeral` is 32 random bytes. The second code of the message is
+/// Starts a handshake with a peer. `index` names the session that results from it. `ephemeral` is 32 random bytes. The second code of the message is
 /// left out; [`Jar`](crate::Jar) adds it.
 ///
 /// # Errors
-/// The peer's key has small order.
+/// Returns an error if the peer's key has small order.
 pub fn initiate(
     identity: &Identity,
     remote: &Remote,
@@ -134,13 +134,13 @@ pub fn initiate(
     Ok((initiated, message))
 }
 
-/// The first code of a message to a peer, whose codes are still empty.
+/// Returns the first code of a message to a peer, whose codes are still empty.
 fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], Refused> {
     let (covered, ..) = Codes::of(message).ok_or(Refused::Malformed)?;
     Ok(mac(&remote.labels.code, covered))
 }
 
-/// An initiation of which the initiator is known and not yet proven.
+/// An initiation whose initiator is known but not proven yet.
 pub struct Half {
     transcript: Transcript,
     /// The initiator's public key.
@@ -149,10 +149,10 @@ pub struct Half {
 }
 
 impl Half {
-    /// Reads who asks for a session. This takes a curve operation.
+    /// Reads the initiator of a session. This takes a curve operation.
     ///
     /// # Errors
-    /// The message is not for this node, or its ephemeral key has small order.
+    /// Returns an error if the message is not for this node, or if its ephemeral key has small order.
     pub fn read(identity: &Identity, message: &Initiation) -> Result<Self, Refused> {
         let mut transcript = Transcript::new(IDENTIFIER, identity.public());
         transcript.ephemeral(&message.ephemeral);
@@ -165,15 +165,15 @@ impl Half {
         })
     }
 
-    /// The initiator's public key, which anybody may write there: [`Half::prove`] tells whether it has the private one.
+    /// Returns the initiator's public key. Any host can put a key there: [`Half::prove`] verifies that the initiator has the private key.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
 
-    /// Proves that the initiator is this peer. Returns the time in the message, which has to be later than that of each initiation before.
+    /// Verifies that the initiator is this peer. Returns the time in the message, which has to be later than in each earlier initiation.
     ///
     /// # Errors
-    /// It is not.
+    /// Returns an error if the initiator is not this peer.
     pub fn prove(mut self, remote: &Remote) -> Result<(Asked, Stamp), Refused> {
         if remote.public != self.public {
             return Err(Refused::Stranger);
@@ -199,10 +199,11 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Answers with a session of this index. `ephemeral` is 32 random bytes. Nothing may be sent in the session before something was received in it.
+    /// Returns a session with this index, and the response to the initiation. `ephemeral` is 32 random bytes. Nothing may be sent in the session
+    /// before a packet was received in it.
     ///
     /// # Errors
-    /// The ephemeral key of the initiation has small order.
+    /// Returns an error if the ephemeral key of the initiation has small order.
     pub fn answer(
         self,
         remote: &Remote,
@@ -238,15 +239,15 @@ impl Asked {
 }
 
 impl Initiated {
-    /// The index of the session to come.
+    /// Returns the index of the session to come.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Completes the handshake. This takes two curve operations; after a refusal the right answer is still taken.
+    /// Completes the handshake. This takes two curve operations. After an error, the right response is still accepted.
     ///
     /// # Errors
-    /// The message is no answer of the peer to this initiation, or another preshared key is in force there.
+    /// Returns an error if the message is not the peer's response to this initiation, or if the peer uses another preshared key.
     pub fn complete(
         &self,
         identity: &Identity,

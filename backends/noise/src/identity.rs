@@ -1,4 +1,4 @@
-//! The keys of this node and of its peers, and what follows from them once for all handshakes.
+//! Keys of this node and of its peers, and values that are derived from them once for all handshakes.
 
 use crate::crypto::{KEY, Secret, TAG, hash, mac, shared};
 use crate::error::Refused;
@@ -6,7 +6,7 @@ use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Keys that follow from a public key: of the first authentication code in messages to its owner, and of the cookies that its owner makes.
+/// Keys derived from a public key: one for the first authentication code in messages to its owner, and one for the cookies that its owner makes.
 pub(crate) struct Labels {
     pub(crate) code: [u8; KEY],
     pub(crate) cookie: [u8; KEY],
@@ -21,7 +21,7 @@ impl Labels {
     }
 }
 
-/// The private key of this node.
+/// The private key of this node, and the values derived from it.
 pub struct Identity {
     pub(crate) private: StaticSecret,
     public: [u8; KEY],
@@ -29,7 +29,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of a private key, which is clamped as X25519 has it (RFC 7748).
+    /// Creates the identity of a private key, which is clamped as X25519 requires (RFC 7748).
     pub fn new(private: &[u8; KEY]) -> Self {
         let private = StaticSecret::from(*private);
         let public = PublicKey::from(&private).to_bytes();
@@ -40,12 +40,12 @@ impl Identity {
         }
     }
 
-    /// The public key.
+    /// Returns the public key.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
 
-    /// Whether a handshake message is meant for this node: its first code is right. It takes two hashes, no curve operation.
+    /// Returns whether a handshake message is for this node: its first code is right. This takes two hashes and no curve operation.
     pub fn is_addressed(&self, message: &[u8]) -> bool {
         Codes::of(message).is_some_and(|(covered, _, codes)| {
             let right: [u8; TAG] = mac(&self.labels.code, covered);
@@ -54,7 +54,7 @@ impl Identity {
     }
 }
 
-/// A peer's public key, and what follows from it and ours.
+/// A peer's public key, and the values derived from it and our keys.
 pub struct Remote {
     pub(crate) public: [u8; KEY],
     /// The shared secret of both static keys.
@@ -63,10 +63,10 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A peer of this node. This takes a curve operation, which each handshake is spared.
+    /// Creates a peer of this node. This takes a curve operation, which saves one in each handshake.
     ///
     /// # Errors
-    /// The public key has small order.
+    /// Returns an error if the public key has small order.
     pub fn new(identity: &Identity, public: &[u8; KEY]) -> Result<Self, Refused> {
         Ok(Self {
             public: *public,

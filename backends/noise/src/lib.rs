@@ -1,8 +1,8 @@
-//! WireGuard's handshakes and sessions, without clock, sockets or peers: time, random bytes and keys are arguments, so that each message is a function of
-//! what is passed in.
+//! WireGuard's handshakes and sessions, without clock, sockets or peers. Time, random bytes and keys are arguments, so each message depends only on
+//! them.
 //!
-//! The protocol is that of Jason A. Donenfeld, *WireGuard: Next Generation Kernel Network Tunnel* (2020), section 5.4, with Linux's kernel (drivers/net/wireguard)
-//! where the paper leaves a choice.
+//! The protocol is that of Jason A. Donenfeld, *WireGuard: Next Generation Kernel Network Tunnel* (2020), section 5.4. Where the paper leaves a
+//! choice, this crate follows the Linux kernel (drivers/net/wireguard).
 
 mod cookie;
 mod crypto;

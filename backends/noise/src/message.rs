@@ -1,19 +1,19 @@
-//! The messages of the protocol, as they are on the wire (section 5.4 of the paper).
+//! The messages of the protocol, as on the wire (section 5.4 of the paper).
 
 use crate::crypto::{KEY, TAG};
 use crate::stamp::STAMP;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a message is: its first byte, with three reserved ones.
+/// Kind of a message: its first byte, with three reserved ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
-    /// Asks for a session.
+    /// Requests a session.
     Initiation = 1,
-    /// Answers that.
+    /// Replies to an initiation.
     Response = 2,
-    /// Asks a sender to prove its address first.
+    /// Requests that a sender first proves its address.
     CookieReply = 3,
     /// Carries a packet.
     Data = 4,
@@ -30,14 +30,14 @@ impl Kind {
 #[repr(C)]
 #[allow(unreachable_pub, reason = "derived impls of public messages name it")]
 pub struct Codes {
-    /// Under a key that follows from the receiver's public key: its sender knows whom it writes to.
+    /// Made with a key derived from the receiver's public key. It proves that the sender knows the receiver's key.
     pub(crate) first: [u8; TAG],
-    /// Under a cookie: its sender receives what is sent to its address. Zero without one.
+    /// Made with a cookie. It proves that the sender receives packets at its address. Zero if the sender has no cookie.
     pub(crate) second: [u8; TAG],
 }
 
 impl Codes {
-    /// The codes at the end of a message, what the first covers, and what the second covers.
+    /// Returns what the first code covers, what the second code covers, and the codes at the end of a message.
     pub(crate) fn of(message: &[u8]) -> Option<(&[u8], &[u8], &Self)> {
         let (covered, codes) = Self::ref_from_suffix(message).ok()?;
         let by_second = message.get(..message.len() - TAG)?;
@@ -45,7 +45,7 @@ impl Codes {
     }
 }
 
-/// Asks for a session, and carries the initiator's public key and the time.
+/// Requests a session. Carries the initiator's public key and the time.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Initiation {
@@ -57,7 +57,7 @@ pub struct Initiation {
     pub(crate) codes: Codes,
 }
 
-/// Answers an initiation.
+/// Replies to an initiation.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Response {
@@ -69,7 +69,7 @@ pub struct Response {
     pub(crate) codes: Codes,
 }
 
-/// Asks the sender of a handshake message to prove its address.
+/// Requests that the sender of a handshake message proves its address.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CookieReply {
@@ -79,7 +79,7 @@ pub struct CookieReply {
     pub(crate) cookie: Sealed<TAG>,
 }
 
-/// What comes before a sealed packet.
+/// The header before a sealed packet.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DataHead {
@@ -97,21 +97,21 @@ pub struct Sealed<const N: usize> {
     pub(crate) tag: [u8; TAG],
 }
 
-/// Reads a message of one length.
+/// Implements the reading of a message with a fixed length.
 macro_rules! read {
     ($message:ident) => {
         impl $message {
-            /// Its length in bytes.
+            /// Length of the message in bytes.
             pub const LENGTH: usize = size_of::<Self>();
 
-            /// The message in a datagram; none if it is of another kind or length.
+            /// Returns the message in a datagram, or `None` if the datagram has another kind or length.
             pub fn read(datagram: &[u8]) -> Option<&Self> {
                 Self::ref_from_bytes(datagram)
                     .ok()
                     .filter(|message| message.kind == Kind::$message.word())
             }
 
-            /// The bytes of the message.
+            /// Returns the bytes of the message.
             pub fn bytes(&self) -> &[u8] {
                 self.as_bytes()
             }
@@ -124,21 +124,21 @@ read!(Response);
 read!(CookieReply);
 
 impl Initiation {
-    /// The index by which the initiator wants to be answered.
+    /// Returns the index that the initiator expects in the response.
     pub fn sender(&self) -> u32 {
         self.sender.get()
     }
 }
 
 impl Response {
-    /// The index of the initiation that it answers.
+    /// Returns the index of the initiation that it replies to.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }
 }
 
 impl CookieReply {
-    /// The index in the message that it is about.
+    /// Returns the index in the message that it replies to.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }

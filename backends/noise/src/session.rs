@@ -1,4 +1,4 @@
-//! A session: the keys of its two directions, the counters of each. Threads seal and open in it side by side.
+//! A session: the keys and the counters of its two directions. Several threads can seal and open packets in it concurrently.
 
 use crate::crypto::{KEY, TAG, cipher, nonce};
 use crate::error::Refused;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The length of what comes before a sealed packet.
+/// Length of the header before a sealed packet, in bytes.
 const HEAD: usize = size_of::<DataHead>();
-/// By how much a sealed packet is longer than the packet.
+/// How much longer a sealed packet is than the packet, in bytes.
 pub const OVERHEAD: usize = HEAD + TAG;
-/// Packets of one direction from which on the session is over (REJECT_AFTER_MESSAGES): the window must not pass the last counter.
+/// Number of packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). The window must not pass the last counter.
 const REJECT_AFTER: u64 = u64::MAX - REACH - 65;
 
-/// A session with a peer. Its age, and whether the peer has confirmed it, is for its owner to know.
+/// A session with a peer. Its owner keeps track of its age, and of whether the peer has confirmed it.
 pub struct Session {
     sending: LessSafeKey,
     receiving: LessSafeKey,
@@ -24,7 +24,7 @@ pub struct Session {
     remote: u32,
     /// The counter of the next packet.
     next: AtomicU64,
-    /// Held for the few instructions that a counter takes.
+    /// Locked only for the few instructions that check a counter.
     window: Mutex<Window>,
 }
 
@@ -40,25 +40,25 @@ impl Session {
         }
     }
 
-    /// Our index, which datagrams of the peer carry.
+    /// Returns our index, which the peer's datagrams carry.
     pub fn index(&self) -> u32 {
         self.local
     }
 
-    /// The number of packets sealed so far.
+    /// Returns the number of packets sealed so far.
     pub fn sealed(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Seals the packet that begins at byte 16 of a buffer, in place. The buffer is as long as the datagram: the packet and [`OVERHEAD`].
+    /// Seals in place the packet that begins at byte 16 of a buffer. The buffer is as long as the datagram: the packet and [`OVERHEAD`].
     ///
     /// # Errors
-    /// The session has sealed as many packets as it may, or the buffer is shorter than that.
+    /// Returns an error if the session has sealed as many packets as it may, or if the buffer is shorter than [`OVERHEAD`].
     #[inline]
     pub fn seal(&self, datagram: &mut [u8]) -> Result<(), Refused> {
         let counter = self.next.fetch_add(1, Ordering::Relaxed);
         if counter >= REJECT_AFTER {
-            // It stays there, however often this is tried.
+            // The counter stays there, however often this is tried.
             self.next.store(REJECT_AFTER, Ordering::Relaxed);
             return Err(Refused::Exhausted);
         }
@@ -85,17 +85,17 @@ impl Session {
         Ok(())
     }
 
-    /// The index in a datagram that carries a packet; none if it is too short for one, or of another kind.
+    /// Returns the index in a datagram that carries a packet, or `None` if the datagram is too short for one or has another kind.
     #[inline]
     pub fn index_in(datagram: &[u8]) -> Option<u32> {
         let (head, _) = DataHead::ref_from_prefix(datagram).ok()?;
         (head.kind == Kind::Data.word() && datagram.len() >= OVERHEAD).then(|| head.receiver.get())
     }
 
-    /// Opens a datagram in place: the packet is at its beginning then, with its padding. Returns its length, zero for a keepalive.
+    /// Opens a datagram in place. The packet, with its padding, is then at the beginning. Returns its length, which is zero for a keepalive.
     ///
     /// # Errors
-    /// It is not authentic, or was received before; the datagram may be damaged then.
+    /// Returns an error if the datagram is not authentic, if it was received before, or if the session is over. The datagram may be damaged then.
     #[inline]
     pub fn open(&self, datagram: &mut [u8]) -> Result<usize, Refused> {
         let (head, _) = DataHead::ref_from_prefix(datagram).map_err(|_| Refused::Malformed)?;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) const STAMP: usize = 12;
 /// TAI64's label of 1970-01-01 00:00:00 TAI, and the seconds that TAI is ahead of UTC since 2017.
 const EPOCH: u64 = (1 << 62) + 37;
-/// The granularity in nanoseconds, as the kernel's: a stamp tells little of when packets are handled.
+/// Granularity in nanoseconds, as in the kernel. It is coarse, so that a stamp reveals little of when packets are handled.
 const STEP: u32 = 1 << 24;
 
 /// A TAI64N label of 12 bytes. Later ones are greater.
@@ -14,7 +14,8 @@ const STEP: u32 = 1 << 24;
 pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
-    /// The stamp of a time, and at any rate one that is later than `last`: a clock that was set back must not make us mute.
+    /// Returns the stamp of a time, or a later one so that it is later than `last`. Otherwise peers would refuse our initiations after the clock was
+    /// set back.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -76,7 +77,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the clock is set, each stamp is later than the one before.
+        /// However the clock is set, each stamp is later than the previous one.
         #[test]
         fn stamps_rise(clocks in prop::collection::vec(0_u64..u64::from(u32::MAX) * 2_000_000_000, 1..50)) {
             let mut last = None;

@@ -1,4 +1,4 @@
-//! What the tests of all parts need.
+//! Helpers for the tests of all modules.
 
 use crate::{Half, Identity, Jar, KEY, Refused, Remote, Session, Stamp, initiate};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,7 +15,7 @@ pub(crate) fn array<const N: usize>(hex: &str) -> [u8; N] {
     bytes(hex).try_into().unwrap()
 }
 
-/// The bytes from `first` on, one more each.
+/// Returns consecutive bytes from `first` on.
 pub(crate) fn from(first: u8) -> [u8; KEY] {
     std::array::from_fn(|at| first.wrapping_add(at as u8))
 }
@@ -38,12 +38,12 @@ impl Pair {
         Self { a, b, to_b, to_a }
     }
 
-    /// A session that A asked for, at both ends.
+    /// Returns both ends of a session that A initiated.
     pub(crate) fn sessions(&self, preshared: &[u8; KEY]) -> (Session, Session) {
         self.shake(preshared, preshared).unwrap()
     }
 
-    /// A handshake of A under its preshared key, and of B under its own.
+    /// Runs a handshake of A under its preshared key and of B under its own.
     pub(crate) fn shake(
         &self,
         ours: &[u8; KEY],
@@ -58,7 +58,7 @@ impl Pair {
     }
 }
 
-/// 2023-11-14 22:13:20 UTC.
+/// Returns the stamp of 2023-11-14 22:13:20 UTC.
 pub(crate) fn stamp() -> Stamp {
     Stamp::after(
         None,
@@ -66,7 +66,7 @@ pub(crate) fn stamp() -> Stamp {
     )
 }
 
-/// A datagram with this packet, sealed in a session.
+/// Returns a datagram with this packet, sealed in a session.
 pub(crate) fn sealed(session: &Session, packet: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; packet.len() + crate::OVERHEAD];
     datagram[16..16 + packet.len()].copy_from_slice(packet);
@@ -74,14 +74,14 @@ pub(crate) fn sealed(session: &Session, packet: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// What is in a datagram.
+/// Returns the packet in a datagram.
 pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>, Refused> {
     let length = session.open(&mut datagram)?;
     datagram.truncate(length);
     Ok(datagram)
 }
 
-/// A jar without a cookie, and a moment.
+/// Returns a jar without a cookie, and the present time.
 pub(crate) fn jar() -> (Jar, Instant) {
     (Jar::default(), Instant::now())
 }

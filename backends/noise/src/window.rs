@@ -1,12 +1,12 @@
-//! The counters that were received in a session, so that no packet is accepted twice (RFC 6479).
+//! Window of the counters received in a session, so that no packet is accepted twice (RFC 6479).
 
 const WORD: u64 = u64::BITS as u64;
-/// As many as the kernel remembers.
+/// Number of words, as in the kernel.
 const WORDS: usize = 128;
 /// How far behind the highest counter a packet may be.
 pub(crate) const REACH: u64 = (WORDS as u64 - 1) * WORD;
 
-/// A window over the counters, whose words are used by turns.
+/// A window over the counters. Its words are reused in turn.
 pub(crate) struct Window {
     /// One more than the highest counter.
     next: u64,
@@ -21,7 +21,7 @@ impl Window {
         }
     }
 
-    /// Takes a counter, of a packet that is authentic. False if it was taken before, or is too old to tell.
+    /// Takes the counter of an authentic packet. Returns false if the counter was taken before or is too old to be checked.
     pub(crate) fn take(&mut self, counter: u64) -> bool {
         if counter >= self.next {
             // Words between the highest and this one held counters that have left the window.
@@ -71,7 +71,7 @@ mod tests {
     }
 
     proptest! {
-        /// A window says what a set of all counters would say, up to its reach.
+        /// Up to its reach, a window returns the same as a set of all counters.
         #[test]
         fn window_is_a_set_with_a_reach(jumps in prop::collection::vec((0_u64..20_000, any::<bool>()), 1..300)) {
             let (mut window, mut taken, mut at) = (Window::new(), BTreeSet::new(), 0_u64);

@@ -1,4 +1,4 @@
-//! The steps of a packet in user space, without its system calls: checksum, look-up of the peer, split and merge of TCP super-packets.
+//! Benchmarks of the work for each packet in userspace, without system calls: checksum, lookup of the peer, split and merge of TCP GSO packets.
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
@@ -12,9 +12,9 @@ use packet_engine::virtio::VnetHeader;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
-/// IPv4 and TCP without options.
+/// Length of IPv4 and TCP headers without options, in bytes.
 const HEADER: usize = 40;
-/// The payload of a segment at the MTU of a vxlan network on Ethernet.
+/// Payload of a segment in bytes, at the MTU of a vxlan network on Ethernet.
 const SEGMENT: u16 = 1410;
 const SEGMENTS: usize = 45;
 
@@ -77,7 +77,7 @@ fn build_the_table(bencher: Bencher, peers: u16) {
     bencher.bench_local(|| table(black_box(peers)));
 }
 
-/// A TCP super-packet as the TUN device hands it over, and its virtio header.
+/// Returns a TCP GSO packet as the TUN device delivers it, and its virtio header.
 fn super_packet() -> (VnetHeader, Vec<u8>) {
     let length = HEADER + usize::from(SEGMENT) * SEGMENTS;
     let mut packet = vec![0x5a; length];
@@ -97,7 +97,7 @@ fn super_packet() -> (VnetHeader, Vec<u8>) {
     (VnetHeader::parse(&header).unwrap_or_default(), packet)
 }
 
-/// The segments one behind the other, as they arrive, and where each is.
+/// Returns the segments one after another in a buffer, as they arrive, and their ranges.
 fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let (vnet, mut packet) = super_packet();
     let (mut buffer, mut places) = (Vec::new(), Vec::new());
@@ -154,7 +154,7 @@ fn merge_segments(bencher: Bencher) {
                 };
                 merger.offer(&buffer, at.clone(), &header);
             }
-            // The first packet's headers become the group's; the next round finds them restored.
+            // `finish` changes the first packet's headers, which have to be restored for the next round.
             let before = buffer.get(..HEADER).map(<[u8]>::to_vec);
             let groups = merger.groups().len();
             let vnet = (groups > 0).then(|| merger.finish(0, &mut buffer));

@@ -1,4 +1,4 @@
-//! The engine's counters, written by its threads and read for metrics. No thread waits for another here.
+//! Counters of the engine. Its threads write them and metrics read them; none waits for another.
 
 use crate::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Direction {
     /// Inner packets that were forwarded.
     pub packets: AtomicU64,
-    /// Their bytes, inner headers included.
+    /// Bytes of these packets, including their IP headers.
     pub bytes: AtomicU64,
-    /// Batches: system calls that transferred something.
+    /// Batches of packets: one per receive call, or per round of the sending thread.
     pub batches: AtomicU64,
-    /// Super-packets and single packets written or sent: the units that carried `packets`.
+    /// Units that carried `packets`: GSO packets and single packets that were written or sent.
     pub units: AtomicU64,
-    /// Reads that failed for a reason other than no packets waiting.
+    /// Reads that failed for a reason other than an empty queue.
     pub errors: AtomicU64,
     drops: [AtomicU64; Reason::ALL.len()],
 }
@@ -54,7 +54,7 @@ impl Direction {
             .sum()
     }
 
-    /// The packets dropped for a reason.
+    /// Returns the number of packets dropped for a reason.
     pub fn drops(&self, reason: Reason) -> u64 {
         self.drops
             .get(reason.index())
@@ -62,30 +62,30 @@ impl Direction {
     }
 }
 
-/// Adds to a counter, without an order between counters (relaxed).
+/// Adds to a counter with relaxed ordering: nothing is implied about the order of different counters.
 pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// Counters of WireGuard handshakes. They stay 0 with another framing.
+/// Counters of WireGuard handshakes. They stay 0 with other framings.
 #[derive(Debug, Default)]
 pub struct Handshakes {
-    /// Whether there can be any: the engine encrypts.
+    /// Whether the engine encrypts, so that there can be handshakes.
     pub happen: AtomicBool,
-    /// Initiations sent, each repetition counted.
+    /// Initiations sent, including repeated ones.
     pub initiated: AtomicU64,
-    /// Initiations of peers that were answered.
+    /// Initiations of peers to which this node responded.
     pub answered: AtomicU64,
-    /// Completed handshakes, of either side.
+    /// Completed handshakes, whichever side initiated them.
     pub completed: AtomicU64,
     /// Handshakes given up after 90 s without a session.
     pub failed: AtomicU64,
-    /// Messages answered with a cookie because there were too many.
+    /// Cookie replies sent, which ask the sender of a handshake message to prove its address.
     pub cookies: AtomicU64,
 }
 
 impl Handshakes {
-    /// All counts by name; `None` if the engine does not encrypt.
+    /// Returns all counts by name, or `None` if the engine does not encrypt.
     pub fn counts(&self) -> Option<[(&'static str, u64); 5]> {
         let counters = [
             ("initiated", &self.initiated),
@@ -113,7 +113,7 @@ pub struct Counters {
     pub icmp: AtomicU64,
     /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented: AtomicU64,
-    /// How often a thread had gone ahead of others for as long as it may.
+    /// How often a thread lost its raised priority because a time budget was spent.
     pub budgets_spent: AtomicU64,
     /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: std::sync::Mutex<String>,

@@ -12,16 +12,17 @@ pub(crate) const ECT_0: u8 = 2;
 /// CE: congestion experienced.
 pub(crate) const CE: u8 = 3;
 
-/// The outer header's ECN field: a copy of the inner one in normal mode, zero in compatibility mode, for peers that ignore the outer field.
+/// Returns the ECN field of the outer header. Normal mode copies the inner field. Compatibility mode uses zero, for peers that ignore the outer field.
 #[inline]
 pub(crate) fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 
-/// The inner header's ECN field after the tunnel. It is the same in both modes.
+/// Returns the ECN field of the inner header after the tunnel. It is the same in both modes.
 ///
 /// # Errors
-/// `Ecn` if the packet experienced congestion and the inner sender does not support ECN. It learns of congestion only by a loss.
+/// Returns [`Reason::Ecn`] if the packet experienced congestion and the inner sender does not support ECN. Such a sender notices congestion only by
+/// loss.
 #[inline]
 pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Reason> {
     match (inner & 3, outer & 3) {

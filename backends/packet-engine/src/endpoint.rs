@@ -1,18 +1,18 @@
-//! The way to the other end of datagrams.
+//! Endpoint of a peer, as this host reaches it.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Where datagrams go, and from which address of this host.
+/// Destination of datagrams, and the address of this host that they leave from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Address and port of the other end.
     pub to: SocketAddr,
-    /// The address of this host that the other end sends to. None: the one that the route names.
+    /// The address of this host that the other end sends to. `None` lets the route select the source address.
     pub source: Option<IpAddr>,
 }
 
 impl Endpoint {
-    /// The address of the other end.
+    /// Returns the IP address of the other end.
     pub fn ip(&self) -> IpAddr {
         self.to.ip()
     }

@@ -1,6 +1,6 @@
-//! The packet engine: a TUN device on one side, UDP sockets on the other, and two threads for each queue in between.
+//! Packet engine: a TUN device on one side, UDP sockets on the other, and the threads that move packets between them.
 //!
-//! The control side sets tables and reads counters. The threads never wait for it, and it waits for them only to stop them.
+//! The control plane sets tables and reads counters. The threads never wait for it, and it waits for them only to stop them.
 
 mod backlog;
 mod budget;
@@ -46,7 +46,7 @@ const SPREAD: usize = 16;
 pub struct Inheritance {
     /// Queues of the TUN device.
     pub queues: Vec<OwnedFd>,
-    /// Receiving sockets: for each address one for each queue, in any order.
+    /// Receiving sockets, in any order: one per queue for each address.
     pub sockets: Vec<OwnedFd>,
 }
 
@@ -67,9 +67,9 @@ pub struct Engine {
 struct Sockets {
     listen: Addresses,
     port: u16,
-    /// For each address one for each queue.
+    /// The sockets that receive: one per queue for each address.
     receive: Vec<Arc<Socket>>,
-    /// The sockets that send. Empty if the receiving sockets send too.
+    /// The sockets that send. Empty if the receiving sockets also send.
     spread: Vec<Arc<Socket>>,
 }
 
@@ -80,7 +80,7 @@ impl Sockets {
 }
 
 impl Engine {
-    /// An engine without WireGuard, with nothing open yet.
+    /// Creates an engine without WireGuard, with nothing open yet.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
             wireguard: None,
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// An engine of WireGuard, and its device with peers, keys and allowed IPs. The device stays the same while the engine is opened, bound
+    /// Creates an engine with WireGuard, and its device for keys, peers and allowed IPs. The device stays the same while the engine is opened, bound
     /// and stopped.
     pub fn wireguard(
         config: EngineConfig,
@@ -108,12 +108,12 @@ impl Engine {
         (engine, device)
     }
 
-    /// The counters since the engine was created. Opening and closing the device keeps them.
+    /// Returns the counters since the engine was created. Opening and closing the device keeps them.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Sets the UDP port, which counts from the next time on that sockets are bound.
+    /// Sets the UDP port. It applies when sockets are bound the next time.
     pub fn set_port(&mut self, port: u16) {
         self.config.port = port;
     }
@@ -123,12 +123,12 @@ impl Engine {
         self.table.store(Arc::new(table));
     }
 
-    /// The interface index of the open TUN device.
+    /// Returns the interface index of the open TUN device, or `None` if there is none.
     pub fn index(&self) -> Option<u32> {
         self.queues.first().and_then(|queue| queue.index())
     }
 
-    /// The files that a successor needs to continue without a gap: the TUN queues and the receiving sockets.
+    /// Returns the files that a successor needs to continue without a gap: the TUN queues and the receiving sockets.
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (
             self.queues.clone(),
@@ -139,7 +139,7 @@ impl Engine {
         )
     }
 
-    /// Adopts the files of the previous process and returns whether there was a device. Unusable files are closed and opened again.
+    /// Adopts the files of the previous process. Returns whether a TUN device was adopted. Unusable files are closed; [`Engine::open`] opens new ones.
     pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
         let Inheritance {
@@ -154,7 +154,7 @@ impl Engine {
             .flat_map(|address| std::iter::repeat_n(address, features.queues))
             .collect();
         let all = sockets.len() == addresses.len();
-        // systemd returns files in another order than they were stored in: the last comes first.
+        // systemd returns files in reverse order: the file that was stored last comes first.
         sockets.sort_by_cached_key(|fd| {
             let bound = Socket::bound(fd).map(|bound| bound.ip());
             addresses
@@ -206,10 +206,11 @@ impl Engine {
         !self.queues.is_empty()
     }
 
-    /// Opens what is not open yet and starts the threads. A device that the engine does not have open must be deleted first.
+    /// Opens the device and the sockets, unless they are open, and starts the threads. A device of that name that the engine does not hold must be
+    /// deleted first.
     ///
     /// # Errors
-    /// The failed step, and the remedy.
+    /// Returns an error if a step fails. Its text includes the remedy.
     pub fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
@@ -247,10 +248,10 @@ impl Engine {
         self.start()
     }
 
-    /// Binds the sockets to this address, or these. The device stays open.
+    /// Binds the sockets to an address, or to one address of each family. The device stays open.
     ///
     /// # Errors
-    /// The failed step, and the remedy. The old sockets are kept.
+    /// Returns an error if a socket cannot be bound, or if the threads cannot be started. If a socket cannot be bound, the old sockets are kept.
     pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self
@@ -328,7 +329,7 @@ impl Engine {
     /// Starts the threads.
     ///
     /// # Errors
-    /// The host provides no more threads or files.
+    /// Returns an error if no sockets are bound, or if the host provides no more threads or files.
     pub fn start(&mut self) -> Result<(), EngineError> {
         self.stop();
         let Some(sockets) = self.sockets.clone() else {
@@ -346,7 +347,7 @@ impl Engine {
         self.describe(means);
         let config = Arc::new(self.config.clone());
         let queues: Arc<[_]> = self.queues.clone().into();
-        // The sockets of a queue, of each address one.
+        // The sockets of a queue: one for each address.
         let of = |number: usize| {
             sockets
                 .receive
@@ -405,7 +406,7 @@ impl Engine {
                 sockets: of(0),
                 wake,
             };
-            // Without priority: a flood of handshakes must not keep packets waiting.
+            // Runs at ordinary priority, so that a flood of handshakes does not delay packets.
             self.thread("flannel-wg".to_owned(), move || handshakes.run())?;
         }
         Ok(())
@@ -463,14 +464,14 @@ impl Engine {
             tracing::info!(
                 device = %self.config.device,
                 mode = %text,
-                "the packet engine selected its packet mode"
+                "packet mode selected"
             );
             if features.real_time && means != Means::RealTime {
                 tracing::warn!(
                     device = %self.config.device,
                     instead = means.name(),
                     remedy = "give flanneld CAP_SYS_NICE, or under systemd LimitRTPRIO=1; a kernel with RT_GROUP_SCHED refuses it to containers",
-                    "the kernel refuses real-time scheduling to the packet threads, so packets wait longer while other programs are busy"
+                    "the kernel refuses real-time scheduling for the packet threads, so packets wait longer while other programs are busy"
                 );
             }
             *mode = text;
@@ -497,7 +498,7 @@ impl Engine {
     }
 }
 
-/// Why a socket cannot be bound.
+/// Returns the error for a socket that cannot be bound.
 fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
         Errno(libc::EADDRINUSE) => EngineError::PortTaken {

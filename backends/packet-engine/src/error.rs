@@ -1,4 +1,4 @@
-//! What can fail while an engine is opened or changed.
+//! Errors of opening or changing an engine.
 
 use crate::framing::Rival;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail, Errno};
 
-/// Why an engine cannot be opened, or cannot use what a previous process left it.
+/// Error of opening an engine or of adopting the files of a previous process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
     /// Another process or interface has the tunnel's port.
     PortTaken {
         /// The address and the port.
         address: SocketAddr,
-        /// Who may have it, and the key that sets another.
+        /// The kind of interface that may hold the port, and the configuration key that sets another port.
         rival: Rival,
     },
     /// The tunnel's port cannot be bound.
@@ -35,7 +35,7 @@ pub enum EngineError {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// This process may not make TUN devices.
+    /// This process is not allowed to create TUN devices.
     TunForbidden {
         /// The errno of the failed system call.
         errno: Errno,
@@ -54,45 +54,45 @@ pub enum EngineError {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The device cannot be opened or set up, for another reason.
+    /// The device cannot be opened or set up for another reason.
     Tun {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// What a previous process left is not a TUN device.
+    /// The file inherited from a previous process is not a TUN device.
     NotTun {
         /// Name of the desired TUN device.
         device: String,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// What a previous process left is another TUN device.
+    /// The file inherited from a previous process is another TUN device.
     OtherTun {
         /// Name of the desired TUN device.
         device: String,
         /// Name of the inherited device.
         found: String,
     },
-    /// What a previous process left is not a socket.
+    /// The file inherited from a previous process is not a socket.
     NotSocket {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// What a previous process left is bound to another address.
+    /// The socket inherited from a previous process is bound to another address.
     OtherSocket {
         /// The desired local address.
         wanted: SocketAddr,
-        /// The address that it is bound to, if that is one of IP.
+        /// The address that the socket is bound to, if it is an IP address.
         found: Option<SocketAddr>,
     },
     /// The engine was started before its sockets were bound.
     NoSocket,
-    /// The kernel provides no eventfd.
+    /// The kernel cannot create an eventfd.
     Eventfd {
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The kernel provides no thread.
+    /// The kernel cannot start a thread.
     Thread {
         /// The errno of the failed system call.
         errno: Errno,
@@ -192,14 +192,14 @@ impl fmt::Display for EngineError {
 
 impl std::error::Error for EngineError {}
 
-/// Why a peer of WireGuard cannot be set.
+/// Error of configuring a WireGuard peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerError {
     /// Its public key is of small order.
     WeakKey,
     /// Its public key is the device's own.
     OwnKey,
-    /// An allowed IP is for a peer that does not exist.
+    /// The peer of an allowed IP does not exist.
     NoPeer,
 }
 
@@ -229,7 +229,7 @@ impl fmt::Display for PeerError {
 
 impl std::error::Error for PeerError {}
 
-/// A mode of packets that does not exist, by its name.
+/// Name that is not a packet mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownMode(pub String);
 
@@ -244,7 +244,7 @@ impl fmt::Display for UnknownMode {
         text(f, self, |f| {
             write!(
                 f,
-                "{:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available",
+                "{:?} is not a mode: use offload, mmsg or plain, or omit it for the fastest available",
                 self.0
             )
         })

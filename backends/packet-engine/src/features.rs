@@ -1,4 +1,5 @@
-//! How the engine reads and sends packets: with offloads, in batches or one by one. Chosen by probing or by `--datapath`.
+//! Packet modes of the engine: with offloads, in batches, or one by one. `--datapath` selects the mode. By default, the engine uses the offloads that
+//! the kernel grants.
 
 use crate::error::UnknownMode;
 
@@ -9,24 +10,24 @@ pub struct Features {
     pub name: &'static str,
     /// Use the `tun-tap` crate to create the TUN device.
     pub tun_tap: bool,
-    /// Use TCP super-packets on the TUN device.
+    /// Use TCP GSO packets on the TUN device.
     pub vnet: bool,
-    /// Also use UDP super-packets there (Linux 6.2 and later).
+    /// Also use UDP GSO packets on the TUN device (Linux 6.2 and later).
     pub uso: bool,
-    /// Send many datagrams of one size at once (`UDP_SEGMENT`).
+    /// Send several datagrams of one size as one message (`UDP_SEGMENT`).
     pub gso: bool,
-    /// Receive many datagrams of one flow at once (`UDP_GRO`).
+    /// Receive several datagrams of one flow as one message (`UDP_GRO`).
     pub gro: bool,
-    /// The packets read before sending, and the messages in one system call.
+    /// Maximum number of packets read ahead of sending, and of messages received in one system call.
     pub batch: usize,
-    /// The queues of the TUN device, each with two threads.
+    /// The number of queues of the TUN device. Each queue has one sending thread, and one receiving thread per listen address.
     pub queues: usize,
-    /// Forward packets ahead of ordinary programs, for a part of the time.
+    /// Run the packet threads ahead of ordinary programs, for a limited part of the time.
     pub real_time: bool,
 }
 
 impl Features {
-    /// Everything that the kernel supports.
+    /// Returns the mode with all offloads that the kernel supports.
     pub fn offload() -> Self {
         Self {
             name: "offload",
@@ -41,7 +42,7 @@ impl Features {
         }
     }
 
-    /// Batches of single packets (`recvmmsg`, `sendmmsg`), without offloads.
+    /// Returns the mode with batches of single packets (`recvmmsg`, `sendmmsg`), without offloads.
     pub fn mmsg() -> Self {
         Self {
             name: "mmsg",
@@ -56,7 +57,7 @@ impl Features {
         }
     }
 
-    /// One packet for each system call.
+    /// Returns the mode with one packet per system call.
     pub fn plain() -> Self {
         Self {
             name: "plain",
@@ -74,10 +75,10 @@ impl Features {
     /// The names of the modes.
     pub const NAMES: &'static [&'static str] = &["auto", "offload", "mmsg", "plain"];
 
-    /// The mode with that name.
+    /// Returns the mode with this name. An empty name and `auto` select `offload`.
     ///
     /// # Errors
-    /// There is no such mode.
+    /// Returns an error if there is no such mode.
     pub fn named(name: &str) -> Result<Self, UnknownMode> {
         match name {
             "" | "auto" | "offload" => Ok(Self::offload()),
@@ -94,12 +95,12 @@ impl Default for Features {
     }
 }
 
-/// The processors that this process may use.
+/// Returns the number of processors that this process may use.
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Each queue has two threads, so one queue uses two CPUs.
+/// Returns the number of queues, at most 4. Each queue has two threads, so one queue uses two CPUs.
 fn queues(cpus: usize) -> usize {
     (cpus / 2).clamp(1, 4)
 }

@@ -11,7 +11,8 @@ pub const UDP: u8 = 17;
 /// The protocol number of SCTP.
 const SCTP: u8 = 132;
 
-/// A hash that is equal for all packets of a flow: of addresses, protocol and ports. Fragments are hashed without ports, as only the first has them.
+/// Returns a hash over addresses, protocol and ports, which is equal for all packets of a flow. Fragments are hashed without ports, because only the
+/// first fragment has them.
 #[inline]
 pub fn hash(packet: &[u8], header: &Header) -> u32 {
     let addresses = if header.version == Version::V4 {
@@ -33,16 +34,16 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
                     .map_or(0, |word| u32::from_be_bytes(*word));
                 (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
             });
-    // A multiplication moves nothing down. Connections between the same two addresses differ in the source port alone, the upper half of the last word, and Linux
-    // counts it up by twos.
+    // A multiplication propagates bits only upwards, so the upper bits are folded down. Connections between the same two addresses differ only in the
+    // source port: the upper half of the last word, which Linux increments by two.
     let hash = (hash ^ hash >> 15).wrapping_mul(0x85eb_ca6b);
     hash ^ hash >> 13
 }
 
-/// Up to this length a packet may be a message.
+/// The longest packet that can be a message, in bytes.
 pub(crate) const MESSAGE: usize = 512;
 
-/// Whether somebody most likely waits for a packet: it is short, and no bare acknowledgement of TCP's, which belongs to a stream.
+/// Whether a program most likely waits for a packet. Such a packet is short, and not a bare TCP acknowledgement, which belongs to a stream.
 #[inline]
 pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {
@@ -57,19 +58,19 @@ pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
 /// The number of slots in tables of the flows of one batch. Two flows may share a slot.
 pub(crate) const SLOTS: usize = 64;
 
-/// The slot of a flow.
+/// Returns the slot of a flow.
 #[inline]
 pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
 }
 
-/// Which of several queues a flow belongs to. Not the bits of [`slot`]: the flows of one queue share all slots.
+/// Returns the queue of a flow. It uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
 #[inline]
 pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
     (hash(packet, header) >> 24) as usize % queues.max(1)
 }
 
-/// Where a UDP packet goes. None: another protocol, or a later fragment, which has no ports.
+/// Returns the destination of a UDP packet. Returns `None` for another protocol, or for a later fragment, which has no ports.
 #[inline]
 pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
     if header.protocol != UDP || header.fragment == Fragment::Later {
@@ -78,7 +79,7 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
     word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
 }
 
-/// The 16-bit word at an offset.
+/// Returns the 16-bit word at an offset, or `None` beyond the end.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
@@ -87,7 +88,7 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
         .map(|two| u16::from_be_bytes(*two))
 }
 
-/// Writes the 16-bit word at an offset.
+/// Writes the 16-bit word at an offset. Returns `None` beyond the end.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
@@ -115,7 +116,7 @@ mod tests {
             is_message(&packet, &Header::parse(&packet).unwrap())
         };
         for ipv6 in [false, true] {
-            // A datagram is a message without data, too.
+            // A datagram without data is also a message.
             assert!(is(false, ipv6, 0, 0) && is(false, ipv6, 0, 400));
             assert!(is(true, ipv6, 0, 1) && is(true, ipv6, 10, 400));
             assert!(!is(true, ipv6, 0, 0) && !is(true, ipv6, 10, 0));
@@ -125,10 +126,10 @@ mod tests {
 
     const QUEUES: usize = 8;
 
-    /// Where a flow comes to: its queue, its slot, its hash.
+    /// Queue, slot and hash of a flow.
     type Place = (usize, usize, u32);
 
-    /// The place of all packets of a flow from one pod to another, by their numbers and ports.
+    /// Returns the place of the flow between two pods, given by their numbers and ports. All packets of the flow must have this place.
     fn place(protocol: u8, from: u32, source: u32, to: u32, destination: u32) -> Place {
         let mut packet = vec![0; 28];
         packet[0] = 0x45;
@@ -147,7 +148,7 @@ mod tests {
         place(0)
     }
 
-    /// The flows of pods, whose addresses and ports count up, among them many to one Service.
+    /// Returns kinds of flows between pods, with addresses and ports that increase. Among them are many flows to one Service.
     fn kinds() -> [(&'static str, Vec<Place>); 4] {
         let pairs = || (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
         let each = |from: u32, to| place(TCP, from, 40_000 + from, to, 8080);
@@ -173,7 +174,7 @@ mod tests {
         ]
     }
 
-    /// Every byte of the hash tells flows apart.
+    /// Every byte of the hash distinguishes flows.
     #[test]
     fn every_byte_of_the_hash_has_all_values() {
         for (kind, flows) in kinds() {
@@ -182,7 +183,8 @@ mod tests {
                 for (.., hash) in &flows {
                     counts[(hash >> (8 * byte)) as usize % 256] += 1;
                 }
-                // At random, 1600 flows leave none of 256 places empty, and six have more than fifteen.
+                // A uniform hash of 1600 flows leaves on average less than one of 256 values unused. Less than one value occurs more than fifteen
+                // times.
                 let empty = counts.iter().filter(|count| **count == 0).count();
                 assert!(
                     empty < 8 && *counts.iter().max().unwrap() < 24,
@@ -205,7 +207,7 @@ mod tests {
                     slots.len(),
                     flows.len()
                 );
-                // Of 64 slots, 200 flows at random leave three empty.
+                // A uniform hash of 200 flows leaves on average three of 64 slots empty.
                 let used: std::collections::HashSet<_> = slots.iter().collect();
                 assert!(
                     used.len() >= SLOTS * 3 / 4,

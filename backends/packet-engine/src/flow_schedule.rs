@@ -1,12 +1,12 @@
-//! Flow scheduling: the order in which the packets of one batch are sent. Flows with few bytes go first. Somebody usually waits for their
-//! packets (answers, acknowledgements, DNS), which would otherwise wait for all of a bulk stream. The order within a flow stays.
+//! Flow scheduling: determines the order in which the packets of one batch are written. Flows with few bytes go first. A program usually waits for
+//! their packets (replies, acknowledgements, DNS), which would otherwise queue behind a bulk stream. The order within a flow is kept.
 
 use super::flow::SLOTS;
 
-/// Smaller batches are not worth scheduling.
+/// Batches with fewer bytes are not worth scheduling.
 pub(crate) const MIN_BYTES: usize = 64 << 10;
 
-/// The schedule of one batch. A unit is what is sent or written at once.
+/// Schedule of one batch. A unit is what one system call writes.
 pub(crate) struct FlowSchedule {
     /// Bytes of each flow.
     bytes: [usize; SLOTS],
@@ -61,7 +61,7 @@ impl FlowSchedule {
         self.keep_order = true;
     }
 
-    /// Determines the order, after all units were added.
+    /// Determines the order, once all units are added.
     pub(crate) fn arrange(&mut self) {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;
@@ -77,7 +77,7 @@ impl FlowSchedule {
         order.sort_by_key(|unit| flows.get(*unit).and_then(|slot| bytes.get(*slot)));
     }
 
-    /// The unit at a position of the order.
+    /// Returns the unit at a position of the order.
     #[inline]
     pub(crate) fn unit_at(&self, position: usize) -> usize {
         self.order.get(position).copied().unwrap_or(position)
@@ -92,7 +92,7 @@ mod tests {
 
     fn units(batch: &[(usize, usize)], keep_order: bool) -> Vec<usize> {
         let mut schedule = FlowSchedule::default();
-        // The previous batch is forgotten.
+        // `clear` must forget this batch.
         schedule.keep_order();
         schedule.count(7, MIN_BYTES);
         schedule.push(7);

@@ -1,11 +1,11 @@
-//! The headers between the outer UDP header and the inner packet: none in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
+//! Headers between the outer UDP header and the inner packet: none in flannel's `udp`, VXLAN and Ethernet in `vxlan` (RFC 7348).
 
 use crate::packet::Version;
 use crate::reason::Reason;
 
-/// The length of the VXLAN and Ethernet headers.
+/// Length of the VXLAN and Ethernet headers in bytes.
 pub const VXLAN: usize = 8 + 14;
-/// The length of WireGuard's header and tag.
+/// Length of WireGuard's header and tag in bytes.
 pub const WIREGUARD: usize = 16 + 16;
 
 /// The encapsulation format of an engine.
@@ -15,26 +15,26 @@ pub enum Framing {
     Udp,
     /// The payload is an Ethernet frame in VXLAN.
     Vxlan {
-        /// The VNI (24 bits). Packets of another are dropped.
+        /// The VNI (24 bits). Packets with another VNI are dropped.
         vni: u32,
         /// The MAC of our VTEP. Frames to other MACs are dropped.
         mac: [u8; 6],
     },
-    /// The payload is a message of WireGuard: what is sent is sealed for a peer, which is beyond a header.
+    /// The payload is a WireGuard message, which [`crate::wireguard`] encrypts for one peer.
     WireGuard,
 }
 
-/// Who else may hold the port.
+/// Kind of kernel interface that may hold the tunnel's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rival {
-    /// The kernel's interfaces that hold such a port, and how to list them. To `ss` such a port belongs to no program.
+    /// The kind of interface, with the command that lists it. For a port of such an interface, `ss` shows no program.
     pub interface: &'static str,
     /// The key of the network configuration that sets another port.
     pub key: &'static str,
 }
 
 impl Framing {
-    /// Who else may hold the port.
+    /// Returns the kind of kernel interface that may hold the tunnel's port.
     pub fn rival(&self) -> Rival {
         match self {
             Framing::Udp | Framing::Vxlan { .. } => Rival {
@@ -48,7 +48,7 @@ impl Framing {
         }
     }
 
-    /// The length of the headers before each packet.
+    /// Returns the bytes that the framing adds to each packet.
     pub fn overhead(&self) -> usize {
         match self {
             Framing::Udp => 0,
@@ -57,7 +57,8 @@ impl Framing {
         }
     }
 
-    /// Writes the headers of a packet to the VTEP `to` and returns their length. `out` has room for [`VXLAN`] bytes.
+    /// Writes the headers of a packet to the VTEP `to` and returns their length in bytes. Returns 0 if the framing has no headers, or if `out` is
+    /// shorter than [`VXLAN`].
     #[inline]
     pub fn write(&self, to: [u8; 6], version: Version, out: &mut [u8]) -> usize {
         let Framing::Vxlan { vni, mac } = self else {
@@ -79,16 +80,16 @@ impl Framing {
         VXLAN
     }
 
-    /// The range of the IP packet in a datagram.
+    /// Returns the range of the IP packet in a datagram.
     ///
     /// # Errors
-    /// The reason to drop the datagram.
+    /// Returns the reason to drop the datagram if its headers are wrong, or if only a session can open it (WireGuard).
     #[inline]
     pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, Reason> {
         let (vni, mac) = match self {
             Framing::Udp => return Ok(0..datagram.len()),
             Framing::Vxlan { vni, mac } => (vni, mac),
-            // Nobody but a session of the sender's can read it.
+            // Only a session with the sender can open it.
             Framing::WireGuard => return Err(Reason::BadHeader),
         };
         let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else {

@@ -16,8 +16,8 @@ const TTL: u8 = 64;
 /// Internetwork control, the TOS of messages from routers.
 const TOS: u8 = 0xc0;
 
-/// Writes the IP packet that reports an error to the sender of `offender` and returns its length. `source` is our own
-/// address on the tunnel. None if no error may be sent, if `source` is of the other family, or if `out` is too small.
+/// Writes the IP packet that reports an error to the sender of `offender`, and returns its length in bytes. `source` is our own address on the tunnel.
+/// Returns `None` if no error may be sent, if `source` is of the other family, or if `out` is too small.
 pub fn reply(
     icmp: Icmp,
     offender: &[u8],
@@ -49,7 +49,7 @@ fn answerable(offender: &[u8], header: &Header) -> bool {
         }
         // Types below 128 are errors; 137 is a redirect.
         (Version::V6, ICMP_V6) => kind.is_some_and(|kind| *kind >= 128 && *kind != 137),
-        // May contain an error.
+        // The extension headers were not followed to their end, so an ICMP error may come after them.
         (Version::V6, OPAQUE) => false,
         _ => true,
     }
@@ -133,7 +133,7 @@ fn reply_v6(
     Some(total)
 }
 
-/// The ICMP message with the quoted packet. In both families the MTU is at the end of the second word.
+/// Writes the ICMP message with the quoted packet. In both families, the MTU is at the end of the second word.
 fn write_message(
     message: &mut [u8],
     kind: u8,

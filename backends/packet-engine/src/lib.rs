@@ -1,7 +1,7 @@
-//! The packet engine of the userspace backends: a TUN device on one side, UDP sockets on the other.
+//! Packet engine of the userspace datapath: a TUN device on one side, UDP sockets on the other.
 //!
-//! The decision about a packet needs no I/O, only the packet and an immutable table. Super-packets pass as a whole: they are split on the way
-//! out ([`split`]), and packets are merged into them on the way in ([`merge`]).
+//! The forwarding decision needs no I/O: it depends only on the packet and an immutable table. GSO packets, which hold several segments, pass as a
+//! whole. [`split`] splits them when they are sent, and [`merge`] merges received packets into them.
 
 pub mod checksum;
 pub mod counters;

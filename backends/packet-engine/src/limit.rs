@@ -1,16 +1,16 @@
-//! Rate limits: of ICMP errors, for all destinations together and for each one.
+//! Rate limits of ICMP errors: one for all destinations together, and one for each destination.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The limit for all destinations: errors a second, and the burst.
+/// The limit for all destinations together: errors per second, and the burst.
 const ALL: Rate = Rate::new(100, 50);
 /// The limit for one destination.
 const EACH: Rate = Rate::new(10, 10);
 /// Destinations share buckets by hash, so that a flood does not grow the table and affects few others.
 const SLOTS: usize = 1024;
 
-/// A rate, as the spacing between events. An event that is early by more than `slack` is refused.
+/// Rate limit, stored as the spacing between events in nanoseconds. An event that is early by more than `slack` is refused.
 pub(crate) struct Rate {
     spacing: u64,
     slack: u64,
@@ -25,7 +25,7 @@ impl Rate {
         }
     }
 
-    /// The time of the next event after one at `now`. None if it is too early. Zero as `turn` is a full bucket.
+    /// Takes a token at `now`. Returns the next `turn`, or `None` if the event is too early. A `turn` of zero is a full bucket.
     pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
@@ -41,7 +41,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Full buckets. The seed makes it unpredictable which destinations share a bucket.
+    /// Creates full buckets. The seed makes it unpredictable which destinations share a bucket.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -50,14 +50,14 @@ impl Buckets {
         }
     }
 
-    /// Whether an error may be sent to `destination` at `now`, a monotonic clock. It is counted only if so.
+    /// Whether an error may be sent to `destination` at `now`, a time of a monotonic clock. Takes a token only if the error may be sent.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let slot = self.slot(destination);
         let Some(each) = self.each.get_mut(slot) else {
             return false;
         };
-        // An error counts against neither limit if one refuses it, so that a noisy destination does not use up the limit for all.
+        // If one limit refuses an error, the other loses no token. A noisy destination therefore does not use up the limit for all.
         let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else {
             return false;
         };
@@ -76,7 +76,7 @@ impl Buckets {
     }
 }
 
-/// The finalizer of splitmix64.
+/// Mixes bits, as the finalizer of splitmix64.
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -132,7 +132,7 @@ mod tests {
             ],
             [10, 0, 10, 10]
         );
-        // At the end of its range the clock refuses and does not wrap.
+        // At the end of its range, the clock saturates and does not wrap.
         assert!(burst(&mut Buckets::new(1), u64::MAX) <= 100);
     }
 

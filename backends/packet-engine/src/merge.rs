@@ -1,8 +1,8 @@
-//! Merges packets of one batch into super-packets for the TUN device: the headers of the first packet and the payload of all.
+//! Merges packets of one batch into GSO packets for the TUN device. Such a packet has the headers of the first packet and the payload of all.
 //!
-//! A packet is merged only with the latest group of its flow, so the order within a flow stays. Packets other than plain data of an
-//! established stream are passed on alone. A packet's checksum is verified before it is merged, because a super-packet implies that it is
-//! correct. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays partial.
+//! A packet is merged only with the latest group of its flow, so the order within a flow is kept. Only UDP datagrams and plain data of established TCP
+//! streams are merged; other packets are passed on unchanged. A packet's checksum is verified before it is merged, because a GSO packet implies that it
+//! is correct. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays partial.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
-/// The most segments in a super-packet.
+/// Maximum number of segments in a GSO packet.
 pub const SEGMENTS: usize = 64;
 /// The longest IP packet in bytes: its length field has 16 bits.
 const LONGEST: usize = 65_535;
@@ -33,7 +33,7 @@ pub struct Group {
     header_len: usize,
     transport: usize,
     protocol: u8,
-    /// The payload length of the first packet.
+    /// The payload length of the first packet in bytes.
     size: usize,
     /// The length in bytes after merging, headers included.
     total: usize,
@@ -42,12 +42,12 @@ pub struct Group {
     push: bool,
     /// Whether the first packet's checksum is partial.
     partial: bool,
-    /// Whether it was received as a super-packet.
+    /// Whether the group was received as one GSO packet.
     whole: bool,
 }
 
 impl Group {
-    /// The number of packets as peers sent them, also inside a received super-packet.
+    /// Returns the number of packets as peers sent them, including those inside a received GSO packet.
     pub fn count(&self) -> usize {
         if self.whole {
             self.total
@@ -58,12 +58,12 @@ impl Group {
         }
     }
 
-    /// Their size, each with its headers.
+    /// Returns the size of these packets in bytes, each with its headers.
     pub fn bytes(&self) -> usize {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
 
-    /// The kind for the virtio header; a single packet has none.
+    /// Returns the segmentation type for the virtio header, which is [`Gso::None`] for a single packet.
     pub fn kind(&self) -> Gso {
         if self.count() > 1 {
             self.kind
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    /// All ranges, in order.
+    /// Returns all ranges, in order.
     pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -82,7 +82,7 @@ impl Group {
 pub struct Merger {
     groups: Vec<Group>,
     used: usize,
-    /// The latest group of each flow. Two flows that share a slot are only merged less.
+    /// The latest group of each flow. If two flows share a slot, fewer of their packets are merged.
     slots: [u16; SLOTS],
     schedule: FlowSchedule,
     merge_tcp: bool,
@@ -92,7 +92,7 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// A merger for TCP segments, UDP datagrams, both or neither.
+    /// Creates a merger for TCP segments, UDP datagrams, both or neither.
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
         Self {
             groups: Vec::new(),
@@ -110,7 +110,7 @@ impl Merger {
         (self.merge_tcp, self.merge_udp) = (tcp, udp);
     }
 
-    /// From now on packets are authentic: nothing damaged them since their sender's node, so their checksums are not verified. Kernel WireGuard
+    /// Disables the verification of checksums. The packets are authentic, so nothing damaged them since they left their sender's node. Kernel WireGuard
     /// does the same.
     pub(crate) fn trust_checksums(&mut self) {
         self.checksums_trusted = true;
@@ -123,18 +123,18 @@ impl Merger {
         self.schedule.clear();
     }
 
-    /// Determines the order of the groups, after all packets were offered.
+    /// Determines the order of the groups, once all packets are offered.
     pub(crate) fn arrange(&mut self) {
         self.schedule.arrange();
     }
 
-    /// The group at a position of the order.
+    /// Returns the index of the group at a position of the order.
     #[inline]
     pub(crate) fn group_at(&self, position: usize) -> usize {
         self.schedule.unit_at(position)
     }
 
-    /// The groups, in the order of arrival.
+    /// Returns the groups, in the order of arrival.
     pub fn groups(&self) -> &[Group] {
         self.groups.get(..self.used).unwrap_or_default()
     }
@@ -145,7 +145,7 @@ impl Merger {
             return;
         };
         if header.fragment != Fragment::No {
-            // The flow of a fragment is unknown. Later packets must not be merged with, or overtake, what came before it.
+            // The flow of a fragment is unknown. Later packets must not be merged with earlier ones, and must not overtake them.
             self.slots = [NO_GROUP; SLOTS];
             self.schedule.keep_order();
             self.schedule.push(0);
@@ -197,7 +197,7 @@ impl Merger {
         }
     }
 
-    /// Adds a super-packet as a whole. Its segments have `size` bytes of payload each, and its checksum is partial.
+    /// Adds a GSO packet as a whole. Its segments have `size` bytes of payload each, and its checksum is partial.
     pub fn offer_super_packet(
         &mut self,
         buffer: &[u8],
@@ -223,7 +223,7 @@ impl Merger {
             group.size = size;
             group.whole = true;
         }
-        // Nothing is merged with it, and later packets of its flow are not merged with earlier ones.
+        // No packet is merged with it, and later packets of its flow are not merged with earlier ones.
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
         }
@@ -264,7 +264,7 @@ impl Merger {
         u16::try_from(index).unwrap_or(NO_GROUP)
     }
 
-    /// Prepares a group to be written: the first packet's headers are adapted to the group. Returns the virtio header.
+    /// Adapts the headers of a group's first packet to the group, which can then be written. Returns the virtio header.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index) else {
             return VnetHeader::default();
@@ -287,7 +287,7 @@ fn gso(header: &Header) -> Gso {
     }
 }
 
-/// The virtio header of a packet with which nothing was merged. The packet is not changed.
+/// Returns the virtio header of a packet with which no other was merged. The packet is not changed.
 fn alone(group: &Group) -> Option<VnetHeader> {
     if !group.partial {
         return None;
@@ -373,10 +373,11 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// None for packets that are never merged: no data, flags, IP options, or a wrong or missing checksum.
+    /// Returns `None` for packets that are never merged: without data, with other TCP flags than ACK and PSH, with IP options or extension headers, or
+    /// with a wrong or missing checksum.
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
-        // No options or extension headers between the IP header and TCP or UDP.
+        // The transport header must follow the IP header without options or extension headers.
         let plain = if header.version == Version::V4 {
             20
         } else {
@@ -420,7 +421,7 @@ impl Candidate {
         })
     }
 
-    /// Whether it continues the group, whose first packet is `first`.
+    /// Whether the packet continues the group, whose first packet is `first`.
     #[inline]
     fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
         if self.payload != group.header_len

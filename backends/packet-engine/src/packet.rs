@@ -15,7 +15,7 @@ pub(crate) const ICMP_V6: u8 = 58;
 /// The protocol of a packet with too many or too long extension headers.
 pub(crate) const OPAQUE: u8 = 255;
 
-/// The number and the size of extension headers that are followed.
+/// Maximum number of extension headers that are parsed, and their maximum length in bytes.
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
 
@@ -28,7 +28,7 @@ pub enum Version {
     V6,
 }
 
-/// The part of a datagram that a packet holds.
+/// Which part of a datagram a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
     /// The packet is not fragmented.
@@ -44,13 +44,13 @@ pub enum Fragment {
 pub struct Header {
     /// The IP version of the packet.
     pub version: Version,
-    /// The length of the IPv4 header with options; 40 for IPv6.
+    /// The length in bytes of the IPv4 header with options; 40 for IPv6.
     pub header_len: usize,
     /// The offset of the transport header, after extension headers. Never beyond the end of the packet.
     pub transport: usize,
     /// The transport protocol; 255 if the extension headers could not be followed.
     pub protocol: u8,
-    /// The length of the packet, which is that of the buffer.
+    /// The length of the packet in bytes, equal to that of the buffer.
     pub total_len: usize,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -60,15 +60,15 @@ pub struct Header {
     pub source: IpAddr,
     /// The destination address of the IP header.
     pub destination: IpAddr,
-    /// Whether the packet is a fragment. An IPv6 fragment that is the whole datagram does not count, though it has the header.
+    /// Whether the packet is a fragment. An IPv6 packet with a fragment header is not one if it holds the whole datagram.
     pub fragment: Fragment,
 }
 
 impl Header {
-    /// Parses the header of a packet that fills its buffer exactly. Checksums are left to the receiver.
+    /// Parses the header of a packet that fills its buffer exactly. Does not verify checksums: the receiver of the packet does.
     ///
     /// # Errors
-    /// `Short` if the packet is shorter than its header, `Malformed` if the version or a length is wrong.
+    /// Returns `Short` if the packet is shorter than its header, and `Malformed` if the version or a length is wrong.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, Reason> {
         let fixed = packet.first_chunk().ok_or(Reason::Short)?;
@@ -109,7 +109,7 @@ impl Header {
     fn parse_v6(packet: &[u8]) -> Result<Self, Reason> {
         let fixed: &[u8; V6_HEADER] = packet.first_chunk().ok_or(Reason::Short)?;
         let total_len = V6_HEADER + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-        // A jumbogram has payload length 0.
+        // A jumbogram has a payload length of 0, and fails this check as well.
         if total_len != packet.len() {
             return Err(Reason::Malformed);
         }
@@ -133,7 +133,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Skips to the transport header, or to the point up to which the chain can be followed.
+    /// Skips extension headers up to the transport header. Beyond the limits, sets the protocol to [`OPAQUE`].
     fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {
@@ -169,7 +169,7 @@ impl Header {
     }
 }
 
-/// The length in a packet's header, which excludes padding behind the packet.
+/// Returns the packet length from the IP header in bytes, which excludes padding after the packet.
 pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
     match *packet {
         [first, _, high, low, ..] if first >> 4 == 4 => {
@@ -243,7 +243,7 @@ fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
     };
     let (old, new) = (u16::from_be_bytes(*place), u16::from_be_bytes(word));
     *place = word;
-    // If the word does not change, neither does the checksum, whichever form of zero it has.
+    // An unchanged word must not change the checksum: an update could turn one form of zero into the other.
     if old != new {
         let sum = checksum::update(u16::from_be_bytes([fixed[10], fixed[11]]), old, new);
         [fixed[10], fixed[11]] = sum.to_be_bytes();

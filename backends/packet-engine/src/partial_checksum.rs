@@ -1,6 +1,6 @@
-//! Partial checksums, which the sender's kernel left to a network card. On a virtual cable nothing completes them. The field then holds only the
-//! pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets this way, super-packets
-//! included.
+//! Partial checksums, which the sender's kernel leaves to the network card. A virtual link such as veth has no card that completes them. The field then
+//! holds only the pseudo header's sum, as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets this way, including
+//! GSO packets.
 //!
 //! One in 65536 complete checksums looks partial. Treating it as partial is harmless: completing it yields the same value.
 
@@ -13,8 +13,8 @@ pub(crate) const TCP_FIELD: usize = 16;
 /// The offset of the checksum in the UDP header.
 pub(crate) const UDP_FIELD: usize = 6;
 
-/// The offset of the checksum in the transport header. None for protocols without one of this kind. The sending kernel completes SCTP's CRC: a
-/// vxlan device has no offload for it.
+/// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet checksum there. SCTP is not included: a
+/// vxlan device has no offload for its CRC, so the sending kernel completes it.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
     match protocol {
@@ -24,7 +24,7 @@ pub fn field(protocol: u8) -> Option<usize> {
     }
 }
 
-/// The sum of the pseudo header of an unfragmented TCP or UDP packet.
+/// Returns the sum of the pseudo header of an unfragmented TCP or UDP packet, or `None` for other packets.
 #[inline]
 pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
     if header.fragment != Fragment::No {
@@ -46,7 +46,7 @@ pub(crate) fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     else {
         return false;
     };
-    // In UDP zero means "no checksum" (RFC 768). In ones' complement there are two zeros, and incremental updates produce either.
+    // In UDP, zero means "no checksum" (RFC 768). Ones' complement has two zeros, and incremental updates produce either.
     if header.protocol == UDP && found == 0 {
         return false;
     }
@@ -59,8 +59,8 @@ pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
     pseudo(packet, header).is_some_and(|pseudo| is_partial(packet, header, pseudo))
 }
 
-/// The segment size for a TCP packet that is longer than the tunnel's MTU. Over a virtual cable the sender's kernel passes on super-packets without
-/// their segment size; TCP works with any. None for other packets.
+/// Returns the segment size for a TCP packet that is longer than the tunnel's MTU, or `None` for other packets. On a virtual link, the sender's kernel
+/// passes GSO packets on without their segment size. TCP works with any size.
 #[inline]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
     if packet.len() <= usize::from(mtu)
@@ -75,8 +75,8 @@ pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
         .filter(|size| *size > 0)
 }
 
-/// Whether a UDP packet can be a super-packet whose datagrams have `size` bytes of payload each. The kernel reports that size to the socket like the
-/// size of datagrams that it gathered, because both are the same field.
+/// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel reports this size to the socket as if it were
+/// the size of datagrams that it coalesced, because both use the same field.
 #[inline]
 pub(crate) fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);
@@ -100,7 +100,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// The kernel's partial checksums are found. Wrong ones never are, whichever bit differs. Complete ones only if completing changes nothing.
+        /// The kernel's partial checksums are recognised. Wrong checksums are never recognised as partial, whichever bit differs. Complete checksums
+        /// are recognised as partial only if completing changes nothing.
         #[test]
         fn only_the_pseudo_headers_sum_is_partial(recipe in recipe(1500), bits in 1u16..) {
             let partial = recipe.partial();
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn udp_without_checksum_is_not_partial() {
-        // Addresses for which the pseudo header's sum is 0xffff, the other zero.
+        // With these addresses, the pseudo header's sum is 0xffff, the other zero.
         let mut packet = vec![
             0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 5, 1, 2, 10, 5, 2, 2, 1, 2, 3, 4, 0, 9,
             0, 0, 7,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::{BitAnd, BitOr, Not, Shr};
 
-/// The largest flat array: 4 MiB.
+/// Maximum number of entries in a flat array, which then takes 4 MiB.
 const SLOTS: usize = 1 << 20;
-/// No peer.
+/// Index for "no peer".
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// An address as a number.
@@ -19,9 +19,9 @@ pub(crate) trait Bits:
 {
     const BITS: u32;
     const ZERO: Self;
-    /// The mask of a prefix length.
+    /// Returns the mask of a prefix length.
     fn mask(prefix: u8) -> Self;
-    /// The distance above `from`. None if it is below, or too far.
+    /// Returns the distance above `from`, or `None` if the number is below `from` or too far above it.
     fn above(self, from: Self) -> Option<usize>;
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Prefixes<B> {
         shift: u32,
         slots: Vec<u32>,
     },
-    /// If the array would be too large: a sorted list for each prefix length, longest first.
+    /// A sorted list for each prefix length, longest first. Used if the array would be too large.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
 
@@ -103,7 +103,7 @@ impl<B: Bits> Prefixes<B> {
         )
     }
 
-    /// The index of the peer, or [`NONE`].
+    /// Returns the index of the peer, or [`NONE`].
     #[inline]
     pub(crate) fn find(&self, ip: B) -> u32 {
         match self {

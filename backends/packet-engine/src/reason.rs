@@ -1,19 +1,19 @@
-//! Why packets are dropped.
+//! Reasons for dropping packets.
 
 /// Defines the reasons and their labels in one place.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// Why a packet was dropped.
+        /// Reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)*
         }
 
         impl Reason {
-            /// All of them, in the order of [`Reason::index`].
+            /// All reasons, in the order of [`Reason::index`].
             pub const ALL: [Reason; [$($label),*].len()] = [$(Reason::$name),*];
 
-            /// The value of the label `reason` in metrics.
+            /// Returns the value of the metric label `reason`.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Reason::$name => $label,)*
@@ -30,7 +30,7 @@ reasons! {
     Truncated = "truncated",
     /// The version, header length or packet length is wrong.
     Malformed = "malformed",
-    /// An address that is invalid between nodes.
+    /// An address of the packet is invalid between nodes.
     Martian = "martian",
     /// The datagram is not from a peer's address.
     UnknownPeer = "unknown_peer",
@@ -44,31 +44,31 @@ reasons! {
     TtlExceeded = "ttl_exceeded",
     /// Larger than the tunnel's MTU.
     TooBig = "too_big",
-    /// A packet of another VXLAN network.
+    /// The packet belongs to another VXLAN network.
     BadVni = "bad_vni",
     /// The encapsulation header is wrong.
     BadHeader = "bad_header",
-    /// A frame with a protocol other than IP.
+    /// The frame carries a protocol other than IP.
     NotIp = "not_ip",
-    /// A frame to a MAC other than our VTEP's.
+    /// The frame is for a MAC other than that of our VTEP.
     WrongMac = "wrong_mac",
     /// The packet would enter the tunnel again.
     Loop = "loop",
-    /// IPv6 to a peer that does not accept it.
+    /// The packet is IPv6, but the peer does not accept IPv6.
     NoV6Peer = "no_v6_peer",
-    /// A congestion mark that the inner sender does not support.
+    /// The datagram carries a congestion mark, but the inner sender does not support ECN.
     Ecn = "ecn",
-    /// No session: none yet with that peer, or the datagram belongs to none.
+    /// There is no session with the peer yet, or the datagram belongs to no session.
     NoSession = "no_session",
-    /// Where the peer is is unknown, or no socket has the family of that address.
+    /// The peer's endpoint is unknown, or no socket has the address family of that endpoint.
     NoEndpoint = "no_endpoint",
-    /// The datagram is not what the peer sealed.
+    /// The datagram fails authentication: it was damaged or forged.
     BadTag = "bad_tag",
     /// The datagram was received before, or is too old.
     Replayed = "replayed",
-    /// A handshake message that is not for this node or not from who it says.
+    /// The handshake message is for another key than this node's, or its sender cannot be authenticated.
     BadHandshake = "bad_handshake",
-    /// More handshake messages than can be handled.
+    /// More handshake messages arrive than this node can handle.
     HandshakeFlood = "handshake_flood",
     /// The virtio header does not match the packet.
     BadOffload = "bad_offload",
@@ -76,18 +76,18 @@ reasons! {
     SendFailed = "send_failed",
     /// The TUN device refused the packet.
     WriteFailed = "write_failed",
-    /// More handshakes from one source than it may have.
+    /// The source exceeds its rate limit for handshakes.
     HandshakeLimit = "handshake_limit",
 }
 
 impl Reason {
-    /// The index in [`Reason::ALL`], for arrays of counters.
+    /// Returns the index in [`Reason::ALL`], for arrays of counters.
     #[inline]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// For received packets: the likely cause and the remedy, for the log.
+    /// Returns the likely cause and the remedy for a received packet, for the log.
     pub fn hint(self) -> &'static str {
         match self {
             Reason::Short | Reason::Truncated | Reason::Malformed | Reason::BadHeader => {
@@ -117,23 +117,23 @@ impl Reason {
             }
             Reason::Ecn => "a router marked it for congestion, but its sender does not support ECN",
             Reason::NoSession => {
-                "it belongs to no session: this node or the sender restarted, and the next handshake mends it; if it lasts, compare the public keys in `flannelctl leases` on both"
+                "it belongs to no session: this node or the sender restarted, and the next handshake fixes it; if it persists, compare the public keys in `flannelctl leases` on both"
             }
             Reason::BadTag => "its authentication fails: it was damaged in transit or is forged",
             Reason::Replayed => {
-                "it was received before or is too old: the network repeats or delays packets, or somebody does"
+                "it was received before or is too old: the network or an attacker repeats or delays packets"
             }
             Reason::BadHandshake => {
-                "its sender has another public key of this node than the present one, or is none of the cluster's; compare the preshared keys too"
+                "its sender has an outdated public key of this node, or is not in the cluster; also compare the preshared keys"
             }
             Reason::HandshakeLimit => {
-                "its sender begins more handshakes than a source may while there are many: check who sends to this port from that address"
+                "its sender exceeds the limit of handshakes per source while there are many: find the sender at that address"
             }
             Reason::HandshakeFlood => {
                 "there are more handshakes than this node can answer: check who sends to this port"
             }
             Reason::Loop => {
-                "it is to the tunnel's port of a node and would be sent into the tunnel again: a pod of the sending node builds a tunnel of its own; see --encap-bar-pods there"
+                "it is to the tunnel's port of a node and would be sent into the tunnel again: a pod of the sending node sends tunnel packets itself; see --encap-bar-pods there"
             }
             Reason::NoEndpoint
             | Reason::NoRoute
@@ -141,7 +141,7 @@ impl Reason {
             | Reason::NoV6Peer
             | Reason::BadOffload
             | Reason::SendFailed
-            | Reason::WriteFailed => "see docs/operations.md",
+            | Reason::WriteFailed => "see docs/monitoring.md",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The UDP socket: many datagrams in one system call, segmented and coalesced by the kernel if it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
+//! UDP socket that sends and receives many datagrams in one system call. The kernel segments and coalesces them if it can (udp(7), `UDP_SEGMENT`,
+//! `UDP_GRO`).
 
 #![allow(unsafe_code)]
 #![allow(
@@ -15,13 +16,13 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use types::Family;
 
-/// Room for one receipt: the most that `UDP_GRO` gathers.
+/// Size of one receive buffer in bytes: the most that `UDP_GRO` coalesces.
 pub(crate) const SLOT: usize = 65_536;
-/// The distance between receipts. With a power of two their beginnings would share few lines of the CPU cache.
+/// Distance between receive buffers in bytes. With a power of two, their beginnings would share few lines of the CPU cache.
 const STRIDE: usize = SLOT + 1600;
-/// The size of the socket buffers. The kernel's default loses bursts.
+/// Size of the socket buffers in bytes. The kernel's default loses bursts.
 const BUFFER: libc::c_int = 8 << 20;
-/// The largest payload of one send, for both families.
+/// The largest payload of one send in bytes, for both families.
 pub const LARGEST: usize = 65_487;
 
 const UDP_SEGMENT: libc::c_int = 103;
@@ -34,10 +35,10 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds a socket. With `port` 0 the kernel chooses the port, and the socket is used only to send.
+    /// Binds a socket. With `port` 0, the kernel chooses the port, and the socket is used only to send.
     ///
     /// # Errors
-    /// socket(2), bind(2) or an option failed, for example because the port is in use.
+    /// Returns an error if socket(2), bind(2) or an option fails, for example because the port is in use.
     pub fn bind(address: IpAddr, port: u16, features: &Features) -> io::Result<Self> {
         let kind = socket2::Type::DGRAM.nonblocking().cloexec();
         let socket = socket2::Socket::new(
@@ -55,14 +56,14 @@ impl Socket {
             fd: socket.into(),
             family: address.into(),
         };
-        // The address may be assigned only later.
+        // The address may be assigned to this host only later.
         socket.set_free(true);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
         socket.prepare(features, port != 0, address.is_unspecified());
         Ok(socket)
     }
 
-    /// The address that an inherited socket is bound to. None if it is no IP socket.
+    /// Returns the address that an inherited socket is bound to, or `None` if it is not an IP socket.
     pub fn bound(fd: &OwnedFd) -> Option<SocketAddr> {
         socket2::SockRef::from(fd).local_addr().ok()?.as_socket()
     }
@@ -70,7 +71,7 @@ impl Socket {
     /// Adopts a socket that a previous process bound to this address.
     ///
     /// # Errors
-    /// The file is not a UDP socket of this address and port.
+    /// Returns an error if the file is not a socket bound to this address and port.
     pub fn inherit(
         fd: OwnedFd,
         address: IpAddr,
@@ -103,7 +104,7 @@ impl Socket {
         }
     }
 
-    /// Whether it may use addresses that this host does not have.
+    /// Sets whether the socket may use addresses that this host does not have (`IP_FREEBIND`).
     fn set_free(&self, free: bool) {
         let (level, freebind) = self.family.pick(
             (libc::IPPROTO_IP, libc::IP_FREEBIND),
@@ -112,7 +113,7 @@ impl Socket {
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
-    /// Sets buffer sizes and kernel features. `any` tells that it has all addresses of this host.
+    /// Sets buffer sizes and kernel features. `any`: the socket is bound to all addresses of this host.
     fn prepare(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [
@@ -125,10 +126,10 @@ impl Socket {
             }
         }
         if any {
-            // Nothing may come from an address that this host has lost.
+            // The socket must not send from an address that this host has lost.
             self.set_free(false);
         }
-        // An outer packet that is too large for a part of the path is fragmented there and not lost.
+        // An outer packet that is too large for a part of the path is then fragmented, not dropped.
         let (level, discover) = self.family.pick(
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
@@ -140,7 +141,7 @@ impl Socket {
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
             );
             let _ = self.set(level, tos, 1);
-            // Set in any case: an adopted socket may have it enabled.
+            // Set in any case: an inherited socket may have it enabled.
             let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
             let (level, info) = self.family.pick(
                 (libc::IPPROTO_IP, libc::IP_PKTINFO),
@@ -169,12 +170,12 @@ impl Socket {
         }
     }
 
-    /// Whether it is an IPv6 socket.
+    /// Whether this is an IPv6 socket.
     pub fn is_ipv6(&self) -> bool {
         self.family.is_v6()
     }
 
-    /// The size of the receive buffer as the kernel counts it (twice the requested size).
+    /// Returns the size of the receive buffer in bytes as the kernel counts it (twice the requested size).
     pub(crate) fn receive_buffer(&self) -> usize {
         socket2::SockRef::from(&self.fd)
             .recv_buffer_size()
@@ -191,7 +192,7 @@ impl AsFd for Socket {
 /// The location of a piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whether it is in the buffer of generated headers, or else in the read buffer.
+    /// Whether the piece is in the buffer of generated headers. Otherwise it is in the read buffer.
     pub made: bool,
     /// The offset in the buffer, in bytes.
     pub at: u32,
@@ -202,15 +203,15 @@ pub struct Piece {
 /// One send: a single datagram, or several of one size to one peer.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The destination, and the source if it is not the route's.
+    /// The destination, and the source address unless the route selects it.
     pub to: Endpoint,
-    /// The range of its pieces.
+    /// The range of the message's pieces.
     pub pieces: Range<usize>,
-    /// The size of each datagram but the last.
+    /// The size of each datagram but the last, in bytes.
     pub segment: usize,
-    /// The number of datagrams, which the kernel segments (UDP_SEGMENT) if there are several.
+    /// The number of datagrams. If there are several, the kernel segments the message (UDP_SEGMENT).
     pub count: usize,
-    /// The size of all payload.
+    /// The size of all datagrams together, in bytes.
     pub bytes: usize,
     /// The outer TOS octet, or traffic class.
     pub tos: u8,
@@ -223,7 +224,7 @@ pub struct Message {
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
 
-/// For each family's longest: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an address of this host.
+/// Room for the longest control messages of a family, in bytes: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an address of this host.
 const CONTROL: usize = 96;
 
 /// Sends messages in batches (sendmmsg(2)).
@@ -240,8 +241,8 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Sends the messages through `socket` until one fails. Returns how many were sent, and the error. The pieces are in `made`
-    /// and `read`. What cannot leave from its source leaves from the route's.
+    /// Sends the messages through `socket` until one fails. Returns how many were sent, and the error. The pieces are in `made` and `read`. If the
+    /// kernel refuses the source address of a message, the message leaves from the address that the route selects.
     pub fn send(
         &mut self,
         socket: &Socket,
@@ -251,7 +252,7 @@ impl Sender {
         read: &[u8],
     ) -> (usize, Option<io::Error>) {
         let (mut done, mut error) = self.attempt(socket, messages, pieces, made, read);
-        // From an address that is not this host's: IPv4, and IPv6.
+        // The source is not an address of this host: ENETUNREACH for IPv4, EINVAL for IPv6.
         let lost = |error: &io::Error| {
             matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EINVAL))
         };
@@ -263,7 +264,7 @@ impl Sender {
                 ..failed.clone()
             };
             (_, error) = self.attempt(socket, std::slice::from_ref(&plain), pieces, made, read);
-            // Otherwise it was not the source.
+            // If this also fails, the source was not the cause.
             if error.is_some() {
                 break;
             }
@@ -280,7 +281,7 @@ impl Sender {
         (done, error)
     }
 
-    /// The endpoints whose source the kernel refused since the last call, most likely because this host has lost the address.
+    /// Returns the endpoints whose source the kernel refused since the last call, most likely because this host has lost the address.
     pub fn refused(&mut self) -> Vec<Endpoint> {
         std::mem::take(&mut self.refused)
     }
@@ -297,7 +298,7 @@ impl Sender {
         self.controls.clear();
         self.names.clear();
         self.headers.clear();
-        // Reserved in advance, because the headers point into these.
+        // Reserved in advance: the headers point into these vectors, which must not move.
         self.vectors
             .reserve(messages.iter().map(|message| message.pieces.len()).sum());
         self.controls.reserve(messages.len());
@@ -358,7 +359,7 @@ impl Sender {
     }
 }
 
-/// Writes the control messages of a send and returns their length.
+/// Writes the control messages of a send and returns their length in bytes.
 fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
     let mut used = 0;
     if message.count > 1 {
@@ -385,7 +386,7 @@ fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
             &libc::c_int::from(message.tos).to_ne_bytes(),
         );
     }
-    // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface is the route's.
+    // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface stays 0: the route selects it.
     match message.to.source {
         Some(IpAddr::V4(source)) if family.is_v4() => {
             let mut info = [0; 12];
@@ -408,7 +409,7 @@ const fn aligned(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
 
-/// Appends a control message (cmsg(3)).
+/// Appends a control message (cmsg(3)) at offset `at`. Returns the offset after it.
 fn push(
     control: &mut Control,
     at: usize,
@@ -437,22 +438,22 @@ fn push(
     end
 }
 
-/// The result of one receive: one or more datagrams.
+/// Metadata of one filled receive buffer, which holds one or more datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvMeta {
     /// The range of the payload in the receiver's buffer.
     pub at: Range<usize>,
-    /// The sender, and which address of this host it knows, if the socket has several.
+    /// The sender. If the socket is bound to several addresses, also the address of this host that the sender used.
     pub from: Endpoint,
-    /// The size of each datagram but the last.
+    /// The size of each datagram but the last, in bytes.
     pub segment: usize,
     /// The outer ECN field.
     pub ecn: u8,
-    /// Whether it was truncated.
+    /// Whether the kernel truncated the data.
     pub truncated: bool,
 }
 
-/// Receives datagrams into its own buffer.
+/// Receives datagrams into buffers of its own.
 pub struct Receiver {
     buffer: Vec<u8>,
     slots: usize,
@@ -466,7 +467,7 @@ pub struct Receiver {
 unsafe impl Send for Receiver {}
 
 impl Receiver {
-    /// A receiver with room for this many receipts in one call.
+    /// Creates a receiver with this many buffers.
     pub fn new(slots: usize) -> Self {
         // SAFETY: all zeros is a value of these structures of the kernel.
         let (name, header): (libc::sockaddr_storage, libc::mmsghdr) =
@@ -481,15 +482,15 @@ impl Receiver {
         }
     }
 
-    /// The buffer that the ranges of receipts refer to.
+    /// Returns the memory that the ranges in [`RecvMeta`] refer to.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
     }
 
-    /// Receives at most `most` receipts and returns their number.
+    /// Fills at most `most` buffers and returns their number.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing is waiting.
+    /// Returns `WouldBlock` if nothing is waiting.
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {
@@ -533,7 +534,7 @@ impl Receiver {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// A receipt of the last call.
+    /// Returns the metadata of a buffer that the last call filled, or `None` if the sender has no IP address.
     pub fn meta(&self, index: usize) -> Option<RecvMeta> {
         let header = self.headers.get(index)?;
         let length = usize::try_from(header.msg_len).ok()?;
@@ -562,7 +563,7 @@ impl Receiver {
                     meta.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                    // One byte in IPv4, an int in IPv6.
+                    // The value is one byte in IPv4, and an int in IPv6.
                     let byte = if cfg!(target_endian = "big") {
                         data.last()
                     } else {
@@ -600,7 +601,7 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
             )
         }
         libc::AF_INET6 => {
-            // SAFETY: the same for a sockaddr_in6.
+            // SAFETY: as above, with a sockaddr_in6.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
             Some(
                 SocketAddrV6::new(

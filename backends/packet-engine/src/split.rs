@@ -1,4 +1,4 @@
-//! Splits super-packets of the TUN device into packets for the wire: headers are generated for each, the payload is not copied.
+//! Splits GSO packets of the TUN device into packets for the wire. Headers are generated for each segment; the payload is not copied.
 
 use super::checksum;
 use super::flow::{TCP, UDP, put, word};
@@ -7,7 +7,7 @@ use super::virtio::{Gso, VnetHeader};
 use crate::reason::Reason;
 use std::ops::Range;
 
-/// The longest IP and TCP headers of a super-packet, with IPv6 extension headers.
+/// Maximum length of the IP and transport headers of a GSO packet in bytes, with IPv6 extension headers.
 pub const HEADERS: usize = 192;
 
 /// TCP flags that only the last segment keeps.
@@ -21,11 +21,11 @@ const CWR: u8 = 0x80;
 pub enum Split {
     /// A packet that is sent as it is.
     Whole,
-    /// The segments of a super-packet.
+    /// The segments of a GSO packet.
     Segments(Segments),
 }
 
-/// How to cut a super-packet.
+/// Describes how a GSO packet is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
     version: Version,
@@ -36,16 +36,16 @@ pub struct Segments {
     payload: usize,
     /// The end of the payload.
     end: usize,
-    /// The payload length of each segment. The last may be shorter.
+    /// The payload length of each segment in bytes. The last may be shorter.
     size: usize,
     /// The sum of the pseudo header without the length.
     pseudo: u64,
 }
 
-/// Completes the checksum of a single packet, or determines how to cut a super-packet.
+/// Completes the checksum of a single packet, or determines how to split a GSO packet.
 ///
 /// # Errors
-/// The virtio header does not match the packet.
+/// Returns [`Reason::BadOffload`] if the virtio header does not match the packet.
 pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Split, Reason> {
     let protocol = match vnet.gso {
         Gso::None => {
@@ -82,7 +82,7 @@ pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Sp
         pseudo,
     };
     if whole.count() <= 1 {
-        // A super-packet with a single segment. Its checksum is partial too.
+        // A GSO packet with a single segment also has a partial checksum.
         let partial = VnetHeader {
             csum_start: u16::try_from(header.transport).map_err(|_| Reason::BadOffload)?,
             csum_offset: if protocol == TCP { 16 } else { 6 },
@@ -121,19 +121,20 @@ fn addresses(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Segments {
-    /// The number of segments; the last may be shorter.
+    /// Returns the number of segments.
     #[inline]
     pub fn count(&self) -> usize {
         (self.end - self.payload).div_ceil(self.size)
     }
 
-    /// The length of a full segment with IP and transport headers.
+    /// Returns the length in bytes of a full segment with IP and transport headers.
     #[inline]
     pub fn full(&self) -> usize {
         self.payload + self.size
     }
 
-    /// Writes the headers of segment `index` to `out`. Returns their length and the range of its payload in `packet`.
+    /// Writes the headers of segment `index` to `out`. Returns their length and the range of the segment's payload in `packet`. Returns `None` if a
+    /// buffer is too short.
     #[inline]
     pub fn header(
         &self,
@@ -193,10 +194,10 @@ impl Segments {
     }
 }
 
-/// The transport length's part of the pseudo header's sum.
+/// Returns the part of the pseudo header's sum that the transport length contributes.
 #[inline]
 fn length_sum(length: usize) -> u64 {
-    // The sum is over words in memory order, on any machine.
+    // The sum is over words in memory order, so this is right on machines of either byte order.
     checksum::pseudo(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
 }
 

@@ -1,14 +1,14 @@
-//! The forwarding table: built from the leases, and never changed afterwards.
+//! Immutable forwarding table, built from the leases.
 
 use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, SocketAddr};
 
-/// The checks of a received packet, in addition to lengths, version and TTL.
+/// Checks of a received packet, in addition to those of lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// The datagram is from a peer and to our subnets. A source inside the network must be in the peer's subnets or the peer itself.
-    /// A source outside the network is accepted, because nodes may forward for others.
+    /// The datagram must come from a peer, and the packet must be for our subnets. A source inside the network must be in the peer's subnets, or be the
+    /// peer itself. A source outside the network is accepted, because nodes may forward for others.
     #[default]
     Cluster,
     /// Like `Cluster`, but a source outside the network is not accepted.
@@ -29,7 +29,7 @@ pub struct Networks {
 /// The peer that serves a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The peer's address and port: destination of our datagrams, source of the peer's.
+    /// The peer's address and port: destination of our datagrams, and source of the peer's datagrams.
     pub address: SocketAddr,
     /// The MAC of the peer's VTEP; zero for udp.
     pub mac: [u8; 6],
@@ -48,7 +48,7 @@ pub struct TableSettings {
     pub own: Networks,
     /// The checks of received packets.
     pub checks: Checks,
-    /// The tunnel's MTU: the largest inner packet.
+    /// The tunnel's MTU in bytes: the largest inner packet.
     pub mtu: u16,
     /// Whether the tunnel is a hop that decrements the TTL (udp), or a link (vxlan).
     pub routed: bool,
@@ -65,13 +65,13 @@ pub struct Table {
     pub checks: Checks,
     /// The MTU of the tunnel device in bytes.
     pub mtu: u16,
-    /// Whether the tunnel is a hop.
+    /// Whether the tunnel is a hop that decrements the TTL (udp), or a link (vxlan).
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// The address to which peers send datagrams for this node.
+    /// The address to which peers send datagrams for this node, if it is known.
     pub address: Option<IpAddr>,
-    /// Subnets that were left out because their peer's address is inside a subnet itself. Their datagrams would loop.
+    /// Subnets that are left out because the address of their peer is itself inside a leased subnet. Datagrams to such a peer would loop.
     pub refused: Vec<IpNet>,
     networks: Nets,
     own: Nets,
@@ -84,7 +84,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Builds the table. If a subnet occurs twice, the last one wins.
+    /// Builds the table. If a subnet occurs twice, the last entry applies.
     pub fn build(settings: TableSettings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
         let canonical = |(subnet, mut peer): (IpNet, Peer)| {
             peer.address.set_ip(peer.address.ip().to_canonical());
@@ -143,7 +143,7 @@ impl Table {
         self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
     }
 
-    /// The peer that serves an address. The smallest subnet wins.
+    /// Returns the peer that serves an address. The longest prefix takes precedence.
     #[inline]
     pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
         let index = match ip {
@@ -162,7 +162,7 @@ impl Table {
         }
     }
 
-    /// Whether datagrams of the tunnel go there: to its port at a peer or at this node.
+    /// Whether a socket address is an end of the tunnel: its port at a peer or at this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
         to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
@@ -186,7 +186,7 @@ impl Table {
         self.networks.hold(ip)
     }
 
-    /// The peers, once for each of their subnets.
+    /// Returns the peers. A peer occurs once for each of its subnets.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
@@ -223,7 +223,7 @@ impl Nets {
         }
     }
 
-    /// The last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
+    /// Whether an address is the last one of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
     #[inline]
     fn broadcast(&self, ip: IpAddr) -> bool {
         match ip {

@@ -1,4 +1,4 @@
-//! The TUN device. It is deleted when its last file is closed, so it never outlives the daemon (linux/if_tun.h).
+//! TUN device. It is not persistent: the kernel deletes it when its last file is closed (linux/if_tun.h).
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ const IFF_MULTI_QUEUE: libc::c_short = 0x0100;
 const IFF_NO_PI: libc::c_short = 0x1000;
 const IFF_VNET_HDR: libc::c_short = 0x4000;
 
-// _IOW('T', n, int), _IOR for the first two; musl's ioctl wants another type than glibc's.
+// _IOW('T', n, int), and _IOR for TUNGETIFF. The type of the request differs between the ioctl of musl and that of glibc.
 const TUNGETIFF: u32 = 0x8004_54d2;
 const TUNSETIFF: u32 = 0x4004_54ca;
 const TUNSETPERSIST: u32 = 0x4004_54cb;
@@ -23,8 +23,8 @@ const TUNSETOFFLOAD: u32 = 0x4004_54d0;
 const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
 const SIOCSIFTXQLEN: u32 = libc::SIOCSIFTXQLEN as u32;
 
-/// Packets that wait for the reader. The kernel's 500 are full after ten milliseconds of 50 000 packets a second, and a reader waits that long
-/// for a processor that other programs use.
+/// Queue length of the device in packets. At 50 000 packets a second, the kernel's default of 500 is full after ten milliseconds. The reader may wait
+/// that long for a processor that other programs use.
 const QUEUE: libc::c_int = 2000;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -45,17 +45,17 @@ pub struct Tun {
 pub struct Offload {
     /// Each packet has a virtio header.
     pub vnet: bool,
-    /// TCP super-packets can be read and written.
+    /// TCP GSO packets can be read and written.
     pub tcp: bool,
-    /// UDP super-packets too (Linux 6.2).
+    /// UDP GSO packets can also be read and written (Linux 6.2 and later).
     pub udp: bool,
 }
 
 impl Tun {
-    /// Creates the device, or attaches to one that no other process has open.
+    /// Creates the device, or attaches to one that no other process has open. Returns its queues.
     ///
     /// # Errors
-    /// The failed step, and the remedy.
+    /// Returns an error if /dev/net/tun cannot be opened or the device cannot be set up. Its text includes the remedy.
     pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
@@ -86,7 +86,7 @@ impl Tun {
         Self::adopt(file.into(), name, features, features.vnet)
     }
 
-    /// Creates the device with the `tun-tap` crate: no offloads, one packet for each call.
+    /// Creates the device with the `tun-tap` crate: no offloads, one packet per call.
     fn by_tun_tap(name: &str) -> Result<Self, EngineError> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun)
@@ -99,7 +99,7 @@ impl Tun {
             offload: Offload::default(),
         };
         tun.prepare().map_err(|error| refused(name, &error))?;
-        // Offloads belong to the device and would persist on an existing one.
+        // Offloads are a property of the device, so an existing device may still have them enabled.
         let _ = ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
         Ok(tun)
     }
@@ -107,7 +107,7 @@ impl Tun {
     /// Adopts a queue that a previous process opened.
     ///
     /// # Errors
-    /// It is not a TUN queue of that name.
+    /// Returns an error if the file is not a TUN queue of a device with that name, or if it cannot be set up.
     pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
         let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun {
             device: name.to_owned(),
@@ -172,18 +172,18 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Makes the file non-blocking, close-on-exec and not persistent.
+    /// Makes the file non-blocking, close-on-exec and not persistent, and sets the queue length.
     fn prepare(&self) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
         fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&self.file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         ioctl(self.file.as_fd(), TUNSETPERSIST, 0)?;
-        // A shorter queue works too.
+        // A shorter queue also works.
         let _ = self.lengthen();
         Ok(())
     }
 
-    /// Lets [`QUEUE`] packets wait in the device (netdevice(7)). It is a request to any socket of the network namespace.
+    /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel takes this request on any socket of the network namespace.
     fn lengthen(&self) -> io::Result<()> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let socket = socket(
@@ -201,36 +201,36 @@ impl Tun {
         )
     }
 
-    /// The offloads that the kernel granted (TUNSETOFFLOAD).
+    /// Returns the offloads that the kernel granted (TUNSETOFFLOAD).
     pub fn offload(&self) -> Offload {
         self.offload
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The interface index. None if the device was deleted.
+    /// Returns the interface index, or `None` if the device was deleted or renamed.
     pub fn index(&self) -> Option<u32> {
         let (name, _) = identity(self.file.as_fd()).ok()?;
         let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();
         (name == self.name).then(index).flatten()
     }
 
-    /// Reads a packet, with its virtio header if there is one.
+    /// Reads a packet, with its virtio header if there is one, and returns the length in bytes.
     ///
     /// # Errors
-    /// `WouldBlock` if no packet is waiting.
+    /// Returns `WouldBlock` if no packet is waiting.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
     }
 
-    /// Writes a packet.
+    /// Writes a packet from its parts.
     ///
     /// # Errors
-    /// write(2) failed, for example because the device is down.
+    /// Returns an error if write(2) fails, for example because the device is down.
     #[inline]
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(parts)
@@ -255,7 +255,7 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
     request
 }
 
-/// Name and flags of the device that a file refers to.
+/// Returns name and flags of the device that a file refers to.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
     ioctl(

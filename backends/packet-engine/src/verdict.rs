@@ -1,4 +1,4 @@
-//! Decides what happens to a packet (send, deliver, reply or drop) from its header and the table alone.
+//! Decides whether a packet is sent, delivered, refused with an ICMP error, or dropped. The decision needs only the packet and the table.
 
 use crate::flow::udp_destination;
 use crate::martian::martian;
@@ -21,7 +21,7 @@ pub enum Icmp {
 /// The verdict on a packet from the TUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound<'t> {
-    /// Send it; through a routed tunnel with a decremented TTL.
+    /// Send it to this peer. In a routed tunnel, decrement the TTL before.
     Send(&'t Peer),
     /// Drop it and send an ICMP error.
     Reply(Icmp, Reason),
@@ -29,7 +29,7 @@ pub enum Outbound<'t> {
     Drop(Reason),
 }
 
-/// Decides about a packet from the TUN device. For a super-packet, `segment_len` is the length of its largest segment.
+/// Decides about a packet from the TUN device. For a GSO packet, `segment_len` is the length of its largest segment in bytes.
 #[inline]
 pub fn outbound<'t>(
     header: &Header,
@@ -58,10 +58,10 @@ pub fn outbound<'t>(
     Outbound::Send(peer)
 }
 
-/// Decides about a packet in a datagram from the address `from`.
+/// Decides about a packet that came in a datagram from the address `from`.
 ///
 /// # Errors
-/// The first reason to drop it.
+/// Returns the first reason to drop the packet.
 #[inline]
 pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> Result<(), Reason> {
     if table.checks != Checks::Off {
@@ -77,7 +77,7 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     }
 }
 
-/// Whether a packet is itself a datagram of the tunnel: a pod builds it, or the route to a node leads into the tunnel.
+/// Whether a packet is itself a datagram of the tunnel. Either a pod builds such datagrams, or the route to a node leads into the tunnel.
 #[inline]
 fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
     udp_destination(packet, header).is_some_and(|to| table.is_tunnel_end(to))
@@ -85,7 +85,7 @@ fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
 
 #[inline]
 fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
-    // Most packets come from a pod of the sending peer, so this lookup finds the peer too.
+    // Most packets come from a pod of the sending peer, so this lookup usually identifies the peer as well.
     let of_sender = table
         .lookup(header.source)
         .is_some_and(|peer| peer.address.ip() == from);

@@ -1,6 +1,6 @@
 //! The virtio-net header before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6; linux/virtio_net.h).
 
-/// The length of the header without the field of merged buffers.
+/// Length of the header in bytes, without the buffer count of mergeable buffers.
 pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -31,18 +31,18 @@ pub struct VnetHeader {
     pub(crate) needs_csum: bool,
     /// How the packet is segmented.
     pub gso: Gso,
-    /// The length of the headers, as far as the sender knows.
+    /// The length of the headers in bytes, as stated by the sender.
     pub header_len: u16,
-    /// The payload length of each segment.
+    /// The payload length of each segment in bytes.
     pub gso_size: u16,
     /// The start of the data that the checksum covers.
     pub(crate) csum_start: u16,
-    /// The offset of the checksum from there.
+    /// The offset of the checksum from `csum_start`.
     pub(crate) csum_offset: u16,
 }
 
 impl VnetHeader {
-    /// Parses the header. None for a short buffer, and for kinds that were not requested (UFO).
+    /// Parses the header. Returns `None` if the buffer is shorter than [`LEN`], or for segmentation types that were not requested (UFO).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else {
             return None;
@@ -64,7 +64,7 @@ impl VnetHeader {
         })
     }
 
-    /// The header in the byte order of this host.
+    /// Returns the header as bytes, with fields in the byte order of this host.
     pub fn bytes(&self) -> [u8; LEN] {
         let kind = match self.gso {
             Gso::None => GSO_NONE,

@@ -1,8 +1,10 @@
-//! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The protocol itself (Noise, cookies, its timers) is
-//! the crate `noise`'s; this module decides whose packet it is and when a peer needs attention, and keeps the cost of both off the packet path.
+//! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The crate `noise` implements the messages of the protocol
+//! (handshakes, cookies, data). This module decides which peer a packet belongs to, and when a peer's timers are due. It keeps the cost of both off the
+//! packet path.
 //!
-//! [`Device`] is set up like the kernel's: a private key, peers, allowed IPs, while packets flow. Threads that move packets use what it published
-//! last, and no lock, so that neither direction of a peer waits for the other or for a handshake. Everything slow, handshakes above all, is left to [`Device::work`], which one thread calls.
+//! A [`Device`] is configured like the kernel's: private key, peers and allowed IPs, while packets flow. Packet threads use the last published snapshot
+//! and need no lock. Neither direction of a peer waits for the other, or for a handshake. [`Device::work`] does all slow work, mainly handshakes. One
+//! thread calls it: the handshake thread.
 
 mod admission;
 mod allowance;

@@ -1,4 +1,4 @@
-//! The laws of ipip's plan, and what it announces and accepts.
+//! Properties of ipip's plan, its announcement, and the leases that it accepts.
 
 use super::*;
 use crate::fixture::{self, facts, table};
@@ -34,7 +34,7 @@ fn lease(n: u8, backend: &str) -> Lease {
 
 fn underlay() -> Underlay {
     Underlay {
-        // Behind NAT: packets leave with the interface's address.
+        // Behind NAT, packets leave with the interface's address.
         public: Addresses::Both([203, 0, 113, 1].into(), "fd00:56::1".parse().unwrap()),
         ..fixture::underlay()
     }

@@ -11,7 +11,7 @@ pub(super) const PORT: u16 = 8285;
 /// The configuration of udp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The UDP port of all nodes.
+    /// The UDP port, the same on all nodes.
     pub port: u16,
     /// The checks of received packets.
     pub checks: Checks,
@@ -21,7 +21,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. It has Go flannel's text, the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let bad = |fault| ConfigError::Key {
             backend: "UDP",

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::slice::from_ref;
 use std::sync::Mutex;
 
-/// Records its calls.
+/// A store that records its calls.
 #[derive(Default)]
 struct Book(Mutex<Vec<String>>);
 

@@ -1,5 +1,5 @@
-//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the reconciler see what they would see of the
-//! kernel's own: a link with a key and a port, peers, allowed IPs, sessions. Addresses and routes are the kernel's as ever.
+//! A kernel in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the reconciler see them as interfaces of the
+//! kernel: a link with a key and a port, peers, allowed IPs, sessions. The kernel itself handles addresses and routes as always.
 
 use super::{StoredFiles, queue_name, socket_name};
 use crate::handover::Files;
@@ -41,9 +41,9 @@ struct Tunnel {
     listen: Addresses,
     /// The key and the port that were set.
     spec: WireguardSpec,
-    /// Whether the adopted device waits for its peers.
+    /// Whether the adopted device still waits for its peers.
     waits: bool,
-    /// Why it could not be started or bound, while that lasts.
+    /// Why the engine could not be started or bound. `None` while it works.
     problem: Option<EngineError>,
     /// Its files in the store.
     queues: StoredFiles<Tun>,
@@ -51,7 +51,7 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// Whether the TUN device exists and is open here.
+    /// Returns whether the TUN device exists and is open in this process.
     fn held(&self) -> bool {
         self.engine.index().is_some()
     }
@@ -64,7 +64,7 @@ impl Tunnel {
             .update(files, &socket_name(self.name), &sockets);
     }
 
-    /// Opens the device, or what is missing of it, and starts to move packets.
+    /// Opens the device, or its missing parts, and starts to move packets.
     fn open(&mut self, files: &Files) -> Result<(), EngineError> {
         self.waits = false;
         let result = self.engine.open(self.listen);
@@ -73,7 +73,7 @@ impl Tunnel {
         result
     }
 
-    /// Sets key, port and MTU. A device that is open is bound to another port at once.
+    /// Sets key, port and MTU. Binds an open device to the new port at once.
     fn set(&mut self, spec: &WireguardSpec, mtu: u32, files: &Files) -> Result<(), EngineError> {
         let mut change = self.device.change();
         change.set_mtu(u16::try_from(mtu).unwrap_or(u16::MAX));
@@ -92,7 +92,7 @@ impl Tunnel {
         result
     }
 
-    /// Notes whether it works, and logs a new problem.
+    /// Records whether the engine works, and logs a new problem.
     fn note(&mut self, result: &Result<(), EngineError>) {
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
@@ -101,7 +101,7 @@ impl Tunnel {
         self.problem = problem;
     }
 
-    /// Adds its peers, allowed IPs and sessions.
+    /// Adds the device's peers, allowed IPs and sessions to the existing state.
     fn add_to(&self, found: &mut ExistingState) {
         let now = SystemTime::now();
         for status in self.device.peers() {
@@ -135,7 +135,7 @@ impl Tunnel {
         }
     }
 
-    /// Presents the device as the kernel's would be, or what is there in its place as what it is not.
+    /// Presents the open device as a WireGuard interface of the kernel. Presents a real WireGuard interface of that name as a TUN device.
     fn present(&self, found: &mut ExistingState) {
         let held = self.held();
         let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else {
@@ -143,7 +143,7 @@ impl Tunnel {
         };
         match &mut spec.kind {
             kind @ LinkKind::Tun(_) if held => *kind = LinkKind::Wireguard(self.spec.clone()),
-            // The kernel's interface of that name, left by another configuration, is replaced.
+            // The kernel's interface of that name, left by another configuration, is to be replaced.
             kind @ LinkKind::Wireguard(_) => *kind = LinkKind::Tun(TunSpec { held: false }),
             _ => {}
         }
@@ -155,7 +155,7 @@ impl Tunnel {
         }
     }
 
-    /// Applies operations on peers and allowed IPs, all at one moment.
+    /// Applies operations on peers and allowed IPs in one change.
     fn apply(&self, ops: &[&Op]) -> Vec<OpError> {
         let mut change = self.device.change();
         let mut errors = Vec::new();
@@ -198,7 +198,7 @@ fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
     }
 }
 
-/// An interface as the wrapped kernel knows it.
+/// Converts an operation to the one for the wrapped kernel, which knows the interface as a TUN device.
 fn as_tun(op: &Op) -> Op {
     let tun = |spec: &LinkSpec| {
         Value::Link(Box::new(LinkSpec {
@@ -207,7 +207,7 @@ fn as_tun(op: &Op) -> Op {
         }))
     };
     match op {
-        // Its properties are set as on any existing link: the engine made it.
+        // The engine made the device, so its properties are set as on any existing link.
         Op::Add(key, Value::Link(spec)) | Op::Replace(key, Value::Link(spec)) => {
             Op::Replace(*key, tun(spec))
         }
@@ -224,7 +224,7 @@ pub(crate) struct WireguardUserspace<K> {
 }
 
 impl<K: Kernel> WireguardUserspace<K> {
-    /// A kernel without engines.
+    /// Creates a kernel without engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self {
             kernel,
@@ -233,8 +233,8 @@ impl<K: Kernel> WireguardUserspace<K> {
         }
     }
 
-    /// Adds an interface, which listens on this port of these addresses. `sources` are its addresses, from which pods get ICMP errors. Its
-    /// device is opened when the reconciler adds the link; that of the previous process is adopted here, and waits for its peers.
+    /// Adds an interface that listens on this port of these addresses. `sources` are its addresses, from which it sends ICMP errors to pods. Its
+    /// device is opened when the reconciler adds the link. A device of the previous process is adopted here, and waits for its peers.
     pub(crate) fn device(
         &mut self,
         name: LinkName,
@@ -256,7 +256,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             features,
             sources,
         };
-        // Keys decide which peer may send which packets.
+        // Keys decide which peer may send which packets, so the engine checks no addresses.
         let settings = TableSettings {
             networks: Networks::default(),
             own: Networks::default(),
@@ -289,7 +289,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         });
     }
 
-    /// The counters of the engines, by device.
+    /// Returns the counters of the engines, by device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.tunnels
             .iter()
@@ -297,7 +297,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             .collect()
     }
 
-    /// The place of the interface that an operation concerns, if it is an engine's.
+    /// Returns the index of the interface that an operation concerns, if it is an engine's.
     fn place(&self, op: &Op) -> Option<usize> {
         let name = match op.key() {
             Key::Link(name) | Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) => *name,
@@ -328,7 +328,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             }
             _ => Ok(()),
         };
-        // The device exists also when its port is taken.
+        // The device exists even if its port is taken.
         let mut errors: Vec<OpError> = result
             .err()
             .into_iter()
@@ -384,7 +384,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
         while let Some(first) = rest.first() {
             let place = self.place(first);
             let is_link = |op: &Op| matches!(op.key(), Key::Link(_));
-            // A run of one interface's peers, one link, or a run of what is not ours.
+            // A run is either operations on one interface's peers, one link, or operations for the wrapped kernel.
             let run = match place {
                 Some(_) if is_link(first) => 1,
                 _ => rest
@@ -408,7 +408,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
             }
             rest = later;
         }
-        // Reading starts only after the peers are set: packets that wait in an adopted device and its sockets would find no peer.
+        // Reading starts only after the peers are set. Otherwise packets that wait in an adopted device and its sockets would find no peer.
         for tunnel in self
             .tunnels
             .iter_mut()
@@ -428,7 +428,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
     }
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        // A full pass retries what could not be bound.
+        // A full pass retries to bind.
         self.kernel.change_pending(scope, known)
             || self.tunnels.iter().any(|tunnel| tunnel.problem.is_some())
     }

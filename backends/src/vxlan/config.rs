@@ -8,10 +8,10 @@ use subnet_lease::json::Object;
 use types::Family;
 use types::Subnets;
 
-/// The overhead of the tunnel's headers, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
+/// Overhead of the tunnel's headers in bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;
 pub(super) const OVERHEAD_V6: u32 = 70;
-/// The devices, before the VNI.
+/// Prefixes of the device names, before the VNI.
 pub(super) const DEVICE: &str = "flannel.";
 pub(super) const DEVICE_V6: &str = "flannel-v6.";
 
@@ -22,7 +22,7 @@ pub enum Mode {
     Kernel,
     /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel if it supports vxlan, or else the packet engine.
+    /// The kernel if it supports vxlan, else the packet engine.
     Auto,
 }
 
@@ -31,7 +31,7 @@ pub enum Mode {
 pub struct Config {
     /// The VXLAN network identifier (24 bits).
     pub vni: u32,
-    /// The UDP port. None is the kernel's default, usually 8472.
+    /// The UDP port. `None` stands for the kernel's default, usually 8472.
     pub port: Option<u16>,
     /// The MTU to assume for the underlay.
     pub mtu: Option<u32>,
@@ -41,7 +41,7 @@ pub struct Config {
     pub learning: bool,
     /// Whether peers on the same link get a plain route.
     pub(crate) direct_routing: bool,
-    /// Whether transmit checksums are left to the device. None leaves the setting unchanged.
+    /// Whether transmit checksums are left to the device. `None` leaves the setting unchanged.
     pub checksum_offload: Option<bool>,
     /// The implementation that encapsulates packets.
     pub mode: Mode,
@@ -54,7 +54,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. It has Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let switch = |name: &str| {
@@ -101,12 +101,12 @@ impl Config {
         })
     }
 
-    /// The name of a family's device.
+    /// Returns the name of a family's device.
     pub fn link(&self, family: Family) -> LinkName {
         family.pick(self.names.0, self.names.1)
     }
 
-    /// The MTU of a family's device. The kernel refuses more than the underlay's MTU.
+    /// Returns the MTU of a family's device. The kernel refuses more than the underlay's MTU.
     pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
         self.mtu
             .unwrap_or(underlay)

@@ -1,4 +1,4 @@
-//! The laws of vxlan's plan, and what it announces and accepts.
+//! Properties of vxlan's plan, its announcement, and the leases that it accepts.
 
 use super::*;
 use crate::fixture::{self, facts, table};
@@ -48,7 +48,7 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
     fixture::lease(n, ip, attrs)
 }
 
-/// The desired state of the plan.
+/// Returns the desired state of the plan.
 fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState {
     Desired::whole(plan, leases, facts).state
 }
@@ -81,7 +81,7 @@ fn a_peer_has_three_objects_for_each_family() {
     );
 }
 
-/// What takes a node from one configuration to the other.
+/// Returns the operations that take a node from one configuration to the other.
 fn change(from: &str, to: &str) -> Vec<Op> {
     let state = |keys: &str| {
         desired(
@@ -132,7 +132,7 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
     ] {
         assert_eq!(change(keys, ""), [], "{keys} is the default");
     }
-    // By default it is the operator's, whose workaround must not be undone.
+    // By default, the setting is the operator's, and a workaround must not be undone.
     for (from, to, changes) in [
         ("off", "auto", false),
         ("off", "on", true),
@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// For any change, even with conflicts over few MACs and addresses.
+    /// Holds for any change, even with conflicts over few MACs and addresses.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),

@@ -11,21 +11,21 @@ use subnet_lease::json::Object;
 use types::Subnets;
 use types::{Addresses, Dual, Family};
 
-/// The device, or that of IPv4 if each family has one.
+/// Name of the device, or of the IPv4 device if each family has one.
 pub(super) const DEVICE: &str = "flannel-wg";
 pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
-/// The ports, unless the configuration names others.
+/// The default ports.
 pub(super) const PORT: u16 = 51820;
 pub(super) const PORT_V6: u16 = 51821;
-/// IPv6 40, UDP 8, WireGuard's header 16 and tag 16: IPv4 needs 20 less, and Go flannel leaves them unused.
+/// Overhead in bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. IPv4 needs 20 bytes less, which Go flannel leaves unused.
 pub(super) const OVERHEAD: u32 = 80;
 
-/// Which packets carry the tunnel.
+/// The family of the packets that carry the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Those of the tunnel's own family, by a device of its own.
+    /// The family of the inner packets. Each family has a device of its own.
     Separate,
-    /// IPv4 or IPv6, as each peer is reached best.
+    /// IPv4 or IPv6, chosen for each peer by its addresses and this node's.
     Auto,
     /// IPv4 packets carry the tunnel.
     Ipv4,
@@ -40,26 +40,26 @@ pub enum Implementation {
     Kernel,
     /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel if it supports WireGuard, or else the packet engine.
+    /// The kernel if it supports WireGuard, else the packet engine.
     Auto,
 }
 
 /// The configuration of wireguard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The port of the device, or of IPv4's.
+    /// The port of the device, or of the IPv4 device.
     port: u16,
-    /// The port of IPv6's device.
+    /// The port of the IPv6 device.
     port_v6: u16,
     /// The MTU to assume for the underlay.
     mtu: Option<u32>,
     /// The preshared key of all nodes.
     pub preshared: Option<Secret>,
-    /// The file that holds it.
+    /// The file that holds the preshared key.
     pub(crate) preshared_file: Option<PathBuf>,
-    /// Seconds between two packets that keep a path open.
+    /// Interval of the packets that keep a path open, in seconds.
     pub keepalive: u16,
-    /// Which packets carry the tunnel.
+    /// The family of the packets that carry the tunnel.
     pub mode: Mode,
     /// The implementation that encrypts packets.
     pub implementation: Implementation,
@@ -70,7 +70,7 @@ impl Config {
     /// Parses the `Backend` object of a network.
     ///
     /// # Errors
-    /// Go flannel's text, the key and the remedy.
+    /// Returns an error if a key is invalid. It has Go flannel's text, the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
         let mode = mode(&object, networks)?;
@@ -115,12 +115,12 @@ impl Config {
         })
     }
 
-    /// Whether a family's packets go through IPv6's own device.
+    /// Returns whether a family's packets go through the IPv6 device.
     fn second(&self, family: Family) -> bool {
         family.is_v6() && self.mode == Mode::Separate
     }
 
-    /// The device that carries a family's packets.
+    /// Returns the device that carries a family's packets.
     pub fn device(&self, family: Family) -> LinkName {
         if self.second(family) {
             self.names.1
@@ -129,12 +129,12 @@ impl Config {
         }
     }
 
-    /// All devices that a configuration may lead to.
+    /// Returns all devices that any configuration may use.
     pub fn devices(&self) -> Vec<LinkName> {
         vec![self.names.0, self.names.1]
     }
 
-    /// The port on which a family's device listens.
+    /// Returns the port on which a family's device listens.
     pub fn port(&self, family: Family) -> u16 {
         if self.second(family) {
             self.port_v6
@@ -143,7 +143,7 @@ impl Config {
         }
     }
 
-    /// The MTU of the devices.
+    /// Returns the MTU of the devices, given the MTU of the underlay.
     pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
         self.mtu
             .unwrap_or(underlay)
@@ -151,7 +151,7 @@ impl Config {
             .saturating_sub(OVERHEAD)
     }
 
-    /// The family of a device's own packets, if one serves all peers.
+    /// Returns the family of the packets that carry the tunnel, if one device serves all peers.
     pub(crate) fn outer_family(&self) -> Option<Family> {
         match self.mode {
             Mode::Separate => None,
@@ -160,7 +160,7 @@ impl Config {
         }
     }
 
-    /// The address at which a peer is reached with packets of this family, from this node.
+    /// Returns the address at which this node reaches a peer with packets of this family.
     pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: &LeaseAttrs) -> Option<IpAddr> {
         match self.mode {
             Mode::Separate => peer.public_for(family),
@@ -178,7 +178,7 @@ fn bad(fault: Fault) -> ConfigError {
     }
 }
 
-/// The mode, which needs its family in the network.
+/// Parses the mode, and checks that the network has the family that the mode needs.
 fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
     let mode = match word(object, "Mode").map_err(bad)?.as_str() {
         "" | "separate" => Mode::Separate,
@@ -205,7 +205,7 @@ fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
     }
 }
 
-/// The preshared key. Errors do not quote the value: it may be a secret.
+/// Parses the preshared key. Errors do not quote the value, because it may be a secret.
 fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
     let text = object
         .read::<String>("PSK")
@@ -233,8 +233,8 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
     }
 }
 
-/// Go flannel's choice between the addresses of a peer: an IPv4 address of the internet, then an IPv6 address of the internet if we have one
-/// too, then IPv4.
+/// Returns the family of the peer's address that Go flannel chooses. It prefers a public IPv4 address if this node has an IPv4 address, then a public
+/// IPv6 address if this node also has one, then IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own

@@ -1,4 +1,4 @@
-//! The files of a node's secrets: its private key, which it makes itself, and a preshared key.
+//! Files of a node's secrets: its private key, which the node makes itself, and a preshared key.
 
 use crate::secret_error::{Exposed, FileError, SecretKind};
 
@@ -10,34 +10,34 @@ use std::path::{Path, PathBuf};
 use types::Errno;
 use zeroize::Zeroizing;
 
-/// Where Go flannel keeps the private key.
+/// Path at which Go flannel keeps the private key.
 pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
-/// A longer file holds no key.
+/// Maximum length of a key file in bytes. A longer file holds no key.
 const LONGEST: u64 = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// A key.
     Key(Secret),
-    /// Nothing, or something else.
+    /// The file is empty, or holds something other than a key.
     Garbled,
-    /// There is none.
+    /// The file does not exist.
     Missing,
 }
 
 /// Whether a file may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Links {
-    /// It is an operator's. Kubernetes mounts the files of a Secret as links.
+    /// Links are followed, because an operator named the file. Kubernetes mounts the files of a Secret as links.
     Followed,
-    /// Only the daemon writes it, and it writes files.
+    /// Links are refused, because only the daemon writes the file, and it does not write links.
     Refused,
 }
 
 /// Reads a file of 32 bytes in base64.
 ///
 /// # Errors
-/// It exists and cannot be read, or is a link where links are refused.
+/// Returns an error if the file exists and cannot be read, or if it is a link where links are refused.
 pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     let file = match open(path, links) {
         Ok(file) => file,
@@ -51,7 +51,7 @@ pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     if !about.is_file() {
         return Err(FileError::NotAFile);
     }
-    // With room for all of it from the start: a vector that grows leaves a copy behind.
+    // The vector has room for all of it from the start, because a vector that grows leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     let text = std::str::from_utf8(&bytes)
@@ -74,7 +74,7 @@ fn open(path: &Path, links: Links) -> io::Result<File> {
         .open(path)
 }
 
-/// A file, if others than its owner can read it.
+/// Returns the file if users other than its owner can read it.
 pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
     is_open.then(|| Exposed {
@@ -83,10 +83,10 @@ pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     })
 }
 
-/// Writes a private key, as Go flannel does: base64 without a line end. No reader sees half of it, and nobody else sees it at all.
+/// Writes a private key as Go flannel does: base64 without a line end. No reader sees a partial key, and only the owner can read the file.
 ///
 /// # Errors
-/// The folder cannot be written.
+/// Returns an error if the folder cannot be written.
 pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
     let folder = path
         .parent()
@@ -94,7 +94,7 @@ pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
         .unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let name = name(path)?;
-    // Another daemon that starts with this folder takes the temporary file for one that a crash left.
+    // Another daemon that starts with this folder takes the temporary file for a leftover of a crash and removes it.
     match write_in(folder, &name, path, key) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(write_in(folder, &name, path, key)?)
@@ -126,14 +126,14 @@ fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<
     written
 }
 
-/// The hexadecimal digits at the end of a temporary file's name.
+/// Number of hexadecimal digits at the end of a temporary file's name.
 const DIGITS: usize = 16;
 
 fn temporary_prefix(name: &str) -> String {
     format!(".{name}.")
 }
 
-/// Removes the temporary files that a crash left while a key was written.
+/// Removes temporary files of a crash that happened while a key was written.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
     let folder = path
@@ -168,15 +168,15 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Moves a file that holds no key out of the way, and returns its new path. Only its owner can read it there: it may hold most of a key.
+/// Renames a file that holds no key, and returns its new path. Only its owner can read the renamed file, because it may hold most of a key.
 ///
 /// # Errors
-/// It cannot be renamed, or its permissions cannot be set.
+/// Returns an error if the file cannot be renamed, or if its permissions cannot be set.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match open(path, Links::Refused) {
         Ok(file) => file.set_permissions(fs::Permissions::from_mode(0o600))?,
-        // The file behind a link is somebody's.
+        // The file behind a link may belong to another program, so its permissions stay unchanged.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {}
         Err(error) => return Err(error.into()),
     }
@@ -190,10 +190,10 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
         .ok_or(FileError::NotAPath)
 }
 
-/// The private key of this host: that of the file, or a new one, which is written there. A file that holds none is set aside.
+/// Returns the private key of this host: that of the file, or a new one, which is written to the file. Sets aside a file that holds no key.
 ///
 /// # Errors
-/// The file cannot be read or written.
+/// Returns an error if the file cannot be read or written.
 pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
@@ -210,17 +210,17 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
             tracing::warn!(
                 path = %path.display(),
                 to = %aside.display(),
-                "the file held no WireGuard private key (32 bytes in base64) and was moved; making a new key, which peers learn from this node's lease"
+                "the file held no WireGuard private key (32 bytes in base64) and was moved; creating a new key, which peers learn from this node's lease"
             );
         }
     }
     renew(path)
 }
 
-/// Makes a new private key and writes it.
+/// Makes a new private key and writes it to the file.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub(super) fn renew(path: &Path) -> Result<Secret, FileError> {
     let key = Secret::generate()
         .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
@@ -262,7 +262,7 @@ mod tests {
                 "{error}"
             );
         }
-        // A Secret of Kubernetes is mounted as links.
+        // Kubernetes mounts the files of a Secret as links.
         assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());
         // A new key replaces the link, not what it points to.
         let other = renew(&path).unwrap();
@@ -276,13 +276,13 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// As after a crash between writing and renaming.
+    /// Simulates a crash between writing and renaming.
     #[test]
     fn temporary_keys_of_a_crash_are_removed_at_the_next_start() {
         let folder = folder("crash");
         let path = folder.join("wgkey");
         let left = [".wgkey.0123456789abcdef", ".wgkey.fedcba9876543210"];
-        // Of others: another file's, a backup's, a folder.
+        // Similar names, which are not those of temporary keys. They stay, and so does a folder.
         let others = [
             ".wgkey2.0123456789abcdef",
             ".wgkey.0123456789abcdeg",
@@ -318,7 +318,7 @@ mod tests {
             fs::metadata(&aside).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        // Of a link, the link alone.
+        // If the path is a link, only the link is moved.
         let target = folder.join("target");
         fs::write(&target, "no key").unwrap();
         fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
@@ -348,7 +348,7 @@ mod tests {
             1,
             "no temporary file"
         );
-        // As `wg genkey > file` writes it.
+        // The file as `wg genkey > file` writes it.
         fs::write(&path, format!("{}\n", &*key.text())).unwrap();
         assert_eq!(own(&path, Links::Refused).unwrap(), key);
         fs::remove_dir_all(folder).unwrap();

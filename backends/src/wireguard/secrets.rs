@@ -1,4 +1,4 @@
-//! A node's keys while it runs: they follow their files, and the node makes itself another key if an older node has the same.
+//! A node's keys while it runs. They follow their files, and the node makes another key if an older node has the same one.
 
 use super::config::Config;
 use super::keys::{self, Content, Links};
@@ -17,16 +17,16 @@ use tokio::time::{MissedTickBehavior, interval};
 /// How often the files are read.
 const REREAD: Duration = Duration::from_secs(5);
 
-/// Where the keys are.
+/// Paths of the key files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Files {
-    /// The private key.
+    /// The file of the private key.
     pub key: PathBuf,
-    /// Whether that may be a link: an operator named it.
+    /// Whether that file may be a link, because an operator named it.
     pub(crate) key_links: Links,
-    /// The preshared key, if it is in a file.
+    /// The file of the preshared key, if there is one.
     pub preshared: Option<PathBuf>,
-    /// Whether a file that others can read is refused.
+    /// Whether files that others can read are refused.
     pub refuse_insecure: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Files {
 pub(super) struct Keys {
     /// Its private key.
     pub private: Secret,
-    /// The public one.
+    /// Its public key.
     pub public: PublicKey,
     /// The preshared key of all nodes.
     pub preshared: Option<Secret>,
@@ -57,7 +57,7 @@ impl Secrets {
         self.0.load_full()
     }
 
-    /// For tests.
+    /// Creates keys for tests.
     #[cfg(test)]
     pub(super) fn with(private: &Secret, preshared: Option<Secret>) -> Self {
         Self::new(private, preshared)
@@ -73,7 +73,7 @@ impl Secrets {
 }
 
 impl Files {
-    /// Those that the environment or the configuration names.
+    /// Returns the files that the environment or the configuration names.
     pub(super) fn of(config: &Config, refuse_insecure: bool) -> Self {
         let files = Self::from(
             std::env::var_os(KEY_VARIABLE),
@@ -90,7 +90,7 @@ impl Files {
         let preshared = preshared
             .map(PathBuf::from)
             .or_else(|| config.preshared_file.clone());
-        // A variable that is set and empty names no file, as for Go flannel.
+        // A variable that is set but empty names no file, as in Go flannel.
         let key_links = if key.is_some() {
             Links::Followed
         } else {
@@ -104,7 +104,7 @@ impl Files {
         }
     }
 
-    /// Warns of files that others can read, or refuses them.
+    /// Warns of files that others can read, or returns an error if such files are refused.
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(SecretKind::Private, &self.key);
         for exposed in private.into_iter().chain(
@@ -120,7 +120,7 @@ impl Files {
         Ok(())
     }
 
-    /// What to say of a file that others can read, if they can, and whether a key is taken from it: another one than the present may not be.
+    /// Returns a warning if others can read a file, and whether its key may be used. A changed key may not be used if such files are refused.
     fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
@@ -130,16 +130,17 @@ impl Files {
                 true,
             ),
             (Some(text), true, true) => (
-                format!("{text}; keeping the present key, because --refuse-insecure was given"),
+                format!("{text}; keeping the key in use, because --refuse-insecure is set"),
                 false,
             ),
         }
     }
 
-    /// Reads the keys. The private one is made if there is none.
+    /// Reads the keys. Makes a private key if there is none.
     ///
     /// # Errors
-    /// A file cannot be read or written, or holds no preshared key.
+    /// Returns an error if a file cannot be read or written, or holds no preshared key. Also returns one if others can read a file and that is
+    /// refused.
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
@@ -169,7 +170,7 @@ impl Files {
     }
 }
 
-/// Keeps the memory of this process, which holds keys until its end, from core dumps and from debuggers without CAP_SYS_PTRACE.
+/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE. It holds keys until the process ends.
 fn hide_memory() {
     if let Err(error) = prctl::set_dumpable(false) {
         tracing::warn!(
@@ -182,7 +183,7 @@ fn hide_memory() {
 /// The last warnings about the files. Each is logged once.
 #[derive(Default)]
 struct Notices {
-    /// Whether the private key's file held none the last time.
+    /// Whether the private key's file held no key at the last read.
     lost: bool,
     key: String,
     preshared: String,
@@ -197,7 +198,7 @@ fn warn_once(last: &mut String, now: String) {
     }
 }
 
-/// Follows the files, and makes another key when that is asked for. `replanned` is notified of each change.
+/// Follows the files, and makes another key on request. Notifies `replanned` of each change.
 pub(super) async fn follow(
     secrets: Arc<Secrets>,
     files: Files,
@@ -229,7 +230,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Reads the files. True if they hold other keys than before.
+/// Reads the files. Returns true if they hold other keys than before.
 fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let now = secrets.now();
     let private = private(files, &now.private, notices);
@@ -256,12 +257,12 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     changed.0 || changed.1
 }
 
-/// Reads the private key from its file. A missing file, or one without a key, is rewritten with the key in use.
+/// Reads the private key from its file. If the file is missing or holds no key twice in a row, it is rewritten with the key in use.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
         format!(
-            "cannot read {}: {why}; keeping the present WireGuard key",
+            "cannot read {}: {why}; keeping the WireGuard key in use",
             path.display()
         )
     };
@@ -273,7 +274,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
             warn_once(&mut notices.key, text);
             return if taken { key } else { present.clone() };
         }
-        // Somebody may be writing it.
+        // Another program may be writing the file at this moment.
         Ok(Content::Missing | Content::Garbled) if !notices.lost => {
             notices.lost = true;
             return present.clone();
@@ -298,12 +299,12 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     match keys::write(path, present) {
         Ok(()) => tracing::warn!(
             path = %path.display(),
-            "the file lost its WireGuard key; the present one was written there again"
+            "the file lost its WireGuard key; wrote the key in use there again"
         ),
         Err(error) => warn_once(
             &mut notices.key,
             format!(
-                "cannot write the WireGuard key to {}: {error}; after a restart this node has another one",
+                "cannot write the WireGuard key to {}: {error}; after a restart this node will have another one",
                 path.display()
             ),
         ),
@@ -311,7 +312,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     present.clone()
 }
 
-/// Reads the preshared key from its file; a file without a key leaves the one in use.
+/// Reads the preshared key from its file. If the file holds no key, the key in use is kept.
 fn preshared(
     files: &Files,
     path: &Path,
@@ -331,7 +332,7 @@ fn preshared(
     warn_once(
         &mut notices.preshared,
         format!(
-            "cannot read the preshared key of {}: {why}; keeping the present one",
+            "cannot read the preshared key of {}: {why}; keeping the one in use",
             path.display()
         ),
     );
@@ -367,7 +368,7 @@ mod tests {
         );
     }
 
-    /// Where secrets that others can read are refused, they are neither loaded nor taken while the daemon runs.
+    /// If secrets that others can read are refused, they are not loaded at the start and not used while the daemon runs.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
@@ -410,8 +411,8 @@ mod tests {
         write("psk", &second, 0o644);
         assert!(!reread(&secrets, &strict, &mut notices));
         assert!(
-            notices.key.contains("keeping the present key")
-                && notices.preshared.contains("keeping the present key")
+            notices.key.contains("keeping the key in use")
+                && notices.preshared.contains("keeping the key in use")
         );
         write("key", &first, 0o644);
         assert!(!reread(&secrets, &strict, &mut notices));
@@ -462,7 +463,7 @@ mod tests {
         let made = secrets.now().private.clone();
         assert_eq!(secrets.now().preshared, Some(first.clone()));
         assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
-        // Another preshared key; half of one, and none, are no reason to lose it.
+        // Another preshared key is used. Half a key, or no file, does not lose the key in use.
         fs::write(folder.join("psk"), format!("{}\n", &*second.text())).unwrap();
         assert!(
             reread(&secrets, &files, &mut notices)
@@ -472,7 +473,7 @@ mod tests {
         assert!(!reread(&secrets, &files, &mut notices) && notices.preshared.contains("32 bytes"));
         fs::remove_file(folder.join("psk")).unwrap();
         assert!(!reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second));
-        // A private key that is lost is written again; another one is taken.
+        // A private key that is lost is written again. Another one is used.
         fs::remove_file(folder.join("key")).unwrap();
         assert!(
             !reread(&secrets, &files, &mut notices) && !folder.join("key").exists(),

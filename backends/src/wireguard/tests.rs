@@ -1,4 +1,4 @@
-//! The laws of wireguard's plan, and what it announces and accepts.
+//! Properties of wireguard's plan, its announcement, and the leases that it accepts.
 
 use super::*;
 use crate::fixture::{self, facts, table, underlay};
@@ -23,7 +23,7 @@ fn key(n: u8) -> PublicKey {
     Secret::new([n; 32]).public()
 }
 
-/// A lease as Go flannel writes it: in all modes with the port of IPv6's device.
+/// Returns a lease as Go flannel writes it. In all modes, its IPv6 data has the port of the IPv6 device.
 fn lease(n: u8, data: Option<String>) -> Lease {
     let given = data;
     let data = |port: u16| {
@@ -66,7 +66,7 @@ fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
     Desired::whole(plan, &table(leases), &facts([])).state
 }
 
-/// The lines of a state, without the secrets.
+/// Returns the lines of a state, without the secrets.
 fn lines(state: &KernelState) -> Vec<String> {
     let words = netstate::text::Words {
         protocol: &|number| number.to_string(),
@@ -141,7 +141,7 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
         let default = with("", false);
         for (have, want) in [(&from, &default), (&default, &from)] {
             let ops = diff(want, have);
-            // All in place, without loss.
+            // All changes are made in place, without loss of packets.
             assert!(
                 ops.iter().all(|op| matches!(op, Op::Replace(key, _) if matches!(key, Key::WireguardPeer(..)) == of_peers)) && ops.len() == count,
                 "{what}: {ops:?}"
@@ -162,7 +162,7 @@ fn modes_other_than_separate_have_one_device() {
             &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#),
         );
         let found = lines(&state(&plan, vec![lease(2, None)]));
-        // Go flannel's port for IPv6 is one that nobody listens on.
+        // Go flannel publishes a port for IPv6 that has no listener.
         let peer = format!(
             "flannel-wg peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25",
             key(2)
@@ -218,7 +218,7 @@ fn one_family_alone() {
     );
 }
 
-/// Whatever leases say: no two peers share what they may send, and nobody but a subnet's holder gets its packets.
+/// With any content of leases, no two peers share what they may send, and only a subnet's holder gets its packets.
 #[test]
 fn hostile_leases_take_nothing_from_others() {
     let plan = plan(DUAL, "");
@@ -230,7 +230,7 @@ fn hostile_leases_take_nothing_from_others() {
         ("{}", "no PublicKey"),
         (r#"{"PublicKey":7}"#, "not a string"),
         (r#"{"PublicKey":"AAAA"}"#, "32 bytes"),
-        (&format!(r#"{{"PublicKey":"{zero}"}}"#), "shares no secret"),
+        (&format!(r#"{{"PublicKey":"{zero}"}}"#), "of small order"),
         (
             &format!(r#"{{"PublicKey":"{}","Port":70000}}"#, key(2)),
             "its Port is 70000",
@@ -268,7 +268,7 @@ fn hostile_leases_take_nothing_from_others() {
         })
         .is_ok()
     );
-    // A later lease with the key of another node, in another spelling, gets none of its packets; nor does one with our own.
+    // A later lease with the key of another node gets none of its packets, not even in another spelling. Nor does one with our own key.
     let copied = format!(
         r#"{{"PublicKey":"{}"}}"#,
         key(2).to_string().replace('=', "=\\r\\n")
@@ -294,7 +294,7 @@ fn hostile_leases_take_nothing_from_others() {
 fn nodes_behind_one_address_are_peers() {
     let plan = plan(DUAL, "");
     let mut behind = lease(2, None);
-    // NAT: our own published address, which no interface here has.
+    // Behind NAT, no interface here has our published address.
     behind.attrs.public_ip = Some([203, 0, 113, 9].into());
     let addresses = Addresses::V4([10, 0, 0, 1].into());
     let underlay = Underlay {
@@ -313,7 +313,7 @@ fn nodes_behind_one_address_are_peers() {
             .any(|line| line.contains("endpoint 203.0.113.9:51820")),
         "{found:#?}"
     );
-    // An address of an interface here leads nowhere else.
+    // An address of an interface here leads to no other node.
     behind.attrs.public_ip = Some([10, 0, 0, 1].into());
     let found = lines(&Desired::whole(&plan, &table([behind]), &facts).state);
     assert!(
@@ -336,7 +336,7 @@ fn key_identifies_the_owner_of_a_lease() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// For any change, with one device and with two, even with conflicts over few keys.
+    /// Holds for any change, with one device and with two, even with conflicts over few keys.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(2u8..10, (2u8..8, 0i64..4), 0..8), 2..6),
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// Both halves of a lease need the same peer where there is one device. That is no reason to compute everything anew.
+/// If there is one device, both halves of a lease need the same peer. The state is not computed anew because of this.
 #[test]
 fn joining_node_changes_nothing_for_other_peers() {
     for keys in ["", r#","Mode":"auto""#] {

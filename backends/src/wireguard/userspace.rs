@@ -1,4 +1,4 @@
-//! The devices of the packet engine, where it takes the kernel's place.
+//! The devices of the packet engine, if it replaces the kernel's WireGuard.
 
 use super::config::{Config, Mode};
 use crate::backend::Setup;
@@ -8,7 +8,7 @@ use netstate::underlay::Underlay;
 use types::Subnets;
 use types::{Addresses, Family};
 
-/// A kernel with a device for each family of the lease, or one for both.
+/// Returns a kernel with a device for each family of the lease, or one for both.
 pub(super) fn kernel<K: Kernel>(
     kernel: K,
     config: &Config,
@@ -24,7 +24,7 @@ pub(super) fn kernel<K: Kernel>(
             continue;
         }
         done.push(name);
-        // The addresses of the families that this device has, from which it sends ICMP errors to pods.
+        // The addresses of the families that this device carries. It sends ICMP errors to pods from them.
         let sources = own
             .only(|family| config.device(family) == name)
             .map(|own| own.network_addresses());
@@ -39,13 +39,14 @@ pub(super) fn kernel<K: Kernel>(
     kernel
 }
 
-/// A device listens on all addresses of the families that carry its datagrams, as the kernel's does: a peer may use any of them.
+/// Returns the addresses on which a device listens. As with the kernel's device, these are all addresses of the families that carry its datagrams: a
+/// peer may use any of them.
 fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
     let listens = |of: Family| match config.mode {
         Mode::Separate => of == family,
         Mode::Ipv4 => of.is_v4(),
         Mode::Ipv6 => of.is_v6(),
-        // A host may have IPv6 disabled altogether.
+        // IPv6 may be disabled on a host.
         Mode::Auto => underlay.tunnel_source(of).is_some(),
     };
     Addresses::UNSPECIFIED

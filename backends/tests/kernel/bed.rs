@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use types::{Addresses, Subnets};
 
-/// How long a test waits for an event. Less than the minute for which a first pass holds deletions back.
+/// How long a test waits for an event. It is less than the minute for which a first pass delays deletions.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
@@ -27,7 +27,7 @@ pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
 pub(crate) const V6: &str =
     r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 
-/// Removes the namespace when dropped.
+/// Deletes the namespace when dropped.
 struct Namespace(String);
 
 impl Drop for Namespace {
@@ -83,7 +83,7 @@ pub(crate) fn sh(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The JSON output of a command.
+/// Returns the JSON output of a command.
 pub(crate) fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
     if text.trim().is_empty() {
@@ -106,7 +106,7 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// The relevant state of the namespace, one object a line.
+/// Returns the relevant state of the namespace, one line per object.
 pub(crate) fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
@@ -178,7 +178,7 @@ pub(crate) fn state() -> BTreeSet<String> {
         .collect()
 }
 
-/// The underlay in the form that the daemon provides.
+/// Returns the underlay in the form that the daemon provides.
 pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
     let (v4, v6) = (
@@ -204,7 +204,7 @@ pub(crate) fn underlay(dual: bool) -> Underlay {
     }
 }
 
-/// The setup of a backend: one of the templates above with a `Backend` object.
+/// Returns the setup of a backend: one of the templates above with a `Backend` object.
 pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup {
@@ -213,7 +213,7 @@ pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     }
 }
 
-/// A lease of node `n`. Subnets, addresses and MACs are derived from the number.
+/// Returns a lease of node `n`. Subnets, addresses and MACs are derived from the number.
 pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
     let v4 = setup
@@ -265,7 +265,7 @@ pub(crate) struct Node {
     task: JoinHandle<Result<(), backends::Error>>,
 }
 
-/// A table with the leases of these nodes.
+/// Returns a table with the leases of these nodes.
 pub(crate) fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
     LeaseTable::of(peers.into_iter().map(|n| lease(setup, n)), BTreeSet::new())
 }
@@ -318,7 +318,7 @@ impl Node {
         self.observer.status()
     }
 
-    /// What the kernel has in addition to the desired objects.
+    /// Compares the kernel's objects with the desired ones.
     pub(crate) async fn inspect(&self) -> Inspection {
         inspect(
             &self.kernel_audit.look().await.unwrap(),
@@ -356,7 +356,7 @@ impl Node {
     }
 }
 
-/// The MAC in the data of a lease.
+/// Returns the MAC in the data of a lease.
 pub(crate) fn mac_of(data: &RawJson) -> String {
     let value: Value = serde_json::from_str(data.as_str()).unwrap();
     value["VtepMAC"].as_str().unwrap().to_owned()

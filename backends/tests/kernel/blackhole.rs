@@ -1,4 +1,4 @@
-//! Packets to missing pods are dropped here, with every backend, and the bridge of existing pods is not affected.
+//! With every backend, packets to missing pods are dropped here. The bridge of existing pods is not affected.
 
 use crate::bed::*;
 use backends::{Options, Setup};
@@ -13,7 +13,7 @@ fn with(template: &str, backend: &str) -> Setup {
     }
 }
 
-/// The blackhole routes.
+/// Returns the blackhole routes.
 fn holes() -> Vec<String> {
     let lines = ["-4", "-6"].map(|family| sh(&format!("ip {family} route show type blackhole")));
     lines
@@ -26,7 +26,7 @@ fn holes() -> Vec<String> {
 const V4_HOLE: &str = "blackhole 10.244.1.0/24 proto 241 metric 65535";
 const V6_HOLE: &str = "blackhole fd10:244:0:1::/64 dev lo proto 241 metric 65535 pref medium";
 
-/// The kernel's route for a packet.
+/// Returns the kernel's route for a packet.
 fn way(ip: &str) -> String {
     sh(&format!("ip route get {ip} 2>&1 || true"))
 }
@@ -44,7 +44,7 @@ fn every_backend_adds_them_only_with_the_flag() {
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
             node.idle().await;
             assert_eq!(holes(), [V4_HOLE, V6_HOLE]);
-            // Repaired by event: there is no audit here.
+            // The routes are repaired by event, because there is no audit here.
             sh("ip route flush proto 241; ip -6 route flush proto 241");
             until("they are back", || holes() == [V4_HOLE, V6_HOLE]).await;
             node.idle().await;
@@ -99,7 +99,7 @@ fn the_bridge_wins_in_any_order() {
 
 #[test]
 fn routes_of_go_flannel_are_replaced_and_others_stay() {
-    // Without a metric, Go flannel's route would win over a bridge that comes later.
+    // Without a metric, Go flannel's route would take precedence over a bridge that is created later.
     const LEFT: &str =
         "ip route add blackhole 10.244.1.0/24; ip -6 route add blackhole fd10:244:0:1::/64";
     const OTHERS: &str = "ip route add blackhole 10.244.50.0/24; ip route add blackhole 10.244.1.64/26; ip route add blackhole 10.244.1.0/24 metric 7 proto 80; \
@@ -123,7 +123,7 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
                 "blackhole fd10:244:0:1::/64 dev lo proto 80 metric 7 pref medium".to_owned(),
             ]
         );
-        // It is added again while the node runs, and replaced again, by event.
+        // The route is added again while the node runs, and replaced again by event.
         sh(LEFT);
         until("it is replaced", || {
             holes()

@@ -43,7 +43,7 @@ fn a_foreign_route_is_reported_as_a_conflict() {
             "ip route add 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static; ip -6 route add fd10:244:0:2::/64 via fd00:56::9 dev eth0 proto static",
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
-        // One peer, in both families. The node itself and the other peer are well.
+        // Only one peer fails, in both families. The node itself and the other peer work.
         let named = || {
             node.status()
                 .kernel
@@ -107,7 +107,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
         far.attrs.public_ip = Some("172.16.0.3".parse().unwrap());
         let leases = subnet_lease::LeaseTable::of([lease(&setup, 2), far], Default::default());
         let node = Node::start_with(setup, leases).await;
-        // Admission refuses it where the links are known. A more specific route than that of a link shows here only.
+        // Admission refuses such a lease if the links are known. If a route is more specific than that of a link, the failure shows only here.
         let kernel = node.status().kernel;
         assert!(
             kernel.in_sync && kernel.failed_peers.len() == 1,
@@ -139,7 +139,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
     });
 }
 
-/// Addresses that the kernel refuses as a gateway or as the far end of a tunnel, one by one and all at once.
+/// Peer addresses that the kernel refuses as a gateway or as the far end of a tunnel, all at once.
 #[test]
 fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     for backend in [
@@ -190,7 +190,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     }
 }
 
-/// The underlay is down, or its network is gone: no peer can be programmed, and that is no peer's fault.
+/// The underlay is down, or its network is gone. No peer can be programmed, which is not the fault of any peer.
 #[test]
 fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
     in_namespace(|| async {
@@ -292,7 +292,7 @@ fn ipv6_routes_that_go_left_are_adopted() {
             ]
         );
         node.stop().await;
-        // To the tunnel, and back to direct routes.
+        // Changes to the tunnel, to direct routes, and to the tunnel again.
         for (backend, dev) in [
             (r#"{"Type":"vxlan"}"#, "flannel-v6.1"),
             (r#"{"Type":"vxlan","DirectRouting":true}"#, "eth0"),
@@ -365,7 +365,7 @@ fn links_are_rebuilt_only_if_necessary() {
     });
 }
 
-/// What the kernel reports of our devices, but for what differs with each of them.
+/// Returns the kernel's data on our devices, without the attributes that differ each time a device is created.
 fn devices() -> Vec<serde_json::Value> {
     let mut devices = json("ip -d -j link show type vxlan");
     for device in &mut devices {
@@ -402,7 +402,7 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
 #[test]
 fn device_that_go_flannel_made_without_a_port_stays() {
     in_namespace(|| async {
-        // `dstport 0` leaves it to the kernel, as Go flannel does.
+        // `dstport 0` leaves the port to the kernel, as Go flannel does.
         sh(
             "ip link add flannel.1 mtu 1450 address 02:aa:aa:aa:aa:aa type vxlan id 1 local 192.168.56.101 dev eth0 dstport 0 nolearning",
         );
@@ -417,7 +417,7 @@ fn device_that_go_flannel_made_without_a_port_stays() {
     });
 }
 
-/// The error of a join that fails.
+/// Returns the error of a join that fails.
 async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);
     let mut backend = create(&setup).unwrap();
@@ -491,7 +491,7 @@ fn host_gw_behind_nat_is_refused() {
                 ),
             "{error}"
         );
-        // vxlan uses the interface's address instead: the public one is not local.
+        // vxlan uses the interface's address instead, because the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
         let mut backend = create(&setup).unwrap();
         backend.announce(&under, None).await.unwrap();
@@ -575,7 +575,7 @@ fn unrelated_changes_are_ignored() {
     });
 }
 
-/// Notifications of our own writes are expected: they cause no full pass.
+/// Notifications of the node's own writes are expected and cause no full pass.
 #[test]
 fn own_changes_cause_no_full_pass() {
     for backend in [

@@ -1,8 +1,8 @@
-//! The kernel state equals that of Go flannel 0.28.9 (its captures, with MACs, leases and protocol replaced).
+//! The kernel state equals that of Go flannel 0.28.9: its captures, with MACs, leases and protocol replaced.
 
 use crate::bed::*;
 
-/// The lines about flannel, without the underlay's own.
+/// Returns the lines about flannel, without the underlay's own.
 fn ours() -> Vec<String> {
     state()
         .into_iter()

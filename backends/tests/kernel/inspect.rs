@@ -1,11 +1,11 @@
-//! Reports about the kernel's objects, compared with what `ip` and `bridge` print.
+//! Reports on the kernel's objects, compared with the output of `ip` and `bridge`.
 
 use crate::bed::*;
 use netstate::inspect::Inspection;
 use std::collections::BTreeSet;
 use types::kernel_object::{ObjectKind, ObjectState};
 
-/// What `ip` and `bridge` print, a trimmed line an object, in all families.
+/// Returns the output of `ip` and `bridge` for all families, one trimmed line per object.
 fn printed() -> BTreeSet<String> {
     let all =
         sh("ip -4 route show; ip -6 route show; ip neigh show nud permanent; bridge fdb show");
@@ -20,7 +20,7 @@ fn printed() -> BTreeSet<String> {
     all.lines().map(trimmed).collect()
 }
 
-/// The texts of what is not as wanted.
+/// Returns the texts of the objects that are not in sync.
 fn wrong(inspection: &Inspection) -> Vec<&str> {
     inspection
         .objects
@@ -30,7 +30,7 @@ fn wrong(inspection: &Inspection) -> Vec<&str> {
         .collect()
 }
 
-/// The foreign objects whose text has this part.
+/// Returns the owners and the conflicts of the foreign objects whose text contains this part.
 fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
     let named = inspection
         .foreign
@@ -96,7 +96,7 @@ fn every_backends_objects_are_in_sync_and_print_like_ip() {
                 .iter()
                 .filter(|object| !matches!(object.kind, ObjectKind::Link | ObjectKind::Address))
             {
-                // ip shows the device of an IPv6 route that drops.
+                // `ip` prints the device of an IPv6 route that drops packets.
                 let text = object.text.replace(" proto", " dev lo proto");
                 assert!(
                     printed.contains(&object.text) || printed.contains(&text),
@@ -195,7 +195,7 @@ fn foreign_objects_are_reported_as_foreign() {
     });
 }
 
-/// The subnets of peers that the kernel refuses.
+/// Returns the subnets of the peers that the kernel refuses.
 fn refused(node: &Node) -> Vec<String> {
     node.status()
         .kernel
@@ -205,7 +205,7 @@ fn refused(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// A route in our place is named, and so is one that was put before ours.
+/// A route in place of ours is reported, and so is one that was inserted before ours.
 #[test]
 fn conflicting_route_is_reported_with_the_kernel_error() {
     in_namespace(|| async {

@@ -1,4 +1,4 @@
-//! Damage by others is repaired by event alone: audits are off.
+//! Damage by other programs is repaired by events only: audits are off.
 
 use crate::bed::*;
 
@@ -280,7 +280,7 @@ fn underlay_replaced_with_another_index() {
             node.idle().await;
             let before = state();
             sh("ip link del eth0");
-            // Following the interface is the daemon's work. The node reports what fails without it.
+            // The daemon follows the interface. Without the daemon, the node only reports what fails.
             until("its absence is reported", || {
                 node.status().kernel.trouble.is_some() && !node.status().kernel.in_sync
             })
@@ -305,7 +305,7 @@ fn more_notifications_than_the_socket_holds() {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         node.idle().await;
         let before = state();
-        // The runtime is blocked meanwhile, so that notifications, including those of our own routes, are not read.
+        // The runtime is blocked meanwhile. So notifications are not read, not even those of our own routes.
         sh(
             "for n in 1 2 3; do for i in $(seq 0 16000); do echo route add 11.$((i / 250)).$((i % 250)).0/24 dev eth0; done | ip -batch -; ip route flush root 11.0.0.0/8; done",
         );

@@ -1,4 +1,4 @@
-//! WireGuard by the packet engine: the backend with a real kernel, and an engine of its own in another namespace as its peer.
+//! WireGuard in the packet engine: the backend with a real kernel, and as its peer an engine in another namespace.
 
 use crate::bed::*;
 use backends::Setup;
@@ -25,7 +25,7 @@ fn with_key_file(test: impl FnOnce()) {
     temp_env::with_var("WIREGUARD_KEY_FILE", Some(folder.path().join("key")), test);
 }
 
-/// The other end: node 2, in a namespace beyond `eth0`.
+/// The peer: node 2, in a namespace beyond `eth0`.
 struct Other {
     _engine: Engine,
     device: Arc<engine::Device>,
@@ -41,7 +41,7 @@ impl Drop for Other {
 }
 
 impl Other {
-    /// Takes `wire0` to a namespace, with the address of node 2's lease.
+    /// Moves `wire0` to a namespace, with the address of node 2's lease.
     fn new(secret: &Secret) -> Self {
         let namespace = format!(
             "fl-wg-{}-{:?}",
@@ -105,7 +105,7 @@ impl Other {
         self.device.change().set_private_key(secret.clone());
     }
 
-    /// Makes node 1 its peer. Where that is is learned from its packets.
+    /// Makes node 1 its peer. It learns the endpoint of node 1 from packets.
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
         change.set_peer(node, None, None, 0).unwrap();
@@ -115,7 +115,7 @@ impl Other {
     }
 }
 
-/// The leases with node 2, who has this key.
+/// Returns the leases with node 2, which has this key.
 fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     let mut other = lease(setup, 2);
     other.attrs.data = Some(RawJson::of(
@@ -124,10 +124,10 @@ fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     LeaseTable::of([other], BTreeSet::new())
 }
 
-/// Waits until node 2 answers pods of node 1.
+/// Waits until node 2 replies to pods of node 1.
 async fn answers(what: &str) {
     let end = Instant::now() + Duration::from_secs(60);
-    // Beside the runtime, which has the node's work to do.
+    // The ping runs outside the runtime, which has the node's work to do.
     let ping = || {
         tokio::task::spawn_blocking(|| {
             sh("ping -q -c 1 -W 1 -I 10.244.1.0 10.244.2.1 2>&1 || true")
@@ -156,7 +156,7 @@ fn packets_pass_and_everything_heals() {
             other.meets(public_key(&node));
             answers("in the first session").await;
 
-            // The device, its address and its routes.
+            // Damages the device, its address and its routes.
             sh("ip link delete flannel-wg");
             until("the device is back", || {
                 sh("ip -d link show type tun").contains("flannel-wg")
@@ -178,13 +178,13 @@ fn packets_pass_and_everything_heals() {
                 .collect();
             assert!(wrong.is_empty(), "{wrong:?}");
 
-            // The other node has a new key: the device first, then the lease.
+            // The other node gets a new key: the device first, then the lease.
             other.rekey(&second);
             node.leases
                 .send_replace(Arc::new(leases(&setup, second.public())));
             answers("after the other node's key changed").await;
 
-            // A packet from a subnet that is not the sender's does not arrive.
+            // A packet whose source is not in the sender's subnet does not arrive.
             let stray = format!(
                 "ip netns exec {0} ip addr add 10.244.9.1/32 dev other; ip netns exec {0} ping -q -c 2 -i 0.2 -W 1 -I 10.244.9.1 10.244.1.0 || true",
                 other.namespace

@@ -1,4 +1,4 @@
-//! The reader of a host's rules: listings of kube-proxy's size, and a packet that is followed through them.
+//! Benchmarks of the reader of a host's rules: listings of kube-proxy's size, and the path of a packet through them.
 
 use divan::{Bencher, black_box};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-/// What `iptables-save` prints on a node with kube-proxy: three rules and two chains a Service.
+/// Returns the output of `iptables-save` on a node with kube-proxy, with three rules and two chains for each Service.
 fn saved(services: usize) -> String {
     let mut text = String::from(
         "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n:FLANNEL-FWD - [0:0]\n",
@@ -39,7 +39,7 @@ fn saved(services: usize) -> String {
     text
 }
 
-/// What `nft -j list ruleset` prints of as many rules.
+/// Returns the output of `nft -j list ruleset` with a rule for each Service.
 fn listing(services: usize) -> serde_json::Value {
     let mut items = vec![
         serde_json::json!({"table": {"family": "ip", "name": "filter", "handle": 1}}),

@@ -1,4 +1,4 @@
-//! What can fail while rules are read and written.
+//! Errors of reading and writing rules.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use types::{Coded, Detail, Errno, Problem};
 /// The lock of iptables.
 const XTABLES_LOCK: &str = "/run/xtables.lock";
 
-/// Why a program failed. The text stays the same as long as the reason does.
+/// The reason why a program failed. The text stays the same as long as the reason does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramError {
     /// The program is not installed or cannot be run.
     Missing {
         /// The program that was started.
         program: String,
-        /// The system's error. None if nothing was run: no program of several is there.
+        /// The system's error. `None` if nothing was run, because none of several programs is installed.
         errno: Option<Errno>,
     },
     /// The system cannot start another process.
@@ -33,10 +33,10 @@ pub enum ProgramError {
     TimedOut {
         /// The command with its arguments.
         command: String,
-        /// How long it was waited for.
+        /// The time limit in seconds.
         seconds: u64,
     },
-    /// What the command names, or what the kernel needs for it, is not there.
+    /// An object that the command names, or that the kernel needs for it, does not exist.
     NotFound {
         /// The command with its arguments.
         command: String,
@@ -54,14 +54,14 @@ pub enum ProgramError {
         /// What the program printed to stderr.
         words: String,
     },
-    /// The end of the program could not be awaited.
+    /// Waiting for the end of the program failed.
     Lost {
         /// The command with its arguments.
         command: String,
         /// The errno of the failed system call.
         errno: Errno,
     },
-    /// The program did not print what it was asked for.
+    /// The program did not print valid JSON.
     NotJson {
         /// The message of the JSON parser.
         words: String,
@@ -139,14 +139,14 @@ impl fmt::Display for ProgramError {
 
 impl std::error::Error for ProgramError {}
 
-/// Why the rules of a family are not in place.
+/// The reason why the rules of a family are not in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RulesError {
     /// A program failed, so rules may be missing.
     Program {
         /// The error of the program.
         error: ProgramError,
-        /// Whether the rules are written with nftables; otherwise they are with iptables.
+        /// Whether the rules are written with nftables and not with iptables.
         nftables: bool,
     },
     /// The encapsulation port cannot be guarded. The other rules are in place.
@@ -204,7 +204,7 @@ impl fmt::Display for RulesError {
             RulesError::Program { error, .. } => error.fmt(f),
             RulesError::Unguarded { error } => write!(
                 f,
-                "cannot guard the tunnels; the other rules are in place: {error}"
+                "cannot install the guard of the encapsulation port; the other rules are in place: {error}"
             ),
         })
     }
@@ -216,12 +216,12 @@ impl std::error::Error for RulesError {
     }
 }
 
-/// Why the rules of several families are not in place.
+/// The reasons why the rules of several families are not in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesErrors(Vec<RulesError>);
 
 impl RulesErrors {
-    /// The failures as one problem: none, the only one, or several.
+    /// Returns the failures as one problem: `None`, the only failure, or all of them.
     pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
         errors.dedup();
         match errors.as_slice() {

@@ -1,4 +1,4 @@
-//! The rules in iptables syntax, and the input for iptables-restore that puts them in place: text in, text out.
+//! Renders the rules in iptables syntax and builds the input for iptables-restore. Pure: text in, text out.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Encap, Match, Rule, Ruleset, Verdict, head};
@@ -16,7 +16,7 @@ struct ManagedChain {
     table: &'static str,
     chain: String,
     comment: &'static str,
-    /// Other daemons have rules in it too.
+    /// Whether other daemons may also have rules in it.
     shared: bool,
     /// The chain's rules. None if there should be no chain.
     rules: Option<Vec<String>>,
@@ -77,7 +77,7 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
     chains
 }
 
-/// The name of the guard chain of a slot.
+/// Returns the name of the guard chain of a slot.
 fn guard_chain(slot: u16) -> String {
     if slot == 0 {
         GUARD_CHAIN.to_owned()
@@ -86,7 +86,7 @@ fn guard_chain(slot: u16) -> String {
     }
 }
 
-/// The slot of a guard chain, by its name.
+/// Returns the slot of a guard chain from its name.
 fn guard_slot(chain: &str) -> Option<u16> {
     let slot = match chain.strip_prefix(GUARD_CHAIN)? {
         "" => 0,
@@ -95,7 +95,7 @@ fn guard_slot(chain: &str) -> Option<u16> {
     (guard_chain(slot) == chain).then_some(slot)
 }
 
-/// The slots that have a guard chain, rules in it, or jumps to it.
+/// Returns the slots that have a guard chain, rules in it, or jumps to it.
 fn guards(saved: &str) -> BTreeSet<u16> {
     let words = |line: &str| {
         let chain = line
@@ -117,7 +117,7 @@ fn guards(saved: &str) -> BTreeSet<u16> {
         .collect()
 }
 
-/// The match for encapsulated packets.
+/// Returns the match for encapsulated packets.
 fn encapsulated(encapsulation: &Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => String::new(),
@@ -135,7 +135,7 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     }
 }
 
-/// iptables-save prints a protocol by its name in /etc/protocols, and distributions name protocol 4 differently.
+/// Replaces the name of protocol 4 with its number. iptables-save prints the name from /etc/protocols, which differs between distributions.
 fn by_number(saved: &str) -> Cow<'_, str> {
     match [" -p ipencap ", " -p ipv4 "]
         .into_iter()
@@ -146,7 +146,7 @@ fn by_number(saved: &str) -> Cow<'_, str> {
     }
 }
 
-/// The jumps match encapsulated packets, so that other packets are checked against one rule only.
+/// Builds the guard chain of a slot. The jumps match encapsulated packets, so that other packets are checked against only one rule.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
@@ -194,8 +194,10 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     }
 }
 
-/// The input for `iptables-restore --noflush` that turns the rules in `saved` (the output of `iptables-save`) into the desired ones.
-/// None if nothing has to change. Each table is one commit. A chain is replaced as a whole; in a shared chain, only our rules are.
+/// Returns the input for `iptables-restore --noflush` that turns the rules in `saved` (the output of `iptables-save`) into the desired ones. Returns `None` if
+/// nothing has to change.
+///
+/// Each table is one commit. A chain is replaced as a whole. If other daemons have rules in it, only our rules are replaced.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let saved = &*by_number(saved);
     let mut out = String::new();
@@ -228,7 +230,7 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     (!out.is_empty()).then_some(out)
 }
 
-/// The lines that update one chain that stays.
+/// Returns the lines that update the rules of one chain.
 fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     let wanted = managed.rules.as_deref();
     if !present.shared() {
@@ -308,7 +310,7 @@ pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> 
     out
 }
 
-/// The networks whose rules stay only because it is not known whether a daemon serves them.
+/// Returns the networks whose rules stay only because it is not known whether a daemon serves them.
 pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
     let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
@@ -320,7 +322,7 @@ pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// The networks that a rule of iptables-save matches. None if it cannot be parsed.
+/// Returns the networks that a rule of iptables-save matches. `None` if the rule cannot be parsed.
 fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     let (mut source, mut destination, mut is) = (None, None, true);
     let mut words = line.split(' ');
@@ -339,8 +341,8 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     Some((source, destination))
 }
 
-/// The commands that remove rules of Go flannel before v0.17. Those rules carry no comment and look like an operator's, so they are reported
-/// and not touched. `program` is the command to print, such as `iptables`.
+/// Returns the commands that remove rules of Go flannel before v0.17. Those rules carry no comment and look like an operator's, so they are reported and not
+/// touched. `program` is the command to print, such as `iptables`.
 pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Vec<String> {
     let multicast = if matches!(network, IpNet::V6(_)) {
         "ff00::/8"
@@ -370,7 +372,7 @@ pub fn uncommented(saved: &str, program: &str, network: IpNet, own: IpNet) -> Ve
     lines(saved).filter_map(found).collect()
 }
 
-/// The chain names of other programs, and the number of their rules.
+/// Returns the chain names of other programs, and the number of their rules.
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let builtin = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
@@ -386,7 +388,7 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
     )
 }
 
-/// The packet count of the rule for unknown senders in any guard slot.
+/// Returns the packet count of the rule for unknown senders in the chain of a guard slot.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
     let ends = [
@@ -403,7 +405,7 @@ fn jump(builtin: &str, matches: &str, comment: &str, chain: &str) -> String {
     format!("-A {builtin}{matches} -m comment --comment \"{comment}\" -j {chain}")
 }
 
-/// A rule as `iptables -S` and `iptables-save` print it.
+/// Formats a rule as `iptables -S` and `iptables-save` print it.
 fn render(chain: &str, comment: &str, rule: &Rule) -> String {
     let mut out = format!("-A {chain}");
     let not = |is: bool| if is { "" } else { " !" };
@@ -432,7 +434,7 @@ fn render(chain: &str, comment: &str, rule: &Rule) -> String {
     out
 }
 
-/// The lines of `iptables-save`, each with its table and without packet counts.
+/// Returns the lines of `iptables-save`, each with its table and without packet counts.
 fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut table = "";
     saved.lines().map(str::trim_end).map(move |line| {
@@ -449,14 +451,14 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl ManagedChain {
-    /// The first rule of the chain, which all daemons share.
+    /// Returns the first rule of the chain, which all daemons share.
     fn head(&self) -> String {
         render(&self.chain, self.comment, &head())
     }
 
-    /// The owner of a rule in the chain.
+    /// Returns the owner of a rule in the chain.
     fn owner(&self, others: &OtherDaemons, line: &str) -> Owner {
-        // A rule without our comment has no owner.
+        // A rule without our comment belongs to no other daemon.
         let ours = self.shared && line.contains(&format!("--comment \"{}\"", self.comment));
         match named(line).filter(|_| ours) {
             Some(_) if line == self.head() => Owner::Head,

@@ -38,11 +38,11 @@ pub struct Wanted {
     pub own: Subnets,
     /// The options from the command line.
     pub options: RuleOptions,
-    /// Use nftables instead of iptables.
+    /// Whether to use nftables instead of iptables.
     pub nftables: bool,
     /// The interval at which the iptables rules are checked.
     pub resync: Duration,
-    /// What packets of pods travel in, where it can be forged; else there is nothing to guard.
+    /// The encapsulation of pod packets, if it can be forged. Otherwise there is nothing to guard.
     pub encapsulation: Encapsulation,
     /// This host's addresses on the node network.
     pub hosts: BTreeSet<IpAddr>,
@@ -60,7 +60,7 @@ impl Wanted {
         !self.encapsulation.is_none() && self.options.guard.is_some()
     }
 
-    /// The rules, one set for each family.
+    /// Returns the rules, one set for each family.
     pub fn rulesets(&self) -> Vec<Ruleset> {
         let mut out = Vec::new();
         for family in Family::ALL {
@@ -97,9 +97,9 @@ impl Wanted {
 /// The result of one pass over the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Rules had to be written.
+    /// Whether rules were written.
     pub wrote: bool,
-    /// Packets from unknown senders that reached the encapsulation port, if they are counted.
+    /// The number of packets from unknown senders that reached the encapsulation port, if they are counted.
     pub unknown_senders: Option<u64>,
     /// Networks whose rules were left in place because it is not known whether a daemon still serves them.
     pub unserved: BTreeSet<IpNet>,
@@ -127,7 +127,7 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// An applier that knows nothing about the host yet.
+    /// Creates an applier that knows nothing about the host yet.
     pub fn new(nftables: bool, family: Family) -> Self {
         Self {
             nftables,
@@ -138,12 +138,12 @@ impl Applier {
         }
     }
 
-    /// The variant of iptables in use. None before the first pass, and with nftables.
+    /// Returns the variant of iptables in use. `None` before the first pass, and with nftables.
     pub fn variant(&self) -> Option<Variant> {
         self.pinned.as_ref().map(|programs| programs.variant)
     }
 
-    /// The messages since the last call.
+    /// Returns the messages since the last call.
     pub fn notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
@@ -151,7 +151,7 @@ impl Applier {
     /// Writes the rules that are missing from the kernel.
     ///
     /// # Errors
-    /// The programs' error, or that none is installed, with the remedy.
+    /// Returns an error if a program fails or is not installed. The text contains the remedy.
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
         match self.nftables {
             true => self.apply_nft(rules).await,
@@ -168,7 +168,7 @@ impl Applier {
     async fn apply_iptables(&mut self, rules: &Ruleset) -> Result<Applied, ProgramError> {
         let programs = match self.pin().await {
             Ok(programs) => programs,
-            // No program is needed where no rules are wanted.
+            // No program is needed if no rules are desired.
             Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             Err(failure) => return Err(failure),
         };
@@ -337,7 +337,7 @@ impl Applier {
         Ok(())
     }
 
-    /// The programs, chosen at the first call.
+    /// Returns the programs, which are chosen at the first call.
     async fn pin(&mut self) -> Result<Iptables, ProgramError> {
         if let Some(programs) = &self.pinned {
             return Ok(programs.clone());
@@ -388,16 +388,16 @@ struct NftPlan {
     wanted: Option<Ruleset>,
 }
 
-/// What was removed, and what could not be.
+/// The result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
     /// One line for each thing removed, or in a dry run for each thing that would be.
     pub removed: Vec<String>,
-    /// What could not be removed, and why.
+    /// One line for each failed removal, with the reason.
     pub errors: Vec<String>,
 }
 
-/// Where the active rules of a family are.
+/// The location of a family's active rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActiveRules {
     /// Nowhere: the family has no rules.
@@ -546,7 +546,7 @@ async fn clear_iptables_by_nft(
     }
 }
 
-/// Removes the family's nftables table, or only our rules if other daemons use the table too.
+/// Removes the family's nftables table, or only our rules if other daemons also use the table.
 async fn clear_nft(
     family: Family,
     others: &OtherDaemons,
@@ -586,7 +586,7 @@ async fn clear_nft(
     }
 }
 
-/// The commands that remove rules of Go flannel before v0.17. These rules cannot be distinguished from an operator's.
+/// Returns the commands that remove rules of Go flannel before v0.17. These rules cannot be distinguished from an operator's.
 pub async fn uncommented_rules(networks: &Subnets, own: &Subnets) -> Vec<String> {
     let mut out = Vec::new();
     for family in Family::ALL {

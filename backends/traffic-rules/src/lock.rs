@@ -12,21 +12,22 @@ use tokio::time::Instant;
 const SOCKET_PREFIX: &str = "flannel-rs.rules";
 /// The interval between attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Longer than one write may take. A holder that takes longer is stuck.
+/// Time limit for taking the lock, which is longer than one write may take. A holder that takes longer is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The lock, held until it is dropped or the process ends. After the timeout the caller goes on without it: a lost race is repaired later,
-/// but a wait without end is not.
+/// The lock, held until it is dropped or the process ends. After the timeout, the caller continues without it: a lost race is repaired later, but an endless
+/// wait is not.
 #[derive(Debug)]
 pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// Attempts at which the holder must not be root before its lock is ignored. A daemon of root has no user yet between binding and listening.
+/// The number of consecutive attempts that find no holder of root or this user before the lock is ignored. A legitimate daemon has no known user yet between
+/// bind and listen.
 const MAX_FOREIGN_HOLDERS: u32 = 3;
 
-/// Takes the lock for one program. Each program has its own, so that waiting for the xtables lock does not delay nftables. A lock of another
-/// user is ignored.
+/// Takes the lock for one program. Each program has its own lock, so that waiting for the xtables lock does not delay nftables. A lock of another user is
+/// ignored.
 pub async fn acquire(program: &str) -> RulesLock {
     acquire_within(&format!("{SOCKET_PREFIX}/{program}"), TIMEOUT).await
 }
@@ -37,7 +38,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
         return RulesLock { _socket: None };
     };
     let mut foreign_holders = 0;
-    // Each question stays in the holder's backlog: once it is known, nothing is asked.
+    // Each connection stays in the holder's backlog. Once the holder is known, no more connections are made.
     let mut known = false;
     loop {
         let error = match UnixListener::bind_addr(&address) {
@@ -58,7 +59,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
         if foreign_holders >= MAX_FOREIGN_HOLDERS {
             tracing::debug!(
                 name,
-                "ignoring a lock that is not known to be root's or this user's: writing rules without it"
+                "ignoring a lock that may belong to another user: writing rules without it"
             );
             return RulesLock { _socket: None };
         }
@@ -90,18 +91,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lock_that_nobody_listens_on_is_ignored_and_one_of_this_user_is_waited_for() {
+    async fn lock_without_listener_is_ignored_and_own_lock_is_awaited() {
         const SHORT: Duration = Duration::from_millis(300);
         let name = format!("{SOCKET_PREFIX}/test-{}", std::process::id());
         let first = acquire_within(&name, TIMEOUT).await;
         let begun = Instant::now();
         assert!(acquire_within(&name, SHORT).await._socket.is_none() && begun.elapsed() >= SHORT);
-        // Each question stays in the holder's backlog, and a full one answers nobody.
+        // Each connection stays in the holder's backlog, and a full backlog accepts no more.
         let holder = first._socket.as_ref().unwrap();
         holder.set_nonblocking(true).unwrap();
         assert_eq!(std::iter::from_fn(|| holder.accept().ok()).count(), 1);
         drop(first);
-        // Bound, and without a user: as another user can hold it for ever.
+        // Bound but not listening, so its user is unknown. Another user can hold the lock like this forever.
         let bound = socket::socket(
             AddressFamily::Unix,
             SockType::Stream,

@@ -1,7 +1,7 @@
-//! The rules as an nft script, and the parser of `nft -j` output: text in, text out.
+//! Renders the rules as an nft script and parses the output of `nft -j`. Pure: text in, text out.
 //!
-//! The table, chain and comment names are Go flannel's, so that either daemon finds and replaces the other's rules. The rules
-//! themselves do what the iptables rules do (the mark is masked, rule 4 is about this node's pods).
+//! The table, chain and comment names are Go flannel's, so that either daemon finds and replaces the other's rules. The rules themselves do what the iptables
+//! rules do (the mark is masked, rule 4 applies to this node's pods).
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::rules::{Match, Rule, Ruleset, Verdict};
@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Go flannel's names for a family's table.
+/// Returns Go flannel's names for a family's table: the nftables family and the table name.
 pub(crate) fn table(family: Family) -> (&'static str, &'static str) {
     family.pick(("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6"))
 }
@@ -67,7 +67,7 @@ const PEERS: &str = "peers";
 /// The counter of packets from unknown senders.
 const UNKNOWN_SENDERS: &str = "strangers";
 
-/// The name of a guard's object in a slot. Slot 0 uses the plain name.
+/// Returns the name of a guard's object in a slot. Slot 0 uses the plain name.
 fn slot_name(name: &str, slot: u16) -> String {
     if slot == 0 {
         name.to_owned()
@@ -76,7 +76,7 @@ fn slot_name(name: &str, slot: u16) -> String {
     }
 }
 
-/// The slot of a guard's object, by its name.
+/// Returns the slot of a guard's object from its name.
 fn slot_of(name: &str, plain: &str) -> Option<u16> {
     let slot = match name.strip_prefix(plain)? {
         "" => 0,
@@ -86,12 +86,12 @@ fn slot_of(name: &str, plain: &str) -> Option<u16> {
 }
 
 impl Chain {
-    /// The chain's name in this daemon's rules.
+    /// Returns the chain's name in this daemon's rules.
     fn name_in(&self, rules: &Ruleset) -> String {
         slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
     }
 
-    /// The rules it should contain.
+    /// Returns the rules that the chain should contain.
     fn wanted<'a>(&self, rules: &'a Ruleset) -> Option<&'a Vec<Rule>> {
         let encap = rules.encap.as_ref();
         let wanted = match self.name {
@@ -103,7 +103,7 @@ impl Chain {
         wanted.filter(|rules| !self.guard || !rules.is_empty())
     }
 
-    /// What all its rules match.
+    /// Returns the encapsulation that all rules of a guard chain match.
     fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
         rules
             .encap
@@ -113,8 +113,8 @@ impl Chain {
     }
 }
 
-/// One transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules and keeps those of other
-/// daemons. Without any rules the table is deleted. If only the peers differ, only the set changes.
+/// Returns one transaction that turns the table in `listing` (the output of `nft -j list table`) into the desired rules. Rules of other daemons are kept.
+/// Without any rules, the table is deleted. If only the peers differ, only the set changes.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
     let found = listing
@@ -144,7 +144,7 @@ pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
         );
         return change("delete", gone.collect()) + &change("add", new.collect());
     }
-    // What cannot be corrected in place is deleted with the table. The other daemons' rules are added again together with ours.
+    // Objects that cannot be corrected in place are deleted with the table. The other daemons' rules are then added again together with ours.
     let mut out = if found.foreign {
         removal(rules.family)
     } else {
@@ -191,7 +191,7 @@ pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     out
 }
 
-/// The lines that update one chain.
+/// Returns the lines that update one chain.
 fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
     let (family, table) = table(rules.family);
     let name = chain.name_in(rules);
@@ -267,13 +267,13 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     lines
 }
 
-/// One transaction that removes all our rules of a family.
+/// Returns one transaction that removes all our rules of a family.
 pub(crate) fn removal(family: Family) -> String {
     let (family, name) = table(family);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
-/// The script that `nft --check` must accept before random ports are used.
+/// Returns the script that `nft --check` must accept before random ports are used.
 pub(crate) fn probe(family: Family) -> String {
     let (family, _) = table(family);
     let name = "flannel-probe";
@@ -325,7 +325,7 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
     out
 }
 
-/// Whether the family's table in `listing` (the output of `nft -j list table`, None if there is no table) holds exactly these rules.
+/// Whether the family's table in `listing` (the output of `nft -j list table`, `None` if there is no table) holds exactly these rules.
 pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let found = listing
         .map(|listing| TableState::read(listing, rules))
@@ -353,7 +353,7 @@ pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bo
     .same_chains(&bare)
 }
 
-/// The networks whose rules stay only because it is not known whether a daemon serves them.
+/// Returns the networks whose rules stay only because it is not known whether a daemon serves them.
 pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
     rules
@@ -361,7 +361,7 @@ pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet
         .collect()
 }
 
-/// The count of packets from unknown senders in any guard slot.
+/// Returns the packet count of unknown senders in a guard slot.
 pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
     items(listing, "counter")
         .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?
@@ -369,7 +369,7 @@ pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
         .as_u64()
 }
 
-/// Whether other daemons use the table too.
+/// Whether other daemons also use the table.
 pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
     TableState::read(
         listing,
@@ -381,8 +381,8 @@ pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) 
     .is_shared()
 }
 
-/// One transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep, and what it removes. None
-/// if there are none. nft does not print iptables comments, so a jump is recognised by its target.
+/// Returns one transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep, and descriptions of the removed
+/// objects. Returns `None` if there are no such rules. nft does not print iptables comments, so a jump is recognised by its target.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
@@ -411,7 +411,7 @@ struct IptablesRemoval<'a> {
     others: &'a OtherDaemons,
     rules: String,
     chains: String,
-    /// What is removed.
+    /// Descriptions of the removed objects.
     words: Vec<String>,
 }
 
@@ -422,7 +422,7 @@ impl IptablesRemoval<'_> {
             || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !self.others.keeps_guard(slot))
     }
 
-    /// The owner of a rule, if it names a network.
+    /// Returns the owner of a rule, if the rule names a network.
     fn owner(&self, rule: &Value) -> Option<Owner> {
         let (source, destination) = named(rule);
         self.others.network(source, destination)?;
@@ -434,7 +434,7 @@ impl IptablesRemoval<'_> {
         rules_of(listing, chain).any(|rule| self.owner(rule) == Some(Owner::Theirs))
     }
 
-    /// Removes a chain, or from a shared one only our rules.
+    /// Removes a chain, or only our rules if it is shared.
     fn chain(&mut self, listing: &Value, chain: &Value) {
         let (family, table, name) = (
             text(chain, "family"),
@@ -471,7 +471,7 @@ impl IptablesRemoval<'_> {
         ));
     }
 
-    /// Removes a rule of another program's chain that leads to a chain which is removed.
+    /// Removes a rule in another program's chain that jumps to a removed chain.
     fn jump(&mut self, listing: &Value, rule: &Value) {
         let (family, table, chain) = (
             text(rule, "family"),
@@ -511,7 +511,7 @@ fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a 
     items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
-/// The networks that a rule matches. Its other expressions are ignored.
+/// Returns the networks that a rule matches. Other expressions of the rule are ignored.
 fn named(rule: &Value) -> (NetMatch, NetMatch) {
     let matches = rule
         .get("expr")
@@ -542,7 +542,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A rule in a chain. `rule` is None if it is not one that flannel writes.
+/// A rule in a chain. `rule` is `None` if flannel does not write such a rule.
 #[derive(Debug)]
 struct FoundRule {
     handle: Option<u64>,
@@ -570,7 +570,7 @@ impl FoundChain {
             .map_or(Owner::Ours, |rule| rule.owner(others))
     }
 
-    /// The rules of other daemons.
+    /// Returns the rules of other daemons.
     fn theirs<'a>(&'a self, others: &'a OtherDaemons) -> impl Iterator<Item = &'a Rule> {
         self.rules
             .iter()
@@ -598,7 +598,7 @@ impl FoundChain {
 struct TableState {
     /// The chains of this daemon and the shared ones.
     chains: Vec<FoundChain>,
-    /// The table contains something that cannot be corrected in place: an unknown chain, a wrong hook, a set of another type.
+    /// Whether the table contains something that cannot be corrected in place: an unknown chain, a wrong hook, a set of another type.
     foreign: bool,
     /// The set of peers, and its addresses if they can be parsed.
     peers: Option<Option<BTreeSet<IpAddr>>>,
@@ -606,7 +606,7 @@ struct TableState {
     unknown_senders: Option<u64>,
     /// Objects of guards without an owner: kind and name.
     orphans: Vec<(&'static str, String)>,
-    /// Other daemons use the table too.
+    /// Whether other daemons also use the table.
     is_shared: bool,
 }
 
@@ -727,7 +727,7 @@ impl TableState {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Whether other daemons use the table too.
+    /// Whether other daemons also use the table.
     fn is_shared(&self) -> bool {
         self.is_shared
     }
@@ -802,7 +802,7 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     })
 }
 
-/// Whether a condition matches just these encapsulated packets.
+/// Whether a condition matches exactly these encapsulated packets.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
     let what = (
@@ -824,7 +824,7 @@ fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Opti
                 .collect();
             what == ("udp", "dport", "==") && found == Some(encapsulation.ports())
         }
-        // nft prints it by its name in /etc/protocols, if there is one.
+        // nft prints the protocol by its name in /etc/protocols, if there is one.
         Encapsulation::Ipip => {
             what == ("ip", "protocol", "==")
                 && (*right == 4 || [Some("ipencap"), Some("ipv4")].contains(&right.as_str()))

@@ -12,38 +12,38 @@ const GROUP: u32 = 7;
 const SUBSYSTEM: u16 = 10;
 /// The message that only ends a transaction (NFT_MSG_NEWGEN).
 const GENERATION: u16 = 15;
-/// Longer than any message of the kernel.
+/// Length of the receive buffer in bytes. It is longer than any message of the kernel.
 const BUFFER: usize = 64 * 1024;
-/// Room for what kube-proxy changes between two looks.
+/// Size of the socket's queue in bytes. It has room for the changes that kube-proxy makes between two reads.
 const QUEUE: usize = 8 << 20;
 
-/// What was changed.
+/// A change of nf_tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The table.
     pub table: &'a str,
-    /// The chain, of a change of a chain or of its rules; else empty.
+    /// The chain, if a chain or its rules changed. Otherwise empty.
     pub chain: &'a str,
 }
 
 /// The result of reading queued notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
-    /// Nothing that matters was changed.
+    /// No relevant change.
     #[default]
     None,
-    /// Some were lost: so many changes at a time are rarely about our rules.
+    /// Some notifications were lost. So many changes at once rarely concern our rules.
     Lost,
-    /// Something that matters was changed.
+    /// A relevant change.
     Changed,
 }
 
-/// Whether kube-proxy changes what belongs to Services. With many of them it does so all the time.
+/// Whether a change concerns kube-proxy's rules for Services. With many Services, these change all the time.
 pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// Whether a change may concern our rules in iptables: of a table, of a chain that the kernel calls, where our jumps are, or of our own chains.
+/// Whether a change may concern our iptables rules. These are changes of a table, of a built-in chain, where our jumps are, and of our own chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
     let calls_ours = matches!(
         change.chain,
@@ -60,7 +60,7 @@ pub fn is_of_nftables(change: &Change<'_>) -> bool {
         .any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
-/// The changes in a datagram of notifications.
+/// Returns the changes in a datagram of notifications.
 fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
     let mut found = Vec::new();
     while let Some((head, _)) = bytes.split_at_checked(16) {
@@ -69,7 +69,7 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
             break;
         };
         let (subsystem, kind) = (u16_at(head, 4) >> 8, u16_at(head, 4) & 0xff);
-        // The family comes first.
+        // The attributes follow a header of 4 bytes (struct nfgenmsg).
         if let Some(attributes) = message
             .get(4..)
             .filter(|_| subsystem == SUBSYSTEM && kind != GENERATION)
@@ -89,7 +89,7 @@ fn changes(mut bytes: &[u8]) -> Vec<Change<'_>> {
     found
 }
 
-/// The text of an attribute; empty if it is not there.
+/// Returns the text of an attribute. Empty if the attribute is missing.
 fn name(mut attributes: &[u8], wanted: u16) -> &str {
     while let Some((head, _)) = attributes.split_at_checked(4) {
         let length = usize::from(u16_at(head, 0));
@@ -126,12 +126,12 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 /// A subscription to the notifications.
 pub struct Notices {
     socket: TokioSocket,
-    /// Which changes matter.
+    /// Whether a change is relevant.
     matters: fn(&Change<'_>) -> bool,
 }
 
 impl Notices {
-    /// Subscribes. None if the kernel does not allow it; the periodic check still runs.
+    /// Subscribes. Returns `None` if the kernel does not allow it; the periodic check still runs.
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
@@ -145,7 +145,7 @@ impl Notices {
         Some(Self { socket, matters })
     }
 
-    /// Returns after a notification that matters, or after some were lost.
+    /// Returns after a relevant notification, or after notifications were lost.
     pub async fn next(&mut self) {
         let mut buffer = Vec::with_capacity(BUFFER);
         while self.socket.recv_from(&mut buffer).await.is_ok()
@@ -155,7 +155,7 @@ impl Notices {
         }
     }
 
-    /// Discards the notifications that are already queued. Returns what they say.
+    /// Consumes all queued notifications. Returns whether one was relevant or some were lost.
     pub fn drain(&mut self) -> News {
         let mut buffer = Vec::with_capacity(BUFFER);
         let mut found = News::None;
@@ -168,7 +168,7 @@ impl Notices {
                 Ok(_) if changes(&buffer).iter().any(self.matters) => found = News::Changed,
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return found,
-                // Reading goes on behind those that were lost.
+                // Reading continues after the lost notifications.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     found = found.max(News::Lost);
                 }
@@ -179,7 +179,7 @@ impl Notices {
     }
 }
 
-/// Returns after a notification. Without a subscription it never returns.
+/// Returns after a notification. Never returns without a subscription.
 pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,

@@ -1,7 +1,7 @@
-//! Ownership of rules in the chains that daemons of several networks on one host share; pure functions.
+//! Ownership of rules in the chains that daemons of several networks on one host share. Pure.
 //!
-//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does not touch the
-//! rules of others. The rule for kube-proxy's mark matches no network. It is the first rule of the chain, once for all daemons.
+//! A rule belongs to the network that it matches, as in Go flannel. A daemon replaces its own rules as one block and does not touch the rules of others. The
+//! rule for kube-proxy's mark matches no network. It is the first rule of the chain and exists once for all daemons.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ impl OtherDaemons {
         self.guards.contains(&place)
     }
 
-    /// The network to which a rule with this source and destination belongs.
+    /// Returns the network to which a rule with this source and destination belongs.
     ///
     /// A rule that matches two networks belongs to the source (`-s NET -d PODS`, `! -s NET -d NET`), unless the source is a node's subnet of the
     /// destination (`-s PODS -d NET`).
@@ -70,7 +70,7 @@ impl OtherDaemons {
         }
     }
 
-    /// The owner of a rule.
+    /// Returns the owner of a rule.
     pub fn owner(&self, source: NetMatch, destination: NetMatch) -> Owner {
         match self.network(source, destination) {
             Some(network) if self.keeps(&network) => Owner::Theirs,
@@ -79,7 +79,7 @@ impl OtherDaemons {
     }
 }
 
-/// The change to a chain that other daemons use too.
+/// The change to a chain that other daemons also use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<T> {
     /// The positions of the rules to delete.
@@ -97,7 +97,7 @@ impl<T> Change<T> {
     }
 }
 
-/// The change after which the chain holds `wanted` and the rules of others. `is_head` recognises the rule at the head of the chain.
+/// Returns the change after which the chain holds `wanted` and the rules of others. `is_head` recognises the rule at the head of the chain.
 pub fn change<T: Clone + PartialEq>(
     present: &[(Owner, Option<T>)],
     wanted: &[T],
@@ -170,7 +170,7 @@ mod tests {
                 ("!10.5.0.0/16", "10.5.7.0/24"),
                 ("10.5.0.0/16", "!224.0.0.0/4"),
                 ("!10.5.0.0/16", "10.5.0.0/16"),
-                // An exception, also for another daemon's network.
+                // An exception, also for the network of another daemon.
                 ("10.5.0.0/16", "172.16.0.0/12"),
                 ("10.5.0.0/16", "10.9.0.0/16"),
             ] {

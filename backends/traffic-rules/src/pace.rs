@@ -1,36 +1,36 @@
-//! How often rules may be listed: with thousands of Services, one listing takes seconds.
+//! Limits how often rules are listed. With thousands of Services, one listing takes seconds.
 
 use crate::notices::News;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
 
-/// One part of so many of a processor may go into a listing that is repeated.
+/// Repeated listings may use one part in this many of a processor.
 const SHARE: u32 = 500;
-/// Listings that cost less are repeated at the usual pace.
+/// Listings that cost less are repeated at the usual interval.
 const CHEAP: Duration = Duration::from_millis(75);
-/// Whatever a listing costs: the rules are still looked at.
+/// The maximum interval between listings, whatever they cost.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// How long rules are believed unchanged while no notice says otherwise.
+/// How long rules are assumed to be unchanged without a notification.
 const UNCHANGED: Duration = Duration::from_secs(60);
-/// A comparison after a change of what is ours may come so many times sooner than others ...
+/// After a notification about our own rules, a comparison may come this many times sooner ...
 const NOTICED: u32 = 20;
-/// ... and so many times after notices were lost.
+/// ... and after lost notifications, this many times sooner.
 const LOST: u32 = 2;
-/// One part of so many of a processor may go into attempts that fail ...
+/// Failing attempts may use one part in this many of a processor ...
 const RETRIED: u32 = 20;
-/// ... unless they would come later than this: the rules may be missing.
+/// ... but come no later than this, because the rules may be missing.
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a listing costs: its programs' processor time, and ours meanwhile. On a busy machine that is far less than the time it takes.
+/// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy machine, it is far less than the elapsed time.
 pub struct Cost {
     began: Instant,
     spent: Duration,
 }
 
 impl Cost {
-    /// A listing begins.
+    /// Begins to measure a listing.
     pub fn begin() -> Self {
         Self {
             began: Instant::now(),
@@ -38,7 +38,7 @@ impl Cost {
         }
     }
 
-    /// What it cost up to now.
+    /// Returns the cost up to now.
     pub fn so_far(&self) -> Duration {
         processor_time()
             .saturating_sub(self.spent)
@@ -46,7 +46,7 @@ impl Cost {
     }
 }
 
-/// The processor time of this process and of its children that ended.
+/// Returns the processor time of this process and of its ended children.
 fn processor_time() -> Duration {
     let of = |time: TimeVal| {
         Duration::from_micros(
@@ -61,7 +61,7 @@ fn processor_time() -> Duration {
         .sum()
 }
 
-/// The time between two listings of which the last cost so much.
+/// Returns the time until the next listing, after one with this cost.
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP {
         usual
@@ -70,7 +70,7 @@ pub fn interval(usual: Duration, cost: Duration) -> Duration {
     }
 }
 
-/// The time after an attempt that failed, and cost so much.
+/// Returns the time until the next attempt, after one that failed with this cost.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP {
         usual
@@ -79,15 +79,15 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
     }
 }
 
-/// The least time between two comparisons of our rules. `news` is what the kernel announced since the last one, `announces` whether it would;
-/// a comparison cost so much.
+/// Returns the minimum time between two comparisons of our rules. `news` is what the kernel announced since the last comparison. `announces` is whether the
+/// kernel sends notifications. `cost` is the cost of a comparison.
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
-        // Others rarely touch our chains: a repair is worth more.
+        // Others rarely change our chains, so a quick repair is worth the cost.
         (News::Changed, _) => interval(Duration::ZERO, cost) / NOTICED,
         (News::Lost, true) => interval(Duration::ZERO, cost) / LOST,
         (News::None, true) => interval(UNCHANGED, cost),
-        // Nothing else shows that a rule is gone.
+        // Nothing else shows that a rule is missing.
         (_, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     fn comparison_waits_for_a_notice_where_the_kernel_gives_one() {
         let ms = Duration::from_millis;
         let cases = [
-            // Few rules: what is noticed, or never announced, is looked at in each round.
+            // Few rules: after a notification, or if there are none at all, the rules are compared in each round.
             (News::Changed, true, ms(20), Duration::ZERO),
             (News::Lost, true, ms(20), Duration::ZERO),
             (News::Changed, true, ms(100), ms(2500)),

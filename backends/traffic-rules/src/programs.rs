@@ -1,4 +1,4 @@
-//! The programs that apply traffic rules: finding them, choosing one, running them with a deadline, and their errors.
+//! The programs that apply traffic rules: finds them, chooses one, and runs them with a deadline.
 
 pub use super::error::ProgramError;
 use super::iptables_text::{others, remains};
@@ -16,11 +16,11 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// Longer than any of these programs should take. `-w 5` waits for the xtables lock itself.
+/// The deadline of a program, longer than any of them should take. `-w 5` waits for the xtables lock itself.
 const DEADLINE: Duration = Duration::from_secs(12);
-/// So many deadlines may pass while a program works: on a busy machine it takes long to list the rules of thousands of Services.
+/// The number of deadlines that may pass while a program works. On a busy machine, it takes long to list the rules of thousands of Services.
 const DEADLINES: u32 = 5;
-/// The processor time that a program uses before each of them, if it works and does not hang.
+/// The minimum processor time that a program uses before each deadline if it works and does not hang.
 const WORK: Duration = Duration::from_millis(50);
 
 /// Both families share the xtables lock, so only one process of ours waits for it at a time.
@@ -46,10 +46,10 @@ impl Iptables {
         }
     }
 
-    /// The installed variants. The flag marks the one that `iptables` (`ip6tables`) stands for on this host.
+    /// Returns the installed variants. The flag marks the one that `iptables` (`ip6tables`) stands for on this host.
     ///
     /// # Errors
-    /// None is installed, or the programs cannot be run.
+    /// Returns an error if none is installed, or if the programs cannot be run.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
         let usual = async |command: &str| match run(
@@ -88,13 +88,13 @@ impl Iptables {
         }
     }
 
-    /// The command that an operator types.
+    /// Returns the command that an operator types.
     pub fn command(&self) -> String {
         let save = self.save.to_string_lossy();
         save.strip_suffix("-save").unwrap_or(&save).to_owned()
     }
 
-    /// The name for log lines.
+    /// Returns the name for log lines.
     pub fn name(&self, family: Family) -> String {
         format!(
             "{} ({})",
@@ -103,19 +103,19 @@ impl Iptables {
         )
     }
 
-    /// All rules of the family, with packet counts.
+    /// Lists all rules of the family, with packet counts.
     ///
     /// # Errors
-    /// The program is missing, timed out, or exited with an error.
+    /// Returns an error if the program is missing, times out, or exits with an error.
     pub async fn dump(&self) -> Result<String, ProgramError> {
         run(&self.save, &["-c"], None).await
     }
 
-    /// The rules of these tables, with packet counts: with many Services, most rules are in `nat`. The legacy variant lists all tables, because
-    /// a table that is asked for by its name is created.
+    /// Lists the rules of these tables, with packet counts. With many Services, most rules are in `nat`. The legacy variant lists all tables, because naming a
+    /// table creates it.
     ///
     /// # Errors
-    /// The program is missing, timed out, or exited with an error.
+    /// Returns an error if the program is missing, times out, or exits with an error.
     pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
         if self.variant == Variant::Legacy {
             return self.dump().await;
@@ -130,7 +130,7 @@ impl Iptables {
     /// Passes rules to the program.
     ///
     /// # Errors
-    /// The program is missing, timed out, or exited with an error.
+    /// Returns an error if the program is missing, times out, or exits with an error.
     pub async fn apply(&self, payload: &str) -> Result<(), ProgramError> {
         self.restore(&["--noflush", "-w", "5"], payload).await
     }
@@ -138,7 +138,7 @@ impl Iptables {
     /// Tests whether random ports can be used for masqueraded connections. Nothing is written.
     ///
     /// # Errors
-    /// The program is missing, or it refuses the rules.
+    /// Returns an error if the program is missing or refuses the rules.
     pub async fn probe(&self) -> Result<(), ProgramError> {
         let payload =
             "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
@@ -161,9 +161,9 @@ impl Iptables {
 pub struct Pick {
     /// Its index among the candidates.
     pub index: usize,
-    /// Why it was chosen.
+    /// The reason why it was chosen.
     pub why: &'static str,
-    /// Set if both variants hold rules of other programs.
+    /// A warning if both variants hold rules of other programs.
     pub warning: Option<String>,
 }
 
@@ -225,7 +225,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     })
 }
 
-/// The legacy tables that exist in the kernel, even if no installed program can read them.
+/// Returns the legacy tables that exist in the kernel, even if no installed program can read them.
 pub(crate) fn legacy_tables(family: Family) -> Vec<String> {
     let file = family.pick(
         "/proc/thread-self/net/ip_tables_names",
@@ -241,7 +241,7 @@ pub(crate) fn legacy_tables(family: Family) -> Vec<String> {
 /// Runs an nft script as one transaction.
 ///
 /// # Errors
-/// nft is missing, timed out, or exited with an error.
+/// Returns an error if nft is missing, times out, or exits with an error.
 pub async fn nft(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["-f", "-"], Some(script))
         .await
@@ -251,17 +251,17 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
 /// Tests whether nft and the kernel accept a script. Nothing is written.
 ///
 /// # Errors
-/// nft is missing, or it refuses the script.
+/// Returns an error if nft is missing or refuses the script.
 pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["--check", "-f", "-"], Some(script))
         .await
         .map(|_| ())
 }
 
-/// A table as nft lists it. None if there is no such table.
+/// Lists a table with nft. Returns `None` if there is no such table.
 ///
 /// # Errors
-/// nft's error, or that nft is not installed.
+/// Returns an error if nft is missing, fails, or prints no valid JSON.
 pub async fn nft_table(
     family: &str,
     name: &str,
@@ -286,7 +286,7 @@ pub async fn nft_table(
 /// Runs a program without a shell and with a deadline, and returns its output.
 ///
 /// # Errors
-/// The program's error, or that it is not installed.
+/// Returns an error if the program is missing, times out, or exits with an error.
 pub async fn run(
     program: &Path,
     args: &[&str],
@@ -365,7 +365,7 @@ async fn run_within(
     }
 }
 
-/// The processor time of a process that runs.
+/// Returns the processor time of a running process.
 fn processor_time(pid: u32) -> Duration {
     let clock = i32::try_from(pid)
         .ok()
@@ -389,7 +389,7 @@ mod tests {
             let result = run_within(deadline, Path::new("sh"), &["-c", script], None).await;
             (result, began.elapsed())
         };
-        // Works for two to three seconds by the clock: past one deadline, and far from the last one, however small its share of a busy machine.
+        // Works for two to three seconds of wall-clock time. That is longer than one deadline and far from the last one, even on a busy machine.
         let busy = "read -r up _ </proc/uptime; end=$((${up%.*} + 3)); while [ ${up%.*} -lt $end ]; do read -r up _ </proc/uptime; done; echo done";
         let ((busy, took), (asleep, _)) = tokio::join!(run(busy), run("exec sleep 60"));
         assert_eq!(busy.as_deref(), Ok("done\n"));

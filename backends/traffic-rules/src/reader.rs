@@ -1,7 +1,7 @@
-//! Reads the rules of this host, whichever program made them, and follows a packet through them.
+//! Reads the rules of this host, of any program, and follows a packet through them.
 //!
-//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] answers what becomes of a [`packet`] on its way: it passes, it is dropped,
-//! or perhaps. What is not understood is kept as unknown and never decides anything.
+//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the fate of a [`packet`]: it passes, it is dropped, or its fate is unknown.
+//! Conditions that the reader does not understand are kept as unknown and never decide anything.
 
 pub mod fits;
 pub mod iptables;

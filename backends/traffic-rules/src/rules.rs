@@ -13,7 +13,7 @@ pub struct RuleOptions {
     pub masquerade: bool,
     /// Use random ports for masqueraded connections (off with `--ip-masq-fully-random-disable`).
     pub fully_random: bool,
-    /// Masquerade traffic from outside to pods of other nodes too, so that replies return through this node.
+    /// Also masquerade traffic from outside to pods of other nodes, so that replies return through this node.
     pub masquerade_inbound: bool,
     /// Destinations to which pods keep their own address.
     pub non_masquerade: Vec<IpNet>,
@@ -30,7 +30,7 @@ pub struct RuleOptions {
 pub struct GuardOptions {
     /// `--encap-notrack`: do not track encapsulated packets.
     pub notrack: bool,
-    /// `--encap-peers`: what to do with encapsulated packets from unknown senders.
+    /// `--encap-peers`: how to treat encapsulated packets from unknown senders.
     pub unknown_senders: UnknownSenders,
     /// `--encap-bar-pods`: do not let pods send to the port.
     pub bar_pods: bool,
@@ -43,10 +43,10 @@ impl GuardOptions {
     }
 }
 
-/// What to do with encapsulated packets that do not come from a peer.
+/// How to treat encapsulated packets that do not come from a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownSenders {
-    /// Accepts their packets.
+    /// Accept their packets.
     #[default]
     Off,
     /// Count and accept them.
@@ -58,13 +58,13 @@ pub enum UnknownSenders {
 /// The rules of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
-    /// Whether the family is IPv6.
+    /// The address family.
     pub family: Family,
-    /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). None: no chain.
+    /// The rules for packets that leave (chain FLANNEL-POSTRTG, postrtg). `None` if there is no chain.
     pub masquerade: Option<Vec<Rule>>,
-    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). None: no chain.
+    /// The rules for forwarded packets (chain FLANNEL-FWD, forward). `None` if there is no chain.
     pub forward: Option<Vec<Rule>>,
-    /// The jump to the forward rules is the first rule.
+    /// Whether the jump to the forward rules is the first rule.
     pub forward_insert: bool,
     /// The rules for packets of the encapsulation port, applied before all others.
     pub encap: Option<Encap>,
@@ -74,21 +74,21 @@ pub struct Ruleset {
     pub others: OtherDaemons,
 }
 
-/// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only they reach them.
+/// The rules for encapsulated packets of one family (chain FLANNEL-ENCAP, encap-in and encap-out). Only encapsulated packets reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// What they are recognised by.
+    /// The encapsulation by which the packets are recognised.
     pub encapsulation: Encapsulation,
     /// The rules for incoming packets, from the network or from pods.
     pub incoming: Vec<Rule>,
     /// The rules for packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// The known senders: all others match [`Match::UnknownSender`]. None if no rule uses them.
+    /// The known senders. All others match [`Match::UnknownSender`]. `None` if no rule uses them.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
 impl Ruleset {
-    /// A family without rules.
+    /// Returns the ruleset of a family without rules.
     pub fn empty(family: Family) -> Self {
         Self {
             family,
@@ -113,7 +113,7 @@ impl Ruleset {
             .is_some_and(|encap| encap.peers.is_some())
     }
 
-    /// The same rules without random ports, for kernels and programs that do not support them.
+    /// Returns the same rules without random ports, for kernels and programs that do not support them.
     pub(crate) fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
@@ -130,17 +130,17 @@ impl Ruleset {
 pub struct Rule {
     /// The conditions, all of which must hold.
     pub matches: Vec<Match>,
-    /// What becomes of packets that fulfil all conditions.
+    /// The action on packets that fulfil all conditions.
     pub verdict: Verdict,
 }
 
 impl Rule {
-    /// Whether this is the rule at the head of the chain, which all daemons share. It leaves kube-proxy's masquerading alone.
+    /// Whether this is the rule at the head of the chain, which all daemons share. It exempts packets that kube-proxy masquerades itself.
     pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
 
-    /// The owner of the rule.
+    /// Returns the owner of the rule.
     pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
         if self.is_head() {
@@ -150,7 +150,7 @@ impl Rule {
         }
     }
 
-    /// The network to which the rule belongs.
+    /// Returns the network to which the rule belongs.
     pub fn network(&self, others: &OtherDaemons) -> Option<IpNet> {
         let (source, destination) = self.named();
         others.network(source, destination)
@@ -177,7 +177,7 @@ impl Rule {
     }
 }
 
-/// The rule at the head of the masquerade chain.
+/// Returns the rule at the head of the masquerade chain.
 pub fn head() -> Rule {
     rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
@@ -187,9 +187,9 @@ pub fn head() -> Rule {
 pub enum Match {
     /// All these bits of the mark are set.
     Mark(u32),
-    /// The source is in the network; not in it if false.
+    /// The source is in the network, or not in it if the flag is false.
     Source(bool, IpNet),
-    /// The destination is in the network; not in it if false.
+    /// The destination is in the network, or not in it if the flag is false.
     Destination(bool, IpNet),
     /// The source is an address of this host.
     LocalSource,
@@ -219,7 +219,7 @@ pub enum Verdict {
 /// kube-proxy's mark on packets that it masquerades itself.
 const KUBE_MARK: u32 = 0x4000;
 
-/// The rules of one family, for the whole network and this node's subnet of it.
+/// Returns the rules of one family, for the whole network and this node's subnet of it.
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
@@ -238,12 +238,12 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     }
 }
 
-/// The ends of the tunnels of one family.
+/// The endpoints of the tunnels of one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// What encapsulated packets are recognised by.
+    /// The encapsulation by which packets are recognised.
     pub encapsulation: Encapsulation,
-    /// The pods' network and this node's subnet of it. None if the cluster has no pods of this family.
+    /// The pods' network and this node's subnet of it. `None` if the cluster has no pods of this family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
@@ -251,7 +251,7 @@ pub struct Ends<'a> {
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// The guard of the tunnels. Addresses of the other family are ignored. None if no option is set.
+/// Returns the guard of the tunnels. Addresses of the other family are ignored. Returns `None` if no option is set, or if the family has no such encapsulation.
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;
@@ -287,7 +287,7 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
             [from, Match::Destination(false, network)],
             Verdict::Drop,
         ));
-        // A node's bridge address lies inside the network, and sockets listen on it too.
+        // A node's bridge address lies inside the network, and sockets also listen on it.
         incoming.push(rule([from, Match::LocalDestination], Verdict::Drop));
     }
     let verdict = match guard.unknown_senders {

@@ -247,7 +247,7 @@ fn rules_of_old_versions_are_removed() {
     assert_eq!(payload(&nothing, &gone), None);
 }
 
-/// All guard rules for port 8472.
+/// Adds all guard rules for port 8472.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
     let (network, own) = rules.family.pick(
         ("10.5.0.0/16", "10.5.1.0/24"),
@@ -322,7 +322,7 @@ fn the_encapsulation_port_is_guarded() {
         None,
         "the output has no counts"
     );
-    // No options, no guard.
+    // Without options there is no guard.
     let no_addresses = BTreeSet::new();
     let port = Ends {
         encapsulation: Encapsulation::udp(8472),
@@ -469,8 +469,8 @@ proptest! {
     }
 }
 
-/// All listings that differ from this one in a single thing: a rule, chain or set is gone, a rule is there twice, or one word or number of
-/// an expression or of a chain is another.
+/// Returns all listings that differ from this one in one place: a rule, chain or set is missing, a rule exists twice, or one word or number of an expression or
+/// of a chain is different.
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {
@@ -518,7 +518,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
             for path in paths {
                 let mut changed = listing.clone();
                 let leaf = changed.pointer_mut(&path).unwrap();
-                // The table's family allows no other, and nft refuses it.
+                // The table's family allows no other protocol, and nft refuses it.
                 if path.ends_with("/payload/protocol")
                     && leaf
                         .as_str()
@@ -540,7 +540,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     out
 }
 
-/// The output of the real nft for our script is recognised, and every change of it is not.
+/// The output of the real nft for our script is recognised, and every change of that output is detected.
 #[test]
 fn nft_output_is_recognised() {
     for (network, own) in [
@@ -651,7 +651,7 @@ fn iptables_output_is_recognised() {
     }
 }
 
-/// Rules of a family: none, plain ones, and with guards of several kinds and peers.
+/// Returns rules of a family: none, plain ones, and with guards of several kinds and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
     let plain = || {
         family.pick(
@@ -762,7 +762,7 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
     }
 }
 
-/// nft removes what iptables-nft wrote and keeps what others wrote.
+/// nft removes the rules that iptables-nft wrote and keeps those of others.
 #[test]
 fn nft_removes_the_iptables_set() {
     let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
@@ -852,7 +852,7 @@ fn everything_of_ours_is_cleared() {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// Several ports, or a protocol without ports: written by us, printed by the programs of several distributions, and recognised.
+/// Guards for several ports, or for a protocol without ports, are recognised in the output of the programs of several distributions.
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
@@ -920,7 +920,7 @@ fn other_encapsulations_than_one_port_are_guarded() {
         None,
         "it has no packets over IPv6"
     );
-    // Another encapsulation is another guard.
+    // The guard of another encapsulation replaces this one.
     let saved = restored(
         EMPTY,
         &payload(&rules(Family::V4, Encapsulation::udp(8472)), EMPTY).unwrap(),
@@ -932,7 +932,7 @@ fn other_encapsulations_than_one_port_are_guarded() {
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
-/// The IPv4 rules of one of two daemons that share a host.
+/// Returns the IPv4 rules of one of two daemons that share a host.
 fn daemon_rules(
     number: usize,
     options: &RuleOptions,
@@ -978,7 +978,7 @@ fn daemon_rules(
     }
 }
 
-/// The lines that belong to a network (the first one they match) or to its guard.
+/// Returns the lines that belong to a network (the first one that they match) or to its guard.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
     let guard = if number == 0 {
         "FLANNEL-ENCAP"
@@ -1041,7 +1041,7 @@ proptest! {
         for rules in &rulesets {
             prop_assert_eq!(payload(rules, &saved), None, "no further writes\n{}", saved);
         }
-        // Each daemon has the rules that it would have alone, after the rule at the head of the chain.
+        // Each daemon has the rules that it would have as the only daemon, after the rule at the head of the chain.
         for (number, rules) in rulesets.iter().enumerate() {
             let alone = restored(EMPTY, &payload(rules, EMPTY).unwrap_or_default());
             let of = |saved: &str| lines_of(saved, number).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
@@ -1061,7 +1061,7 @@ proptest! {
     }
 }
 
-/// What other programs do to the table of two daemons.
+/// Changes of the table by other programs while two daemons use it.
 const NFT_DAMAGE: [&str; 8] = [
     "",
     "flush chain ip flannel-ipv4 postrtg",
@@ -1073,7 +1073,7 @@ const NFT_DAMAGE: [&str; 8] = [
     "add chain ip flannel-ipv4 theirs",
 ];
 
-/// A table of nft in a network namespace: the scripts that were applied to it.
+/// An nftables table in a network namespace, as the scripts that were applied to it.
 struct SharedTable(String);
 
 impl SharedTable {
@@ -1081,7 +1081,7 @@ impl SharedTable {
         in_namespace(&self.0, Family::V4)
     }
 
-    /// A daemon corrects its rules.
+    /// Corrects the rules of one daemon. Returns the resulting table.
     fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
         let listing = self.listing();
         if !nftables_text::holds(rules, listing.as_ref()) {
@@ -1092,7 +1092,7 @@ impl SharedTable {
     }
 }
 
-/// Both daemons sync after damage. Returns the table with the rules of both.
+/// Syncs both daemons after damage. Returns the table with the rules of both.
 fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     let both_hold = |listing: Option<&serde_json::Value>| {
         nftables_text::holds(a, listing) && nftables_text::holds(b, listing)
@@ -1109,7 +1109,7 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
         "{damage}\n{}",
         table.0
     );
-    // An unknown chain replaces the table, and with it the guards of others, which they restore.
+    // An unknown chain causes a replacement of the table with the guards of other daemons, which those restore.
     assert!(
         !unhurt || nftables_text::holds(b, listing.as_ref()) || damage.contains("add chain"),
         "{damage}\n{}",
@@ -1120,7 +1120,7 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     table
 }
 
-/// One daemon is removed, and nothing of the other's with it. The last daemon removes the table.
+/// Removes one daemon, which leaves all rules of the other in place. The last daemon removes the table.
 fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
     let gone = Ruleset {
         others: a.others.clone(),
@@ -1154,7 +1154,7 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
     );
 }
 
-/// The same with the real nft, in both orders, with damage in between, and with one daemon removed.
+/// Two daemons share the table of the real nft, in both orders, with damage in between, and with one daemon removed.
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];

@@ -1,10 +1,10 @@
-//! Classifies what iptables and nft print, in the C locale. Their exit codes do not distinguish these.
+//! Classifies messages of iptables and nft in the C locale. Their exit codes do not distinguish these failures.
 
 use crate::error::ProgramError;
 use crate::variant::Variant;
 use std::process::ExitStatus;
 
-/// Why a program failed, by what it printed.
+/// Returns the reason why a program failed, from its output.
 pub(crate) fn failure(
     program: &str,
     command: String,
@@ -31,7 +31,7 @@ pub(crate) fn failure(
     }
 }
 
-/// The variant of iptables, by what `--version` prints.
+/// Returns the variant of iptables, from the output of `--version`.
 pub(crate) fn variant(version: &str) -> Variant {
     if version.contains("nf_tables") {
         Variant::Nft
@@ -69,7 +69,7 @@ mod tests {
         );
         let absent = "Error: No such file or directory\nlist table ip nat\n              ^^^\n";
         assert_eq!(failed("nft", absent).code(), "rules-object-missing");
-        // iptables says so of a match or target that the kernel lacks.
+        // iptables prints this for a match or target that the kernel lacks.
         assert_eq!(failed("iptables-restore", absent).code(), "rules-refused");
         let refused = failed(
             "nft",

@@ -1,7 +1,7 @@
-//! The reader of rules against the kernel: random rules of iptables (both variants) and nft, packets sent through them, and what became of them
-//! compared with the walk.
+//! Compares the reader of rules with the kernel. Sends packets through random rules of iptables (both variants) and nft, and compares their fates with those
+//! that the walk predicts.
 //!
-//! `RULES_SEED=7` begins with another seed, `RULES_SETS=3000` takes more sets.
+//! `RULES_SEED=7` begins with another seed, `RULES_SETS=3000` tests more sets.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,9 +22,9 @@ use sets::RuleSet;
 use std::collections::BTreeMap;
 use traffic_rules::reader::{Fate, Walk};
 
-/// Sets of rules of one run of the tests.
+/// The number of rule sets in one run.
 const SETS: u64 = 48;
-/// Sets whose connections are established at once.
+/// The number of sets whose connections are established at once.
 const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! Installs files on the host: replaces running programs, and readers never see half of a file.
+//! Installs files on the host. Replaces running programs, and readers never see a partial file.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The most names that are tried for the temporary file: more than installers that run at once.
+/// Maximum number of names that are tried for the temporary file: more than the number of concurrent installers.
 const ATTEMPTS: u32 = 100;
 
 /// The error of [`install`].
@@ -37,7 +37,7 @@ pub enum Failure {
     NotAFile,
     /// All names of temporary files are in use.
     NoNameFree {
-        /// The beginning of the names.
+        /// The common prefix of the names.
         prefix: String,
     },
     /// A temporary file cannot be created.
@@ -52,7 +52,7 @@ pub enum Failure {
 }
 
 impl InstallError {
-    /// Returns the code, which stays the same between releases.
+    /// Returns the error code, which is stable between releases.
     pub fn code(&self) -> &'static str {
         match self.failure {
             Failure::Read { .. } => "install-read",
@@ -76,7 +76,7 @@ impl InstallError {
 
 impl fmt::Display for InstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The program must stay small, so this is not `types::problem::text`.
+        // This program must stay small, so it does not use `types::problem::text`.
         if cfg!(mute) {
             return f.write_str(self.code());
         }
@@ -97,7 +97,7 @@ impl fmt::Display for InstallError {
             }
             Failure::Create(cause) => write!(f, "creating a temporary file in its folder: {cause}"),
             Failure::Write { temporary, cause } => {
-                write!(f, "writing it by way of {}: {cause}", temporary.display())
+                write!(f, "writing it through {}: {cause}", temporary.display())
             }
         }?;
         match self.cause().map(io::Error::kind) {
@@ -118,10 +118,10 @@ impl std::error::Error for InstallError {
 }
 
 /// Copies the content and mode of `source` to `destination`, through a temporary file in the same folder and a rename. Replaces a symbolic link
-/// at the destination and does not follow it.
+/// at the destination instead of following it.
 ///
 /// # Errors
-/// The source cannot be read, or the destination not be written; the destination is unchanged then.
+/// Returns an error if the source cannot be read or the destination cannot be written. The destination is then unchanged.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     let failed = |failure| InstallError {
         destination: destination.to_owned(),
@@ -153,7 +153,7 @@ pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
         let _ = std::fs::remove_file(&temporary);
         return placed;
     }
-    // The rename is done: a folder that cannot be synced is no reason to fail.
+    // The rename is done, so a failure to sync the folder does not matter.
     if let Ok(folder) = File::open(folder_of(destination)) {
         let _ = folder.sync_all();
     }
@@ -166,13 +166,13 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Creates an empty file in the destination's folder, with a name that no container runtime reads as a configuration. Reuses a file that a
-/// killed installer left.
+/// Creates an empty file in the destination's folder. Its name is one that no container runtime reads as a configuration.
+/// Reuses a file that a killed installer left.
 fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     let name = destination.file_name().ok_or(Failure::NotAFile)?;
     let name = name.to_string_lossy();
     for attempt in 0..ATTEMPTS {
-        // Not the process's own number: it is 1 in every container, and so in the names of earlier versions.
+        // The name does not depend on the PID. Earlier versions had it in place of the 1; in containers it was always 1, so their files are reused.
         let path = folder_of(destination).join(format!(".{name}.tmp1-{attempt}"));
         if let Some(file) = claim(&path).map_err(Failure::Create)? {
             return Ok((file, path));
@@ -183,13 +183,13 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
     })
 }
 
-/// Opens or creates the file at this path for this process only; none while another installer has it, or if it is not a plain file.
+/// Opens or creates the file at this path for only this process. Returns `None` if another installer holds it, or if it is not a plain file.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Err(_) => {
-            // Nothing but a file is opened: a link is not followed, and a pipe would wait.
+            // Open only a regular file with one name: a link must not be followed, and opening a pipe would block.
             if !path
                 .symlink_metadata()
                 .is_ok_and(|known| known.is_file() && known.nlink() == 1)
@@ -202,7 +202,7 @@ fn claim(path: &Path) -> io::Result<Option<File>> {
             (file, false)
         }
     };
-    // The lock ends with its process, however that ends.
+    // The kernel releases the lock when its process ends, for whatever reason.
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::Error(_)) if is_new => return Ok(Some(file)),

@@ -1,6 +1,6 @@
 //! The commands that flannel's containers need, in one static program. The name by which it is called selects the command.
 //!
-//! Manifests call `cp` and `install-conf`; both replace files by a rename. The cleanup manifest calls `rm` and `pause`.
+//! Manifests call `cp` and `install-conf`, which both replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,9 +14,9 @@ use install_file::{InstallError, install};
 const USAGE: &str = "\
 usage: install-conf SOURCE DESTINATION    install a file
        cp [-f] SOURCE DESTINATION         the same; a folder as the destination keeps the file's name
-       rm [-f] FILE...                    remove files; one that is not there is no mistake
+       rm [-f] FILE...                    remove files; missing files are ignored
        pause                              wait to be stopped
-The first word is the name the program is called by, or its first argument.";
+The first word is the name by which the program is called, or its first argument.";
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -41,7 +41,7 @@ fn complain(failure: &Failure) {
     eprintln!("{failure}");
 }
 
-/// Why a command failed.
+/// The reason why a command failed.
 enum Failure {
     /// The command or the number of its operands is wrong.
     Usage,
@@ -83,7 +83,7 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// The operands after `-f`, which is the only option and changes nothing: a rename needs no force.
+/// Returns the operands after `-f`. It is the only option and has no effect, because a rename needs no force.
 fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     match operands {
         [option, rest @ ..] if option == "-f" || option == "--force" || option == "--" => Ok(rest),
@@ -94,7 +94,7 @@ fn without_force(operands: &[OsString]) -> Result<&[OsString], Failure> {
     }
 }
 
-/// The path of `cp`'s copy, which is inside the destination if that is a folder.
+/// Returns the path to which `cp` copies: inside the destination if that is a folder.
 fn into(source: &OsString, destination: &OsString) -> OsString {
     match Path::new(source).file_name() {
         Some(name) if Path::new(destination).is_dir() => Path::new(destination).join(name).into(),

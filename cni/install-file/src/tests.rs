@@ -1,4 +1,4 @@
-//! Installing: whole or not at all.
+//! Installation is atomic: the whole file or nothing.
 
 use super::*;
 use std::os::unix::fs::MetadataExt;
@@ -68,12 +68,12 @@ fn failure_names_the_file_and_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let (source, destination) = (root.path().join("source"), root.path().join("folder"));
     std::fs::write(&source, "x").unwrap();
-    // Nothing can be renamed over a folder that is not empty.
+    // A rename cannot replace a folder that is not empty.
     std::fs::create_dir_all(destination.join("full")).unwrap();
     let text = install(&source, &destination).unwrap_err().to_string();
     assert!(
         text.starts_with(&format!(
-            "error installing {destination:?}: writing it by way of "
+            "error installing {destination:?}: writing it through "
         )),
         "{text}"
     );
@@ -121,7 +121,7 @@ fn killed_installers_leave_at_most_one_file() {
     let (source, destination) = (root.path().join("source"), root.path().join("flannel"));
     std::fs::write(&source, "new").unwrap();
     for _ in 0..=ATTEMPTS {
-        // As after a kill: nothing is renamed, and nothing removed.
+        // A killed installer has neither renamed nor removed its file.
         let (mut file, _) = create_temporary(&destination).unwrap();
         file.write_all(b"half of a file that is longer").unwrap();
     }

@@ -1,4 +1,4 @@
-//! The program under each of its names, as manifests call it.
+//! Tests the program under each of its names, as manifests call it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ fn called(name: &str, folder: &Path, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Name, words, whether it succeeds, and the files afterwards.
+/// Name, arguments, whether the call succeeds, and the files afterwards.
 const CASES: &[(&str, &[&str], bool, &[&str])] = &[
     ("/opt/bin/install-conf", &["a", "d/b"], true, &["a", "d/b"]),
     ("cp", &["-f", "a", "d/b"], true, &["a", "d/b"]),

@@ -38,8 +38,8 @@ fn grammar_is_that_of_go_flannels_plugin() {
     for (line, words) in [
         ("FLANNEL_MTU", "FLANNEL_MTU has no value"),
         ("FLANNEL_NETWORK", "FLANNEL_NETWORK has no value"),
-        ("FLANNEL_MTU=4294967296", "is no number"),
-        ("FLANNEL_MTU=-1", "is no number"),
+        ("FLANNEL_MTU=4294967296", "is not a number"),
+        ("FLANNEL_MTU=-1", "is not a number"),
         ("FLANNEL_RANGE_END", "FLANNEL_RANGE_END has no value"),
         (
             "FLANNEL_RANGE_END=10.244.7",
@@ -117,7 +117,7 @@ proptest! {
     }
 }
 
-/// The differences between the daemon's reader and the plugin's for a file that the plugin accepts.
+/// Lists the differences between the daemon's reader and the plugin's, for a file that the plugin accepts.
 fn differences(text: &str) -> Vec<String> {
     let Ok(ours) = parse(text.as_bytes()) else {
         return Vec::new();
@@ -125,7 +125,7 @@ fn differences(text: &str) -> Vec<String> {
     let daemon = run_dir::subnet_env::parse(text.as_bytes());
     let mut found = Vec::new();
     let mut compare = |key: &str, ours: Vec<String>, daemon: Option<String>| {
-        // The daemon reads no list, no network under the key of the other family, and nothing that is neither true nor false.
+        // The daemon's reader skips a list, a network under the key of the other family, and a flag that is neither true nor false.
         if daemon
             .as_ref()
             .is_some_and(|daemon| ours != [daemon.clone()])
@@ -190,7 +190,7 @@ fn daemons_reader_agrees_where_both_read_a_file() {
         assert!(parsed(&text).is_ok(), "{text}");
         assert_eq!(differences(&text), Vec::<String>::new(), "{text}");
     }
-    // Both read all of what the daemon writes.
+    // Both readers understand everything that the daemon writes.
     let env = run_dir::subnet_env::parse(GOOD.as_bytes());
     assert!(
         env.network.is_some()
@@ -222,7 +222,7 @@ fn daemon_only_forms_are_not_values_here() {
         assert_eq!(here.is_err(), refused, "{line}: {here:?}");
         assert!(here.map_or(true, |env| env.mtu == 1450), "{line}");
     }
-    // Only `true` is true.
+    // For the plugin, only an unquoted `true` is true.
     let quoted = format!("{GOOD}FLANNEL_IPMASQ=\"true\"\n");
     assert_eq!(
         (

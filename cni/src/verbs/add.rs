@@ -1,4 +1,4 @@
-//! ADD: the configuration is saved before the delegate runs, so that DEL finds it whatever happens in between.
+//! ADD: saves the configuration before the delegate runs, so that DEL finds it whatever happens in between.
 
 use super::shared::{Context, Netconf, failed, never_started, reading, undo};
 use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
@@ -19,7 +19,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
         .read(&name)
         .map_err(reading(&attachment_store, &name))?;
     let there = match &earlier {
-        // The plugin was killed during ADD: the delegate would refuse an interface that it made already.
+        // The plugin was killed during ADD. Undo that first, because the delegate would refuse an interface that it has already created.
         Some(saved) if saved.progress == Progress::Begun => {
             let old = Netconf::read(&saved.text);
             let (program, netconf) = old
@@ -31,7 +31,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
                 .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
             false
         }
-        // An attachment that is in use keeps its file and its interface if the delegate refuses this ADD.
+        // An attachment in use must keep its file and its interface if the delegate refuses this ADD.
         Some(saved) => {
             not_of_another_network(call, saved)?;
             true
@@ -81,7 +81,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     }
 }
 
-/// Fails if an interface belongs to another network, because replacing its file would make it impossible to undo.
+/// Checks that an interface does not belong to another network: without its saved file it could not be removed from that network.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match Netconf::read(&saved.text) {
         Some(old) if old.network() != call.conf.name => {

@@ -1,4 +1,4 @@
-//! CHECK: has the delegate compare the interface with the result of ADD.
+//! CHECK: lets the delegate compare the interface with the result of ADD.
 
 use super::shared::{Context, Netconf, failed, find};
 use crate::attachment_store::AttachmentStore;
@@ -19,7 +19,7 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
         };
     let saved = found.and_then(|found| Netconf::read(&found.saved.text));
     let mut netconf = saved.map_or_else(|| Netconf::build(&call.conf, Duration::ZERO), Ok)?;
-    // The result is in the version of the configuration, which may be newer than ADD.
+    // The result has the version of the current configuration, which may be newer than that at ADD.
     netconf.object.insert(
         "cniVersion".to_owned(),
         call.conf.cni_version.as_str().into(),
@@ -49,8 +49,8 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Whether this is the one error of old bridges that is always wrong: up to 1.1.1 they look for a route without a gateway as the configuration
-/// has it, although ADD gave the route a gateway. It is their last check, so it hides no other error.
+/// Reports whether an error is the one that bridge plugins up to 1.1.1 always report wrongly. They look for a route without a gateway, as in the
+/// configuration, although ADD gave the route a gateway. It is their last check, so ignoring it hides no other error.
 fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let text = format!("{} {}", error.msg, error.details);
     let Some((_, rest)) = text.split_once("Expected Route {Dst:{IP:") else {
@@ -59,7 +59,7 @@ fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let Some((address, rest)) = rest.split_once(' ') else {
         return false;
     };
-    // Newer bridges print more fields after the gateway, and their error is right.
+    // Newer bridge plugins print more fields after the gateway, and their error is correct.
     if !rest.contains("GW:<nil>}") || !rest.contains("not found") {
         return false;
     }

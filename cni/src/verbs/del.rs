@@ -1,4 +1,4 @@
-//! DEL: has the delegate undo ADD, then removes the file. Succeeds if there is no file. It can be repeated.
+//! DEL: lets the delegate undo ADD, then removes the file. Succeeds if there is no file, and can be repeated.
 
 use super::shared::{Context, Netconf, failed, find, undo};
 use crate::attachment_store::{self, AttachmentStore};
@@ -15,7 +15,7 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     };
     let own = attachment_store::name(&call.attachment);
     let Some(found) = find(&attachment_store, &call.conf, &call.attachment)? else {
-        // An ADD that was killed before it wrote the file may have left a mark, which harms nothing.
+        // An ADD that was killed before it wrote the file may have left a mark. A mark that stays does no harm.
         let _ = attachment_store.remove(&own);
         return Ok(());
     };
@@ -28,10 +28,10 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
             &call.netns,
         )?,
         None => {
-            // Damaged, as by a power failure. The configuration that ADD would use now comes closest.
+            // The file is damaged, for example by a power failure. The configuration that ADD would use now is the closest replacement.
             let now = Netconf::build_to_undo(&call.conf).map_err(|error| {
                 error.during(&format!(
-                    "{} is damaged, and there is nothing else to go by",
+                    "{} is damaged, and no configuration can be built in its place",
                     attachment_store.path(&found.name).display()
                 ))
             })?;
@@ -44,7 +44,7 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
             )?;
         }
     }
-    // A file that Go flannel's plugin named after the container may be another interface's: DEL of that one removes it, or GC.
+    // Go flannel's plugin names files after the container, so this file may belong to another interface. DEL of that interface or GC removes it.
     if found.name == own {
         attachment_store
             .remove(&found.name)

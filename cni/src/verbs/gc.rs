@@ -1,4 +1,4 @@
-//! GC: undoes the attachments of this network that are not valid any more, as DEL does, then has the delegate collect its own.
+//! GC: undoes the attachments of this network that are not valid any more, as DEL does. Then lets the delegate collect its own.
 
 use super::shared::{Context, Netconf, failed, reading, undo};
 use crate::attachment::Attachment;
@@ -41,7 +41,7 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Whether a file belongs to a valid attachment. A file without an interface in its name may belong to any interface.
+/// Reports whether a file belongs to a valid attachment. A file without an interface in its name may belong to any interface.
 fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
     let fits = |attachment: &Attachment| {
         entry
@@ -70,7 +70,7 @@ fn collect(
         .read(&entry.name)
         .map_err(reading(attachment_store, &entry.name))?;
     let Some(saved) = read else {
-        // A plugin that was killed before it wrote the file left this, and the delegate has done nothing.
+        // A plugin that was killed before it wrote the file left this entry. The delegate had not been called.
         return forget();
     };
     let attachment = Attachment {
@@ -89,7 +89,7 @@ fn collect(
                 &attachment,
                 "",
             )?;
-            // An empty file is what a power failure leaves. Any other may be another network's, or not the plugin's.
+            // A power failure leaves an empty file. A file with other content may belong to another network or not to the plugin, so it stays.
             if !saved.text.is_empty() {
                 return Ok(());
             }
@@ -98,7 +98,7 @@ fn collect(
     forget()
 }
 
-/// Has the delegate collect its own.
+/// Lets the delegate remove what it has of attachments that are not valid any more.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid
@@ -132,7 +132,7 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
     }
 }
 
-/// Whether the delegate does not know GC.
+/// Reports whether an error means that the delegate does not support GC.
 fn is_too_old(error: &CniError) -> bool {
     error.code == INCOMPATIBLE_VERSION
         || (matches!(error.code, INVALID_ENVIRONMENT | INTERNAL)

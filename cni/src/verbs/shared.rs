@@ -1,4 +1,4 @@
-//! Shared by the verbs: reading, building and finding configurations, and undoing ADD.
+//! Functions that the verbs share: reading, building and finding configurations, and undoing ADD.
 
 use crate::attachment::Attachment;
 use crate::attachment_store::{self, AttachmentStore};
@@ -12,23 +12,23 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The means of a call, in addition to its input.
+/// The delegate's executor and the time limit of a call.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The executor of the delegate.
     pub delegate: &'a dyn Delegate,
-    /// How long ADD waits for subnet.env.
+    /// Maximum time for which ADD waits for subnet.env.
     pub patience: Duration,
 }
 
-/// A delegate's configuration, which has a type.
+/// A delegate's configuration, with the delegate's program from its `type`.
 pub(super) struct Netconf {
     pub(super) object: Map<String, Value>,
     pub(super) program: String,
 }
 
 impl Netconf {
-    /// Decodes a saved configuration; none if it is damaged.
+    /// Decodes a saved configuration. Returns `None` if it is damaged.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         match serde_json::from_slice(text).ok()? {
             Value::Object(object) => Self::of(object),
@@ -43,14 +43,14 @@ impl Netconf {
 
     /// Builds the configuration for a call.
     pub(super) fn build(conf: &Conf, patience: Duration) -> Result<Self, CniError> {
-        // Reports an invalid configuration before the wait for subnet.env.
+        // Report an invalid configuration before waiting for subnet.env.
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, patience)?;
         Self::of(crate::netconf::build(conf, &env)?)
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// Builds the configuration for DEL or GC. Without subnet.env any subnet serves, because delegates find an attachment by network and container.
+    /// Builds the configuration for DEL or GC. Without subnet.env, any subnet works, because delegates find an attachment by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)
@@ -59,7 +59,7 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// The name of the network.
+    /// Returns the name of the network.
     pub(super) fn network(&self) -> &str {
         self.object
             .get("name")
@@ -74,8 +74,8 @@ pub(super) struct Found {
     pub(super) saved: attachment_store::Saved,
 }
 
-/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container, whatever the interface is: such a file
-/// serves an interface without a file of its own if it is of the same network.
+/// Finds the saved configuration of an attachment. Go flannel's plugin names the file after the container, whatever the interface is. Such a
+/// file is used for an interface without its own file if it belongs to the same network.
 pub(super) fn find(
     attachment_store: &AttachmentStore,
     conf: &Conf,
@@ -98,7 +98,7 @@ pub(super) fn find(
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
 }
 
-/// Has the delegate undo ADD.
+/// Calls the delegate with DEL to undo ADD.
 pub(super) fn undo(
     context: Context<'_>,
     program: &str,

@@ -1,4 +1,4 @@
-//! A folder with a subnet.env, a data directory and a stub of the delegate, and the plugin executed in it.
+//! A test bed: a folder with a subnet.env, a data directory and a stub of the delegate, in which the plugin is executed.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -9,16 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// The plugin, or the one that `FLANNEL_TEST_CNI` names: with a program before it, such as an emulator, if need be.
+/// Returns the plugin's command line, or that in `FLANNEL_TEST_CNI`, which may begin with another program such as an emulator.
 pub(crate) fn plugin() -> String {
     std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
 }
 
-/// What a daemon writes.
+/// A subnet.env as the daemon writes it.
 pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-/// Notes what it is called with. It holds one thing for each attachment, as bridge and host-local hold an interface and an address: a file
-/// in `held`. `fail-VERB` is an error to give at once, `fail-late-VERB` one to give when it is done, `slow` the seconds that it takes.
+/// The stub of the delegate. It records its calls and their input. For each attachment it holds a file in `held`, as bridge and host-local hold
+/// an interface and an address. Files control it: `fail-VERB` is an error to report at once, `fail-late-VERB` one to report after the work is
+/// done, and `slow` is the time in seconds that a call takes.
 const STUB: &str = r#"#!/bin/sh
 cd "$STUB" || exit 1
 echo "$CNI_COMMAND ${0##*/}" >> calls
@@ -36,14 +37,14 @@ fail "fail-late-$CNI_COMMAND"
 exit 0
 "#;
 
-/// The place of one test.
+/// The test bed of one test.
 pub(crate) struct Bed {
     folder: TempDir,
-    /// The words of the command line of the plugin.
+    /// The plugin's command line.
     plugin: String,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub exit: i32,
@@ -61,13 +62,13 @@ impl Answer {
         }
     }
 
-    /// The error.
+    /// Returns the error as JSON. Panics if the call succeeded.
     pub(crate) fn error(&self) -> Value {
         assert_eq!(self.exit, 1, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|why| panic!("{why}: {self:?}"))
     }
 
-    /// The error's code; 0 for success.
+    /// Returns the error code, or 0 on success.
     pub(crate) fn code(&self) -> u64 {
         if self.exit == 0 {
             0
@@ -76,7 +77,7 @@ impl Answer {
         }
     }
 
-    /// Fails unless the call succeeded in silence.
+    /// Panics unless the call succeeded without output on standard error.
     pub(crate) fn ok(self) -> Self {
         assert!(self.exit == 0 && self.stderr.is_empty(), "{self:?}");
         self
@@ -84,12 +85,12 @@ impl Answer {
 }
 
 impl Bed {
-    /// With a subnet.env, and stubs of these names.
+    /// Creates a bed with a subnet.env and stubs of these names.
     pub(crate) fn new(stubs: &[&str]) -> Self {
         Self::of(plugin(), stubs)
     }
 
-    /// The same for another plugin.
+    /// Creates a bed for another plugin.
     pub(crate) fn of(plugin: String, stubs: &[&str]) -> Self {
         let bed = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -107,12 +108,12 @@ impl Bed {
         bed
     }
 
-    /// A path in it.
+    /// Returns a path inside the bed.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A configuration with more keys.
+    /// Returns the usual configuration with additional keys.
     pub(crate) fn conf(&self, more: &Value) -> String {
         let mut conf = json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
         conf.as_object_mut()
@@ -121,7 +122,7 @@ impl Bed {
         conf.to_string()
     }
 
-    /// Starts the plugin, through other programs if some are given.
+    /// Starts the plugin, through the command line `through` if that is not empty.
     pub(crate) fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
         let words: Vec<&str> = through
             .iter()
@@ -142,12 +143,12 @@ impl Bed {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A call that is refused early is not read.
+        // A plugin that fails early does not read its standard input.
         let _ = child.stdin.take().unwrap().write_all(conf.as_bytes());
         child
     }
 
-    /// Starts a call for an interface.
+    /// Starts a call for an interface without waiting for it.
     pub(crate) fn start_for(
         &self,
         verb: &str,
@@ -164,7 +165,7 @@ impl Bed {
         self.start(&[], &variables, conf)
     }
 
-    /// A call for an interface.
+    /// Makes a call for an interface.
     pub(crate) fn call_for(
         &self,
         verb: &str,
@@ -179,12 +180,12 @@ impl Bed {
         )
     }
 
-    /// A call for `eth0` of `c0ffee`, with the usual configuration.
+    /// Makes a call for `eth0` of `c0ffee`, with the usual configuration.
     pub(crate) fn call(&self, verb: &str) -> Answer {
         self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
     }
 
-    /// GC that keeps these containers' `eth0`.
+    /// Calls GC with `eth0` of these containers as valid attachments.
     pub(crate) fn gc(&self, valid: &[&str]) -> Answer {
         let list: Value = valid
             .iter()
@@ -198,7 +199,7 @@ impl Bed {
         )
     }
 
-    /// A call through other programs.
+    /// Makes a call through another command line.
     pub(crate) fn call_through(&self, through: &[&str], verb: &str) -> Answer {
         let variables = [
             ("CNI_COMMAND", verb),
@@ -213,17 +214,17 @@ impl Bed {
         )
     }
 
-    /// Has the stub fail.
+    /// Makes the stub fail.
     pub(crate) fn fail(&self, when: &str, error: &str) {
         fs::write(self.path("stub").join(format!("fail-{when}")), error).unwrap();
     }
 
-    /// Has it succeed again.
+    /// Makes the stub succeed again.
     pub(crate) fn heal(&self, when: &str) {
         fs::remove_file(self.path("stub").join(format!("fail-{when}"))).unwrap();
     }
 
-    /// The calls of the delegate.
+    /// Returns the calls of the delegate.
     pub(crate) fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.path("stub/calls"))
             .unwrap_or_default()
@@ -232,17 +233,17 @@ impl Bed {
             .collect()
     }
 
-    /// What the delegate received with a verb.
+    /// Returns the configuration that the delegate received with a verb.
     pub(crate) fn received(&self, verb: &str) -> Option<String> {
         fs::read_to_string(self.path("stub").join(format!("delegate-{verb}"))).ok()
     }
 
-    /// What the delegate holds.
+    /// Returns the attachments that the delegate holds.
     pub(crate) fn held(&self) -> Vec<String> {
         names(&self.path("stub/held"))
     }
 
-    /// The files of the data directory and their texts.
+    /// Returns the files of the data directory with their texts.
     pub(crate) fn data(&self) -> BTreeMap<String, String> {
         let folder = self.path("data");
         names(&folder)

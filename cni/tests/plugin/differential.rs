@@ -1,4 +1,4 @@
-//! Compares the plugin with another one, Go flannel's: the delegate receives the same configuration.
+//! Compares the plugin with Go flannel's plugin: the delegate receives the same configuration from both.
 
 use crate::bed::{Bed, plugin};
 use proptest::prelude::*;
@@ -7,10 +7,10 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 use std::fs;
 
-/// Names the other plugin.
+/// Environment variable with the path of the other plugin.
 const OTHER: &str = "GO_FLANNEL_CNI";
 const CASES: usize = 300;
-/// Go reads every number of a configuration as a float: beyond this, it passes another integer on.
+/// Largest integer that Go's plugin passes on unchanged: it reads every number of a configuration as a float.
 const EXACT: i64 = 1 << 53;
 
 /// A configuration and a subnet.env.
@@ -20,17 +20,17 @@ struct Case {
     subnet_env: String,
 }
 
-/// What came of ADD and DEL, as far as both plugins have to agree.
+/// The outcome of ADD and DEL, as far as both plugins must agree.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     exits: [i32; 2],
     received: [Option<Value>; 2],
     calls: Vec<String>,
-    /// What ADD printed, if it succeeded.
+    /// The output of ADD, if it succeeded.
     result: Option<Value>,
 }
 
-/// Some of these keys, each with one of its values.
+/// Generates an object with some of these keys, each with one of its values.
 fn some(keys: Vec<(&'static str, Vec<Value>)>) -> impl Strategy<Value = Map<String, Value>> {
     let key = |(name, values): (&'static str, Vec<Value>)| {
         proptest::option::weighted(0.3, proptest::sample::select(values))
@@ -158,13 +158,13 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     let bed = Bed::of(plugin.to_owned(), &["bridge", "ptp", "ipvlan"]);
     fs::write(bed.path("subnet.env"), &case.subnet_env).unwrap();
     let conf = bed.conf(&case.conf);
-    // `conf` gives each a version: the case says whether there is one.
+    // `Bed::conf` adds a version. Remove it if the case has none.
     let mut conf: Value = serde_json::from_str(&conf).unwrap();
     if case.conf.get("cniVersion").is_none() {
         conf.as_object_mut().unwrap().remove("cniVersion");
     }
     let calls = ["ADD", "DEL"].map(|verb| bed.call_for(verb, "c0ffee", "eth0", &conf.to_string()));
-    // A file of data may name its folder.
+    // Configurations may contain the path of the bed's folder, which differs between the two.
     let folder = bed
         .path("")
         .to_str()
@@ -184,7 +184,7 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     }
 }
 
-/// The cases in which ours and another plugin differ.
+/// Lists the cases in which our plugin and another one differ.
 fn differences(other: &str, cases: &[Case]) -> Vec<String> {
     let ours = plugin();
     let difference = |case: &Case| {
@@ -211,7 +211,7 @@ fn three_hundred_cases_are_equal() {
     );
 }
 
-/// Whether all integers in it are those that Go passes on.
+/// Reports whether Go's plugin passes on all integers in a value unchanged.
 fn is_exact(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_i64().is_none_or(|number| number.abs() <= EXACT),

@@ -1,4 +1,4 @@
-//! Failures of the delegate, and what they leave.
+//! Failures of the delegate, and the state that they leave.
 
 use crate::bed::Bed;
 use serde_json::json;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 const REFUSED: &str = r#"{"code":100,"msg":"no address left","details":"pool"}"#;
-/// The files of an ADD of `c0ffee` that was not finished.
+/// The files after an unfinished ADD of `c0ffee`.
 const UNFINISHED: [&str; 2] = ["+c0ffee", "c0ffee"];
 
 #[test]
@@ -91,7 +91,7 @@ fn missing_or_broken_delegate_is_an_error() {
         answer.code() == 999 && answer.stdout.contains("signal: 9"),
         "{answer:?}"
     );
-    // DEL fails as ADD did; nothing says that nothing is left.
+    // DEL fails as ADD did, so the delegate may have left something, and the files stay.
     assert_eq!(bed.data().into_keys().collect::<Vec<_>>(), UNFINISHED);
     fs::set_permissions(bed.path("bin/bridge"), fs::Permissions::from_mode(0o644)).unwrap();
     bed.gc(&["c0ffee"]);
@@ -152,7 +152,7 @@ fn damaged_file_is_undone_with_the_current_configuration() {
             (0, 0, Some(given)),
             "{text}"
         );
-        // Nor does it wait for a daemon that may never get its lease: delegates find what they gave by network and container.
+        // DEL does not wait for subnet.env, because the daemon may never get a lease. Delegates find an attachment by network and container.
         bed.call("ADD").ok();
         fs::write(bed.path("data/c0ffee"), text).unwrap();
         fs::rename(bed.path("subnet.env"), bed.path("away")).unwrap();
@@ -171,7 +171,7 @@ fn interfaces_of_one_container_do_not_overwrite_each_other() {
         bed.data().keys().collect::<Vec<_>>(),
         ["c0ffee", "c0ffee:net1"]
     );
-    // Repeated, and of interfaces that never were.
+    // DEL can be repeated, and succeeds for an interface that never existed.
     for interface in ["net1", "net1", "net2"] {
         bed.call_for("DEL", "c0ffee", interface, &second).ok();
         assert_eq!(
@@ -237,13 +237,13 @@ fn gc_collects_only_orphans_of_its_network() {
         received["cni.dev/valid-attachments"],
         json!([{"containerID": "a1", "ifname": "eth0"}])
     );
-    // Without the list nothing may go, and a delegate that fails keeps its file.
+    // Without the list, GC removes nothing. A file stays if the delegate fails.
     assert_eq!(bed.call_for("GC", "", "", &bed.conf(&json!({}))).code(), 7);
     bed.fail("DEL", REFUSED);
     assert_eq!(bed.gc(&[]).code(), 100);
     assert!(bed.data().contains_key("a1"));
     bed.heal("DEL");
-    // A delegate that is too old for GC is no error.
+    // GC succeeds with a delegate that is too old to support GC.
     for error in [
         r#"{"code":4,"msg":"unknown CNI_COMMAND: GC"}"#,
         r#"{"code":1,"msg":"incompatible CNI versions"}"#,

@@ -1,4 +1,4 @@
-//! Compares the plugin with captures of Go flannel's plugin, apart from intended differences.
+//! Compares the plugin with recorded results of Go flannel's plugin, except for intended differences.
 
 use crate::bed::Bed;
 use serde_json::Value;
@@ -13,7 +13,7 @@ struct Wanted {
     data: Value,
 }
 
-/// The outcome of Go flannel's plugin with the intended differences. Texts of errors are compared, except a decoder's description of JSON.
+/// Returns the outcome of Go flannel's plugin, changed by the intended differences. Error texts are also compared, except those of JSON decoders.
 fn wanted(case: &str, golden: &Value) -> Wanted {
     let mut calls: Vec<String> = golden["delegate calls"]
         .as_array()
@@ -101,7 +101,7 @@ fn compare(case: &str, golden: &Value) {
     assert_eq!(data, wanted, "{case}");
 }
 
-/// A configuration as its readers see it. An integer differs from a float here, as it does for Go's decoder.
+/// Parses a configuration. Integers and floats remain different, as for Go's decoder.
 fn document(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|why| panic!("{why}: {text}"))
 }

@@ -1,10 +1,10 @@
-//! Many calls at once, and calls that are killed.
+//! Many concurrent calls, and calls that are killed.
 
 use crate::bed::Bed;
 use serde_json::json;
 use std::time::Duration;
 
-/// More pods than start at once on a node that returns.
+/// More pods than start at once on a node after a reboot.
 const PODS: usize = 500;
 /// The number of kills, unless `FLANNEL_TEST_CNI_KILLS` sets it.
 const KILLS: u64 = 60;
@@ -48,7 +48,7 @@ fn delegate_ends_with_the_plugin() {
         "/proc/{}/stat",
         std::fs::read_to_string(pid).unwrap().trim()
     );
-    // A zombie is dead as well.
+    // A zombie also counts as dead.
     wait(|| std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z ")));
 }
 
@@ -73,7 +73,7 @@ fn killed_add_can_be_repeated() {
     );
 }
 
-/// Waits until a condition holds.
+/// Polls until a condition holds. Panics after 60 s.
 fn wait(happened: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !happened() {
@@ -93,7 +93,7 @@ fn leftovers_of_a_kill_are_cleaned_by_the_next_call() {
     std::fs::write(bed.path("stub/slow"), "0.003").unwrap();
     let conf = bed.conf(&json!({}));
     for number in 0..kills {
-        // Spread over the whole call, in no particular order.
+        // Spread the kills over the whole call, in pseudo-random order.
         let delay = Duration::from_micros(number * 7919 % 12_000);
         let verb = if number % 4 == 3 { "DEL" } else { "ADD" };
         if verb == "DEL" {
@@ -103,7 +103,7 @@ fn leftovers_of_a_kill_are_cleaned_by_the_next_call() {
         std::thread::sleep(delay);
         killed.kill().unwrap();
         killed.wait().unwrap();
-        // The delegate ended with it, though perhaps not yet.
+        // The kernel also kills the delegate, but perhaps a little later.
         let lasting = || {
             !std::fs::read_dir("/proc")
                 .unwrap()
@@ -130,11 +130,11 @@ fn leftovers_of_a_kill_are_cleaned_by_the_next_call() {
             1 => {
                 bed.gc(&[]).ok();
             }
-            // The DEL was as good as done, or the interface is there and stays.
+            // Either the DEL was finished, or the interface still exists. DEL succeeds in both cases.
             _ if verb == "DEL" => drop(bed.call("DEL").ok()),
             _ => {
                 let answer = bed.call("ADD");
-                // Killed after ADD was finished: this is a second ADD of an interface that is in use.
+                // If the kill came after ADD had finished, this is a second ADD of an interface in use, which fails.
                 assert!(
                     answer.exit == 0 || data["c0ffee"].len() > 2 && held.len() == 1,
                     "{delay:?}: {answer:?}"

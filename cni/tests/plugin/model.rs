@@ -1,5 +1,5 @@
-//! Sequences of calls with kills and faults against a model of the delegate: every interface that the delegate holds has a file at any time,
-//! and no interface that is in use is removed.
+//! Sequences of calls with kills and faults against a model of the delegate. Two invariants hold at any time: every interface that the delegate
+//! holds has a file, and no interface in use is removed.
 //!
 //! `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
 
@@ -32,9 +32,9 @@ enum Fate {
     NotStarted,
     FailsBefore,
     FailsAfter,
-    /// The plugin is killed before the delegate did anything.
+    /// The plugin is killed before the delegate has done anything.
     KilledBefore,
-    /// The plugin is killed when the delegate is done.
+    /// The plugin is killed after the delegate has finished.
     KilledAfter,
 }
 
@@ -95,17 +95,17 @@ enum Step {
         interface: usize,
         fates: Vec<Fate>,
     },
-    /// The containers of the bits live.
+    /// `live` has a bit for each container that is valid.
     Gc {
         network: usize,
         live: usize,
         fates: Vec<Fate>,
     },
-    /// A power failure: a file is empty.
+    /// A power failure leaves an empty file.
     Damage { container: usize, interface: usize },
     /// A plugin was killed while it wrote a file.
     Torn { container: usize, interface: usize },
-    /// A plugin was killed before it wrote a file, or after it removed it.
+    /// A plugin was killed before it wrote a file or after it removed the file, and left only the mark.
     Marked { container: usize, interface: usize },
 }
 
@@ -165,13 +165,13 @@ fn attachment(container: usize, interface: usize) -> Attachment {
 struct Sequence<'a> {
     folder: &'a Path,
     world: World,
-    /// The interfaces of successful ADDs that no DEL or GC was called for.
+    /// The interfaces of successful ADDs for which neither DEL nor GC was called.
     promised: BTreeSet<(String, Attachment)>,
     /// The interfaces whose last ADD was killed.
     interrupted: BTreeSet<(String, Attachment)>,
 }
 
-/// The outcome of a call; none if it was killed.
+/// The outcome of a call. `None` if it was killed.
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {
@@ -210,7 +210,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// The path of an attachment's file, of its mark (`+`) or of its temporary file (`.`).
+    /// Returns the path of an attachment's file, of its mark (`+`) or of its temporary file (`.`).
     fn path(&self, sign: &str, attachment: &Attachment) -> PathBuf {
         let name = attachment_store::name(attachment);
         self.folder.join("data").join(format!("{sign}{name}"))
@@ -237,7 +237,7 @@ impl Sequence<'_> {
                     NETWORKS[*network].to_owned(),
                     attachment(*container, *interface),
                 );
-                // A runtime gives an interface to one network at a time.
+                // A runtime adds an interface to only one network at a time.
                 let taken = self
                     .world
                     .held
@@ -283,7 +283,7 @@ impl Sequence<'_> {
     fn call(&mut self, verb: Verb, key: &(String, Attachment), fates: &[Fate]) {
         let (there, file) = (self.is_held(key), self.file(&key.1));
         if verb == Verb::Add {
-            // Another network may take over an interface that was given up: then it has to be removed from there first.
+            // If another network takes over an interrupted interface, it must be removed from that network first, so its ADD may fail.
             self.interrupted
                 .retain(|(network, one)| *one != key.1 || *network == key.0);
         }
@@ -341,7 +341,8 @@ impl Sequence<'_> {
                 INTERFACES.map(|interface| json!({"containerID": container, "ifname": interface}))
             })
             .collect();
-        // A damaged file does not say which network it is of: a runtime that shares a directory has all of its containers live.
+        // A damaged file lacks the name of its network. So a runtime whose networks share a directory must list all containers as valid;
+        // skip GC otherwise.
         let damaged = |attachment: &Attachment| {
             fs::read(self.path("", attachment)).is_ok_and(|text| text.is_empty())
         };
@@ -401,7 +402,7 @@ fn sequences_leave_nothing_without_a_file() {
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                // In memory: what is measured here is logic.
+                // Use memory, because this test checks logic and not the disk.
                 let memory = Path::new("/dev/shm");
                 let root = if memory.is_dir() {
                     tempfile::tempdir_in(memory)

@@ -1,11 +1,11 @@
-//! Data directories that are full, read-only or have links in them, and hostile input.
+//! Data directories that are full, read-only or contain links, and hostile input.
 
 use crate::bed::Bed;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-/// Runs the plugin in a mount namespace of its own, where the data directory is a small file system.
+/// Returns a script that runs the plugin after it has mounted a small file system as the data directory. It needs its own mount namespace.
 fn mounted(bed: &Bed, options: &str, then: &str) -> [String; 3] {
     let data = bed.path("data");
     fs::create_dir_all(&data).unwrap();
@@ -34,10 +34,10 @@ fn full_or_read_only_directory_refuses_add_early() {
             "{options}: {answer:?}"
         );
         assert!(bed.calls().is_empty(), "{options}: {:?}", bed.calls());
-        // There is nothing to delete.
+        // DEL succeeds, because there is nothing to delete.
         assert_eq!(bed.call_through(&through, "DEL").code(), 0, "{options}");
     }
-    // The delegate's work is undone; that the file stays is an error, and the next DEL tries again.
+    // DEL undoes the delegate's work, but fails because the file stays. The next DEL tries again.
     let bed = Bed::new(&["bridge"]);
     let [script, ..] = mounted(
         &bed,
@@ -77,7 +77,7 @@ fn traps_are_not_followed() {
     fs::remove_dir_all(bed.path("data")).unwrap();
     bed.call("ADD").code();
     assert_eq!(mode("data"), 0o700);
-    // A data directory that is a file.
+    // The data directory is a file.
     let conf = bed.conf(&json!({"dataDir": secret}));
     assert_eq!(bed.call_for("ADD", "cafe", "eth0", &conf).code(), 5);
 }
@@ -135,7 +135,7 @@ fn hostile_names_reach_no_file() {
             "{name:?}"
         );
     }
-    // An ID that no file system takes.
+    // The ID is too long for any file system.
     assert_eq!(
         bed.call_for("ADD", &long, "eth0", &bed.conf(&json!({})))
             .code(),
@@ -203,7 +203,7 @@ fn every_input_gets_a_json_answer() {
 #[test]
 fn program_being_written_is_retried() {
     let bed = Bed::new(&["bridge"]);
-    // Open for writing: executing it is refused (ETXTBSY).
+    // The kernel refuses to execute a file that is open for writing (ETXTBSY).
     let program = bed.path("bin/busy");
     fs::copy("/bin/true", &program).unwrap();
     let writer = fs::File::options().append(true).open(&program).unwrap();
@@ -216,7 +216,7 @@ fn program_being_written_is_retried() {
     std::thread::sleep(std::time::Duration::from_millis(250));
     drop(writer);
     let output = waiting.wait_with_output().unwrap();
-    // It was executed, and printed nothing.
+    // The program was executed and printed nothing.
     assert!(
         String::from_utf8_lossy(&output.stdout).contains("without a result"),
         "{output:?}"

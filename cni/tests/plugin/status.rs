@@ -1,4 +1,4 @@
-//! STATUS and ADD with status files of the daemon's own writer.
+//! STATUS and ADD with status files from the daemon's own writer.
 
 use crate::bed::Bed;
 use run_dir::status_file::{Pods, Reason, Status, Writer};
@@ -70,11 +70,11 @@ fn status_fails_for_what_a_pod_needs_only() {
             })
             .unwrap();
         expect(wanted);
-        // Pods start as long as the subnet is known.
+        // Pods can start as long as the subnet is known.
         bed.call("ADD").ok();
         bed.call("DEL").ok();
     }
-    // The network outlives the daemon.
+    // The network keeps working after the daemon has ended.
     drop(writer);
     expect("");
     let mut next = Writer::new(&bed.path("subnet.env"));
@@ -106,7 +106,7 @@ fn add_without_subnet_env_reports_the_daemons_reason() {
         )
     );
     assert!(bed.calls().is_empty() && bed.data().is_empty());
-    // The file may come while it waits.
+    // The file may appear while ADD waits.
     let waiting = bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&serde_json::json!({})));
     std::thread::sleep(std::time::Duration::from_millis(200));
     fs::write(bed.path("half"), crate::bed::SUBNET_ENV).unwrap();

@@ -9,10 +9,10 @@ use run_dir::{api_socket, exit_report, regular, status_file, subnet_env};
 
 use super::report::Report;
 
-/// The longest subnet.env, in bytes.
+/// Limit on the size of a subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
 
-/// Removes a subnet.env, the daemon's files next to it, temporary files of a crash, and its directory if that is flannel's own and empty.
+/// Removes a subnet.env, the daemon's files next to it, and temporary files of a crash. Also removes the directory if it is flannel's own and empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match regular::read(file, LIMIT) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
@@ -56,7 +56,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
         }
         match remove_dir(folder) {
             Ok(()) => report.removed(&what),
-            // A mount point, or a file could not be removed, which has been reported.
+            // The directory is a mount point, or contains a file whose failed removal has already been reported.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -67,7 +67,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     }
 }
 
-/// Whether a name is that of a temporary file, ours or Go flannel's.
+/// Whether a name is that of a temporary file of flannel-rs or Go flannel.
 fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The paths below a directory.
+    /// Returns the names of all files and directories below a directory.
     fn left(folder: &Path) -> Vec<String> {
         let mut out = Vec::new();
         for entry in read_dir(folder).unwrap().flatten() {

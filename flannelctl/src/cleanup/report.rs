@@ -16,7 +16,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Reports an object that was removed, or would be.
+    /// Reports an object that was removed, or would be removed without `--dry-run`.
     pub(super) fn removed(&mut self, what: &str) {
         self.removed += 1;
         out::print(format!(
@@ -30,7 +30,7 @@ impl Report {
         ));
     }
 
-    /// Reports an object that stays, although it may be flannel's.
+    /// Reports an object that is kept although it may be flannel's.
     pub(super) fn kept(&mut self, what: &str) {
         out::print(format!("kept {}", printable::line(what)));
     }
@@ -41,7 +41,7 @@ impl Report {
         out::complain(why);
     }
 
-    /// Prints the outcome. Fails if an object could not be removed.
+    /// Prints the outcome. Returns an error if an object could not be removed.
     pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,

@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster`: the findings of all nodes, folded by cause.
+//! `flannelctl doctor --cluster`: prints the findings of all nodes, grouped by cause.
 
 mod answer;
 mod fold;
@@ -21,10 +21,10 @@ pub(super) use text::text;
 /// Which cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ClusterArgs {
-    /// Ask the doctors of all nodes, and fold their findings by cause: on Kubernetes in flannel's pods, otherwise by this node's daemon.
+    /// Diagnose all nodes and group the findings by cause: on Kubernetes in flannel's pods, otherwise through this node's daemon.
     #[arg(long)]
     cluster: bool,
-    /// Run the doctor in flannel's pod on this node of Kubernetes, with a kubeconfig.
+    /// Run the doctor in flannel's pod on this Kubernetes node; needs a kubeconfig.
     #[arg(long, value_name = "NODE", conflicts_with = "cluster")]
     node: Option<String>,
     #[command(flatten)]
@@ -32,10 +32,10 @@ pub(super) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    /// Runs the doctor elsewhere, if a node is named. None: it is to be run here, or everywhere.
+    /// Runs the doctor in a pod if a node is named. Returns `None` if it has to run here or on all nodes.
     ///
     /// # Errors
-    /// The pod there does not answer.
+    /// Returns an error if the pod does not respond.
     pub(super) fn run_on_node(&self) -> Result<Option<ExitCode>> {
         match &self.node {
             Some(node) => remote::run(Some(node), &self.flags),
@@ -43,22 +43,22 @@ impl ClusterArgs {
         }
     }
 
-    /// Whether all nodes are to be asked: kubectl runs this program as `kubectl-flannel` for the cluster.
+    /// Whether to ask all nodes. This is the default if kubectl runs this program as `kubectl-flannel`.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster || self.flags.is_named() || is_kubectls_plugin()
     }
 }
 
-/// Asks all nodes.
+/// Asks all nodes for their findings.
 ///
 /// # Errors
-/// Neither the cluster's API nor this node's daemon answers.
+/// Returns an error if neither the cluster's API nor this node's daemon responds.
 pub(super) fn look(args: &ClusterArgs, place: &Place) -> Result<Cluster> {
     let answers = if args.flags.is_named() || is_kubectls_plugin() {
         pods::ask(&args.flags)?
     } else {
         match ask::node(&place.subnet_file, true) {
-            // A daemon hears its peers with any store; what pods answer says more.
+            // The daemon can ask its peers with any store, but the doctors in the pods report more details.
             Ok(node) if is_of_kubernetes(&node) && has_kubeconfig() => pods::ask(&args.flags)?,
             Ok(_) => rows::ask(place)?,
             Err(_) if has_kubeconfig() => pods::ask(&args.flags)?,
@@ -75,6 +75,6 @@ fn is_of_kubernetes(node: &Node) -> bool {
 
 fn no_way(why: ask::AskError) -> anyhow::Error {
     anyhow::Error::new(why).context(
-        "no kubeconfig names a cluster (--kubeconfig, $KUBECONFIG, ~/.kube/config), and no daemon of this node can ask the others",
+        "no kubeconfig names a cluster (--kubeconfig, $KUBECONFIG, ~/.kube/config), and no daemon on this node can ask the others",
     )
 }

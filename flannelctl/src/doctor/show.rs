@@ -1,4 +1,4 @@
-//! The text of `flannelctl doctor`, as a pure function of the report.
+//! Renders the text of `flannelctl doctor` as a pure function of the report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub(super) fn text(report: &Report, all: bool, screen: Screen) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         out,
-        "{} checks: {} broken, {} degraded, {risks}, {} not looked at, {} well",
+        "{} checks: {} broken, {} degraded, {risks}, {} unknown, {} well",
         report.checks,
         count(Severity::Broken),
         count(Severity::Degraded),
@@ -85,7 +85,7 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     }
 }
 
-/// What is wrong, and the check that found it.
+/// Writes what is wrong, and the check that found it.
 pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
     let (what, check) = (&finding.what, &finding.check);
     let sign = sign(finding.severity, screen);
@@ -99,7 +99,7 @@ pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
         let _ = writeln!(out, "{sign} {}{gap}{check}", strong(what));
         return;
     }
-    // A narrow terminal: the check has a line of its own.
+    // On a narrow terminal the check has a separate line.
     for (number, line) in screen.wrap(what, 2).iter().enumerate() {
         let before = if number == 0 { sign.as_str() } else { " " };
         let _ = writeln!(out, "{before} {}", strong(line));
@@ -107,7 +107,7 @@ pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
     let _ = writeln!(out, "    {check}");
 }
 
-/// Why, what was seen, and what to do.
+/// Writes the cause, the evidence and the commands of a finding.
 pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     let mut told = |word: &str, text: &str, from: Option<&str>| {
         let from = from.map(|from| format!("({from})"));
@@ -133,7 +133,7 @@ pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
         let word = if number == 0 { "seen" } else { "" };
         told(word, &seen.text, Some(&seen.from));
     }
-    // Commands are never wrapped: they are pasted.
+    // Commands are never wrapped, because users paste them.
     for (number, command) in finding.remedy.commands.iter().enumerate() {
         let word = if number == 0 { "do" } else { "" };
         let place = if number == 0 && finding.remedy.on != HERE {
@@ -152,7 +152,7 @@ pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     }
 }
 
-/// The checks that could not be made, grouped by reason, because many checks often have the same.
+/// Writes the unknown checks, grouped by reason, because many checks often have the same reason.
 fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for unknown in &report.unknown {
@@ -173,7 +173,7 @@ fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
             }
             _ => checks.join(", "),
         };
-        let _ = writeln!(out, "{sign} {names}   not looked at: {why}");
+        let _ = writeln!(out, "{sign} {names}   unknown: {why}");
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
             "nothing named an interface",
         )
         .seen("10.0.2.15/24 with the gateway 10.0.2.2", "ip address")
-        .seen("node-2 answers nothing", "probes")
+        .seen("node-2 does not respond", "probes")
         .run(r"printf '\n%s\n' FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld")
         .run("systemctl restart flanneld")
         .on("every node");
@@ -201,7 +201,7 @@ mod tests {
                 "peer-cut",
                 Severity::Broken,
                 "node-2",
-                "node-2 answers nothing",
+                "node-2 does not respond",
                 "it is off",
             )
         };
@@ -247,15 +247,15 @@ mod tests {
             [
                 "    why    nothing named an interface",
                 "    seen   10.0.2.15/24 with the gateway 10.0.2.2  (ip address)",
-                "           node-2 answers nothing  (probes)",
+                "           node-2 does not respond  (probes)",
                 r"    do     printf '\n%s\n' FLANNELD_IFACE=enp0s8 >> /etc/default/flanneld      (on every node)",
                 "           systemctl restart flanneld",
                 "    it explains 1 more: peer-cut node-2  (--all shows them)",
                 &format!("risk: the clock is wrong{}clock", " ".repeat(75)),
                 "    why    certificates",
-                "unknown: mtu, slow and 2 more   not looked at: no probes",
-                "unknown: ipam-full   not looked at: permission denied",
-                "53 checks: 1 broken, 0 degraded, 1 risk, 5 not looked at, 46 well",
+                "unknown: mtu, slow and 2 more   unknown: no probes",
+                "unknown: ipam-full   unknown: permission denied",
+                "53 checks: 1 broken, 0 degraded, 1 risk, 5 unknown, 46 well",
             ],
             "{text}"
         );
@@ -265,8 +265,8 @@ mod tests {
     fn explained_findings_are_shown_with_all() {
         let text = text(&report(), true, Screen::plain());
         assert!(
-            text.contains("      peer-cut: node-2 answers nothing: it is off\n")
-                && text.contains("unknown: mtu, slow, lossy, clock   not"),
+            text.contains("      peer-cut: node-2 does not respond: it is off\n")
+                && text.contains("unknown: mtu, slow, lossy, clock   unknown:"),
             "{text}"
         );
     }

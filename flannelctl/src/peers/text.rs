@@ -1,4 +1,4 @@
-//! The text of `flannelctl peers`, as a pure function of the document.
+//! Renders the text of `flannelctl peers` as a pure function of the document.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use terminal::screen::{Screen, Style};
 const HEADINGS: [&str; 9] = [
     "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
 ];
-/// What a narrow terminal does without, the first one first: the node and the state of its path stay.
+/// Columns that a narrow terminal omits, in this order. The node and the state of its path are always shown.
 const SPARE: [&str; 7] = [
     "ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET",
 ];
-/// The columns of `-o wide`.
+/// Additional columns of `-o wide`.
 const WIDE_HEADINGS: [&str; 5] = ["MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"];
 const OPINION_HEADINGS: [&str; 7] = [
     "NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID",
@@ -25,10 +25,10 @@ const OPINION_HEADINGS: [&str; 7] = [
 const OPINION_SPARE: [&str; 4] = ["RTT", "SAID", "SUBNET", "PEERS"];
 const NOTHING: &str = "-";
 
-/// The document as text. `all`: with what other nodes say. `wide`: with every column.
+/// Renders the document. `all` adds what other nodes report, and `wide` adds all columns.
 pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
-        return "no other node has a lease that is in force here".to_owned();
+        return "no other node has a lease that is active here".to_owned();
     }
     let mut out = if peers.probed {
         let mut sorted: Vec<&Probed> = peers.peers.iter().collect();
@@ -60,14 +60,14 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
     if all {
         let rows: Vec<Vec<Cell>> = peers.rows.iter().map(opinion).collect();
         let rows = if rows.is_empty() {
-            "no other node has said anything".to_owned()
+            "no other node has sent a report".to_owned()
         } else {
             fitted(&OPINION_HEADINGS, &OPINION_SPARE, &rows, screen)
         };
         let missing = match missing(peers) {
             0 => String::new(),
             some => format!(
-                "\n{some} of {} nodes that answer probes have said nothing",
+                "\n{some} of {} nodes that answer probes have sent no report",
                 wanted(peers)
             ),
         };
@@ -76,7 +76,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
     out
 }
 
-/// How many nodes answer probes, and so can say what they see.
+/// Returns the number of nodes that reply to probes and can therefore report what they see.
 pub(super) fn wanted(peers: &Peers) -> usize {
     let can_say = |probed: &&Probed| {
         probed
@@ -87,13 +87,14 @@ pub(super) fn wanted(peers: &Peers) -> usize {
     peers.peers.iter().filter(can_say).count()
 }
 
-/// How many of them have said nothing.
+/// Returns the number of those nodes that have not reported.
 pub(super) fn missing(peers: &Peers) -> usize {
     let said = peers.rows.iter().filter(|row| is_fresh(row, peers)).count();
     wanted(peers).saturating_sub(said)
 }
 
-/// Whether a row is not left of an earlier look: while somebody looks, the daemon asks every five seconds, and a hundred nodes a second.
+/// Whether a row is recent, and not left over from an earlier request. While clients request rows, the daemon asks every five seconds, and a hundred
+/// nodes a second.
 pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
     let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
     let most = nodes.saturating_mul(20).saturating_add(12_000);
@@ -121,7 +122,7 @@ fn unprobed(probed: &Probed) -> [Cell; 3] {
     ]
 }
 
-/// How bad it is for a peer: exceptions come first, and otherwise the order of the subnets stays.
+/// Returns the worst impact on a peer. The table shows affected peers first, and otherwise keeps the order of subnets.
 fn gravest(probed: &Probed) -> Impact {
     probed
         .verdicts
@@ -131,7 +132,7 @@ fn gravest(probed: &Probed) -> Impact {
         .unwrap_or(Impact::Unknown)
 }
 
-/// A row for each address family.
+/// Returns a row for each address family.
 fn verdicts(probed: &Probed, wide: bool) -> Vec<Vec<Cell>> {
     if probed.verdicts.is_empty() {
         return vec![
@@ -179,7 +180,7 @@ fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
     cells
 }
 
-/// How many of the other nodes that said something reach the peer.
+/// Returns text about how many of the other nodes that reported reach the peer.
 fn others(peer: &view::PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match peer.others.len() {
@@ -188,7 +189,7 @@ fn others(peer: &view::PeerView) -> String {
     }
 }
 
-/// The duration of a problem, and details that have no column.
+/// Returns the duration of a problem, and details without a column of their own.
 fn note(peer: &view::PeerView) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {
@@ -198,10 +199,10 @@ fn note(peer: &view::PeerView) -> String {
         ));
     }
     if peer.inferred {
-        parts.push("as others that were asked".to_owned());
+        parts.push("inferred from probed peers".to_owned());
     }
     if let Some(other) = &peer.answered_by {
-        parts.push(format!("{other} answers in its place"));
+        parts.push(format!("{other} replies in its place"));
     }
     if peer.ping_only {
         let why = match (&peer.id, peer.refuses) {
@@ -226,7 +227,7 @@ fn state(state: State) -> Cell {
     (state.name().to_owned(), style)
 }
 
-/// What another node reports of itself and of its peers.
+/// Returns the cells for what another node reports of itself and of its peers.
 fn opinion(row: &Row) -> Vec<Cell> {
     let name = row
         .name
@@ -297,7 +298,7 @@ fn summary(peers: &Peers) -> String {
     };
     let unknown = match count(Impact::Unknown) {
         0 => String::new(),
-        number => format!(", {number} not known yet"),
+        number => format!(", {number} unknown"),
     };
     format!("{} of {} well{unknown}", count(Impact::None), all.len())
 }

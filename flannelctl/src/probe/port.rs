@@ -1,4 +1,4 @@
-//! `flannelctl probe HOST:PORT`: whether a port accepts TCP connections from this node, and with the address of its pods' bridge.
+//! `flannelctl probe HOST:PORT`: whether a port accepts TCP connections from this node, and from the address of its pods' bridge.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,17 +15,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::ask;
 use crate::store;
 
-/// How long a connection may take.
+/// Time limit for a connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A port of a host, as it was typed.
+/// A port of a host, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     host: String,
     port: u16,
 }
 
-/// `name:443`, `10.96.0.1:443` or `[fd00::1]:443`; none for what names a peer or a pod.
+/// Parses `name:443`, `10.96.0.1:443` or `[fd00::1]:443`. Returns `None` for the name of a peer or the address of a pod.
 pub(super) fn parse(target: &str) -> Option<Port> {
     let (host, port) = target.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
@@ -40,10 +40,10 @@ pub(super) fn parse(target: &str) -> Option<Port> {
     })
 }
 
-/// Tries the port. `told` is given each step as soon as it is made.
+/// Tries to connect to the port. Calls `told` with each step as soon as it is complete.
 ///
 /// # Errors
-/// The kernel does not answer questions about routes.
+/// Returns an error if the kernel does not reply to route lookups.
 pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)) -> Result<Probe> {
     let node = nix::unistd::gethostname()
         .ok()
@@ -55,7 +55,7 @@ pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)
         steps.push(step);
     };
     let address = resolved(port, &mut tell);
-    // The daemon knows the way to pods of other nodes.
+    // The daemon knows the path to pods of other nodes.
     let path = address.and_then(|to| path(subnet_file, to.ip()));
     for step in path.iter().flat_map(|path| &path.steps) {
         tell(step.clone());
@@ -95,7 +95,7 @@ pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)
     })
 }
 
-/// The path to a pod of the network, as the daemon traces it.
+/// Returns the path to a pod of the network, as the daemon traces it.
 fn path(subnet_file: &Path, to: IpAddr) -> Option<Probe> {
     let networks = subnet_env::read(subnet_file).networks()?;
     let is_pod = networks.nets().any(|net| net.contains(&to));
@@ -112,7 +112,7 @@ fn step(name: StepName, outcome: Outcome, text: impl Into<String>) -> Step {
     }
 }
 
-/// The address of the host: of several the first one, as most programs take it.
+/// Returns the address of the host: the first one if it has several, because most programs use that.
 fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     if let Ok(address) = port.host.parse::<IpAddr>() {
         return Some(SocketAddr::new(address, port.port));
@@ -137,7 +137,7 @@ fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     first
 }
 
-/// Where the kernel sends the first packet.
+/// Returns the step that shows where the kernel sends the first packet.
 fn route(to: SocketAddr) -> Result<Step> {
     let fate = store::run(async {
         let mut lookup = Lookup::open()?;
@@ -160,7 +160,7 @@ fn route(to: SocketAddr) -> Result<Step> {
     })
 }
 
-/// Connects from an address of this node, or from the one that the kernel takes. Returns the time that it took.
+/// Connects from an address of this node, or from the address that the kernel selects. Returns the duration.
 fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(from) = from {
@@ -177,7 +177,7 @@ fn connected(name: StepName, to: SocketAddr, outcome: io::Result<Duration>) -> S
             name,
             Outcome::Ok,
             format!(
-                "{to} accepts it after {:.1} ms",
+                "{to} accepts the connection after {:.1} ms",
                 time.as_secs_f64() * 1000.0
             ),
         ),
@@ -187,7 +187,7 @@ fn connected(name: StepName, to: SocketAddr, outcome: io::Result<Duration>) -> S
 
 fn refusal(to: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
-        ErrorKind::ConnectionRefused => format!("{to} refuses it"),
+        ErrorKind::ConnectionRefused => format!("{to} refuses the connection"),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             format!("no answer from {to} within {} s", TIMEOUT.as_secs())
         }
@@ -195,7 +195,7 @@ fn refusal(to: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// The address of the pods' bridge in the family of another one.
+/// Returns the address of the pods' bridge in the family of `to`.
 fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     let env = subnet_env::read(subnet_file);
     let subnet: IpNet = match to {
@@ -205,26 +205,26 @@ fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     subnet.hosts().next()
 }
 
-/// The same with the source address that the bridge has: like a pod's, it is masqueraded on its way out of the network.
+/// Connects from the address of the bridge. Packets that leave the network are masqueraded, as those of pods are.
 fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     let Some(bridge) = bridge else {
         return step(
             StepName::PodConnection,
             Outcome::NotAsked,
-            "not asked: no subnet.env names this node's subnet",
+            "not tried: no subnet.env names this node's subnet",
         );
     };
     match connect(to, Some(bridge)) {
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => step(
             StepName::PodConnection,
             Outcome::NotAsked,
-            format!("not asked: no device has {bridge} before the first pod"),
+            format!("not tried: no device has {bridge} before the first pod"),
         ),
-        // A port that is closed for this node shows nothing of pods.
+        // A port that is closed for this node proves nothing about pods.
         Err(_) if !is_open => step(
             StepName::PodConnection,
             Outcome::NotAsked,
-            format!("from {bridge} neither"),
+            format!("also fails from {bridge}"),
         ),
         outcome => {
             let shown = connected(StepName::PodConnection, to, outcome);
@@ -236,7 +236,7 @@ fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     }
 }
 
-/// Where it ends, and what to type.
+/// Returns a sentence about where the path ends, and the commands to run next.
 fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (String, Vec<Next>) {
     let here = |command: String| Next { on: None, command };
     let kubectl = |command: &str| Next {
@@ -250,28 +250,28 @@ fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (Strin
             Vec::new(),
         ),
         Some(StepName::Name) => (
-            "It ends at the name: this node's resolver does not know it. Names of Services are known to the cluster's DNS, which pods ask.".to_owned(),
+            "The path breaks at the name: this node's resolver does not know it. Only the cluster's DNS, which pods use, knows names of Services.".to_owned(),
             vec![
                 here("cat /etc/resolv.conf".to_owned()),
                 kubectl("kubectl get service --all-namespaces"),
             ],
         ),
         Some(StepName::Route) => (
-            "It ends here: the kernel does not send it.".to_owned(),
+            "The path breaks here: the kernel does not send the packet.".to_owned(),
             vec![
                 here(format!("ip route get {to}")),
                 here("flannelctl doctor".to_owned()),
             ],
         ),
         Some(StepName::PodConnection) => (
-            "It ends here for pods: this node reaches the port, and with an address of pods it does not. It may leave with that address, which nobody outside knows the way to, or a rule drops it.".to_owned(),
+            "The path breaks here for pods: this node reaches the port with its own address, but not with an address of pods. Packets may leave without masquerading, so replies are not routed back, or a rule drops them.".to_owned(),
             vec![
                 here("flannelctl doctor".to_owned()),
                 here(format!("tcpdump -c 5 -ni any host {to} and tcp port {}", port.port)),
             ],
         ),
         Some(_) => (
-            "It ends at the port: nothing listens there, a Service has no endpoint that is ready, or a firewall is in the way.".to_owned(),
+            "The path breaks at the port: nothing listens there, a Service has no ready endpoint, or a firewall drops the packets.".to_owned(),
             vec![
                 here(format!("tcpdump -c 5 -ni any host {to} and tcp port {}", port.port)),
                 kubectl("kubectl get service,endpointslices --all-namespaces -o wide"),
@@ -331,7 +331,7 @@ mod tests {
             let of = |step: &Step| (step.name, step.outcome);
             probe.steps.iter().map(of).collect()
         };
-        // Any address of 127.0.0.0/8 is this host's.
+        // All addresses of 127.0.0.0/8 belong to this host.
         let env = "FLANNEL_NETWORK=127.5.0.0/16\nFLANNEL_SUBNET=127.5.1.1/24\n";
         let open = tried(&port, env);
         assert_eq!(
@@ -343,7 +343,7 @@ mod tests {
             ]
         );
         assert!(open.ends_at.is_none() && open.next.is_empty());
-        // A port that somebody has and nobody listens on: a listener that was dropped may live on in a process just forked.
+        // A bound port without a listener. A dropped listener would not do, because it may live on in a process that was just forked.
         let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
         held.bind(&any_port.into()).unwrap();

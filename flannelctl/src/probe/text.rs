@@ -1,4 +1,4 @@
-//! The text of `flannelctl probe`, as a pure function of the document.
+//! Renders the text of `flannelctl probe` as a pure function of the document.
 
 use node_api::Probe;
 use node_api::probe::{Next, Outcome, Step, StepName};
@@ -21,13 +21,13 @@ pub(super) fn text(probe: &Probe, screen: Screen) -> String {
         .join("\n")
 }
 
-/// A step that is shown before those behind it are known.
+/// Renders a step before the next steps are known.
 pub(super) fn early(step: &Step, screen: Screen) -> String {
     let words = StepName::ALL.iter().map(|name| name.words().len());
     line(step, words.max().unwrap_or(0), screen)
 }
 
-/// Where it ends, and what to type.
+/// Renders where the path ends, and the commands to run next.
 pub(super) fn end(probe: &Probe, screen: Screen) -> String {
     let mut lines = vec![screen.styled(
         if probe.ends_at.is_some() {
@@ -41,7 +41,7 @@ pub(super) fn end(probe: &Probe, screen: Screen) -> String {
     lines.join("\n")
 }
 
-/// The probing node and the target, such as `node-1 → 10.244.3.7, a pod of node-3`.
+/// Returns the probing node and the target, such as `node-1 → 10.244.3.7, a pod of node-3`.
 fn heading(probe: &Probe, screen: Screen) -> String {
     let target = &probe.target;
     let address = target
@@ -89,7 +89,7 @@ fn line(step: &Step, width: usize, screen: Screen) -> String {
     )
 }
 
-/// The commands to run next, each after the node to run it on.
+/// Returns the commands to run next, each after the node on which to run it.
 fn next(next: &[Next], screen: Screen) -> Vec<String> {
     let place = |next: &Next| {
         next.on.as_deref().map_or_else(
@@ -149,17 +149,38 @@ mod tests {
             },
             state: Some(State::OverlayCut),
             steps: vec![
-                step(StepName::Route, Outcome::Ok, "10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink"),
-                step(StepName::Rules, Outcome::Ok, "nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass"),
-                step(StepName::Overlay, Outcome::Failed, "0 of 5 answered, ping neither"),
-                step(StepName::Pod, Outcome::NotAsked, "not asked: packets do not reach node-3"),
+                step(
+                    StepName::Route,
+                    Outcome::Ok,
+                    "10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink",
+                ),
+                step(
+                    StepName::Rules,
+                    Outcome::Ok,
+                    "nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass",
+                ),
+                step(
+                    StepName::Overlay,
+                    Outcome::Failed,
+                    "0 of 5 replied, not even to ping",
+                ),
+                step(
+                    StepName::Pod,
+                    Outcome::NotAsked,
+                    "not asked: packets do not reach node-3",
+                ),
             ],
             ends_at: Some(StepName::Overlay),
-            sentence: "It ends on the way to node-3's UDP port 8472: what this node sends does not arrive.".to_owned(),
+            sentence:
+                "The path to node-3's UDP port 8472 breaks: packets of this node do not arrive."
+                    .to_owned(),
             next: vec![
                 next(None, "flannelctl doctor"),
                 next(Some("node-3"), "flannelctl doctor"),
-                next(Some("node-3"), "tcpdump -c 5 -ni any udp port 8472 and host 192.0.2.1"),
+                next(
+                    Some("node-3"),
+                    "tcpdump -c 5 -ni any udp port 8472 and host 192.0.2.1",
+                ),
             ],
         }
     }
@@ -170,9 +191,9 @@ mod tests {
 node-1 to 10.244.3.7, a pod of node-3
   ok        route       10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink
   ok        rules here  nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass
-  failed    overlay     0 of 5 answered, ping neither
+  failed    overlay     0 of 5 replied, not even to ping
   not asked pod         not asked: packets do not reach node-3
-It ends on the way to node-3's UDP port 8472: what this node sends does not arrive.
+The path to node-3's UDP port 8472 breaks: packets of this node do not arrive.
   here:       flannelctl doctor
   on node-3:  flannelctl doctor
               tcpdump -c 5 -ni any udp port 8472 and host 192.0.2.1";

@@ -1,4 +1,4 @@
-//! The text of `flannelctl routes`, as a pure function of the document. Objects that are not in sync come first.
+//! Renders the text of `flannelctl routes` as a pure function of the document. Objects that are not in sync come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// How many objects in sync are listed; above this, they are only counted.
+/// Limit on listed objects that are in sync. If there are more, they are only counted.
 const MAX_LISTED: usize = 30;
-/// How many reasons of the kernel for refusals are listed.
+/// Limit on listed reasons for refusals by the kernel.
 const MAX_REASONS: usize = 5;
 
 pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
@@ -35,7 +35,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
                 plain(word(object.kind)),
                 plain(&object.text),
                 plain(holder(object)),
-                plain("as wanted"),
+                plain("in sync"),
             ]
         }));
     }
@@ -54,11 +54,11 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     out.join("\n\n")
 }
 
-/// The row of an object that is not in sync, with the object in its place.
+/// Returns the row of an object that is not in sync, with the object that exists instead.
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     let sign = if screen.has_signs() { "✗ " } else { "" };
     let state = match object.state {
-        ObjectState::InSync => "as wanted",
+        ObjectState::InSync => "in sync",
         ObjectState::Missing => "missing",
         ObjectState::Different => "different",
         ObjectState::Refused => "refused",
@@ -77,7 +77,7 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     ]
 }
 
-/// Why the kernel refused objects. The reasons are too long for the table, and often the same for many objects.
+/// Returns the reasons why the kernel refused objects. They are too long for the table, and often the same for many objects.
 fn reasons(wrong: &[&Object]) -> Option<String> {
     let all: BTreeSet<&str> = wrong
         .iter()
@@ -97,7 +97,7 @@ fn reasons(wrong: &[&Object]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// Rows with the number of objects in sync, by kind.
+/// Returns rows with the number of objects in sync, by kind.
 fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
     let mut counts: BTreeMap<ObjectKind, usize> = BTreeMap::new();
     for object in well {
@@ -110,13 +110,13 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
                 plain(word(kind)),
                 faint(format!("{count}{more}")),
                 plain(""),
-                plain("as wanted"),
+                plain("in sync"),
             ]
         })
         .collect()
 }
 
-/// Objects of others; routes to this node's own pods are only counted, unless `all` is set.
+/// Renders objects that are not flannel's. Routes to this node's own pods are only counted, unless `all` is set.
 fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
     let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = objects
         .iter()
@@ -127,7 +127,7 @@ fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
     let sign = if screen.has_signs() { "✗ " } else { "" };
     let impact = |other: &Foreign| {
         (
-            format!("{sign}in the way of {}", other.conflicts_with.join(", ")),
+            format!("{sign}conflicts with {}", other.conflicts_with.join(", ")),
             Some(Style::Bad),
         )
     };
@@ -146,7 +146,7 @@ fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
         .collect();
     let own = (!own.is_empty()).then(|| {
         format!(
-            "{} more inside this node's own subnet, as its pods' are (--all)",
+            "{} more inside this node's own subnet, such as those of its pods (--all)",
             routes(own.len())
         )
     });
@@ -173,7 +173,7 @@ fn rules_text(rules: &Rules) -> String {
     format!("{}: {what}; {state}", rules.with)
 }
 
-/// The last line: how many objects are in sync, and what is not.
+/// Returns the last line: how many objects are in sync, and what is not.
 fn summary(routes: &Routes, screen: Screen) -> String {
     let count = |state: ObjectState| {
         routes
@@ -195,11 +195,11 @@ fn summary(routes: &Routes, screen: Screen) -> String {
     .map(|(count, word)| format!("{count} {word}"))
     .collect();
     let right = match (wrong.is_empty(), all) {
-        (true, 0) => "nothing is wanted in the kernel".to_owned(),
-        (true, 1) => format!("{objects}, as wanted"),
-        (true, _) => format!("{objects}, all as wanted"),
+        (true, 0) => "no objects are needed in the kernel".to_owned(),
+        (true, 1) => format!("{objects}, in sync"),
+        (true, _) => format!("{objects}, all in sync"),
         (false, _) => {
-            wrong.insert(0, format!("{} as wanted", count(ObjectState::InSync)));
+            wrong.insert(0, format!("{} in sync", count(ObjectState::InSync)));
             format!("{objects}: {}", wrong.join(", "))
         }
     };
@@ -211,11 +211,11 @@ fn summary(routes: &Routes, screen: Screen) -> String {
         .count()
     {
         0 => {}
-        1 => parts.push("one of somebody else's is in the way".to_owned()),
-        count => parts.push(format!("{count} of somebody else's are in the way")),
+        1 => parts.push("one foreign object conflicts".to_owned()),
+        count => parts.push(format!("{count} foreign objects conflict")),
     }
     if routes.rules.as_ref().is_some_and(|rules| !rules.in_place) {
-        parts.push("the rules are not in place".to_owned());
+        parts.push("the traffic rules are not in place".to_owned());
     }
     let style = if routes.is_broken() {
         Style::Bad

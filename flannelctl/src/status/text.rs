@@ -1,4 +1,4 @@
-//! The text of `flannelctl status`, as a pure function of the status.
+//! Renders the text of `flannelctl status` as a pure function of the status.
 
 use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
@@ -17,9 +17,9 @@ use terminal::screen::{Screen, Style};
 const INDENT: usize = 12;
 /// Column of the version in the first line.
 const WIDTH: usize = 66;
-const DOCTOR: &str = "flannelctl doctor tells what to do";
+const DOCTOR: &str = "run flannelctl doctor for the remedy";
 
-/// Whether something needs an operator now.
+/// Whether an operator has to act now.
 pub(super) fn is_broken(status: &Status) -> bool {
     status.node.as_ref().is_none_or(|node| {
         !node.readiness.ready
@@ -29,7 +29,7 @@ pub(super) fn is_broken(status: &Status) -> bool {
     })
 }
 
-/// Findings that break or slow down traffic, without those that another finding explains.
+/// Returns the unexplained findings that break or slow down traffic.
 fn broken(node: &Node) -> Vec<&Finding> {
     causes(node)
         .filter(|finding| finding.severity != Severity::Risk)
@@ -43,7 +43,7 @@ fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.explained_by.is_none())
 }
 
-/// Peers that packets do not reach; empty once the doctor's findings name them.
+/// Returns the peers that packets do not reach; none as soon as the doctor's findings name them.
 fn cut(node: &Node) -> Vec<&probing::view::PeerView> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
     all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All)
@@ -71,7 +71,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
     let Some(report) = &status.exit_report else {
         let first = sentence(
             false,
-            &format!("flanneld does not run on {host}, and left no word why"),
+            &format!("flanneld is not running on {host}; it left no exit report"),
             screen,
         );
         return format!(
@@ -81,13 +81,13 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
     };
     let ago = match since(report.at, now) {
         Some(ago) => format!("{} ago", span(ago)),
-        // The clock was set back.
+        // The clock was set back since.
         None => format!("at {}", report.at),
     };
     let first = sentence(
         false,
         &format!(
-            "flanneld does not run on {host}; it ended {ago} with exit code {}:",
+            "flanneld is not running on {host}; it ended {ago} with exit code {}:",
             report.code
         ),
         screen,
@@ -103,7 +103,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
         .join("\n")
 }
 
-/// The first line.
+/// Renders the first line.
 fn sentence(well: bool, text: &str, screen: Screen) -> String {
     match (screen.has_signs(), well) {
         (true, true) => format!(
@@ -126,7 +126,7 @@ fn running(node: &Node, screen: Screen) -> String {
         && broken(node).is_empty()
         && cut(node).is_empty();
     let mut out = vec![headline(node, is_well, screen)];
-    // Problems come first, for readers who stop there.
+    // Problems come first, because some readers stop there.
     out.extend(problems(node, screen));
     if !is_well {
         out.push(format!("  {DOCTOR}"));
@@ -147,7 +147,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
             .filter(|finding| finding.severity == severity)
             .count()
     };
-    // The headline counts what is degraded only if nothing is broken.
+    // The headline counts degraded findings only if nothing is broken.
     let (number, word) = match count(Severity::Broken) + cut(node).len() {
         0 => (count(Severity::Degraded), Severity::Degraded),
         number => (number, Severity::Broken),
@@ -183,7 +183,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     )
 }
 
-/// A line for each problem: findings, peers that are cut off, risks, and why the node is not ready.
+/// Returns a line for each problem: findings, peers that are cut off, risks, and reasons why the node is not ready.
 fn problems(node: &Node, screen: Screen) -> Vec<String> {
     let problem = |severity: Severity, text: &str| {
         let text = screen.wrap(&printable::line(text), INDENT);
@@ -221,11 +221,11 @@ fn problems(node: &Node, screen: Screen) -> Vec<String> {
         .collect()
 }
 
-/// A line for each thing that the node reports of itself.
+/// Returns a line for each part of the node's state.
 fn details(node: &Node, screen: Screen) -> Vec<String> {
     let unused = (!node.unused.is_empty()).then(|| {
         format!(
-            "{} of the leases in the store: flannelctl leases tells why",
+            "{} of the leases in the store: flannelctl leases shows why",
             node.unused.len()
         )
     });
@@ -310,7 +310,7 @@ fn address(node: &Node) -> Option<String> {
     let public = if underlay.public == underlay.addresses {
         String::new()
     } else {
-        format!(", told to others as {}", joined(&underlay.public))
+        format!(", published as {}", joined(&underlay.public))
     };
     Some(format!(
         "{} on {} (MTU {}){public}: {}",
@@ -326,9 +326,9 @@ fn pods(node: &Node) -> Option<String> {
     let file = node.network.subnet_env.as_ref().map(|file| {
         let path = file.path.display();
         match file.state {
-            FileState::Right => format!("; {path} is as it should be"),
+            FileState::Right => format!("; {path} is correct"),
             FileState::Missing => format!("; {path} is missing: no pod can start"),
-            FileState::Different => format!("; {path} says something else"),
+            FileState::Different => format!("; {path} has other values"),
         }
     });
     Some(format!("MTU {mtu}{}", file.unwrap_or_default()))
@@ -339,7 +339,7 @@ fn store(node: &Node) -> Option<String> {
     let heard = store
         .heard
         .and_then(|heard| since(heard, node.at))
-        .map(|ago| format!(", heard {} ago", span(ago)));
+        .map(|ago| format!(", last heard {} ago", span(ago)));
     let trouble = store.trouble.as_ref().map(|trouble| format!("; {trouble}"));
     Some(format!(
         "{}{}{}",
@@ -372,19 +372,19 @@ fn kernel(node: &Node) -> Option<String> {
         counts.join(", ")
     };
     let state = if kernel.in_sync {
-        "all as wanted".to_owned()
+        "all in sync".to_owned()
     } else {
-        format!("not as wanted: {}", kernel.trouble)
+        format!("not in sync: {}", kernel.trouble)
     };
     let back = if kernel.put_back > 0 {
-        format!("; {} put back in the last hour", kernel.put_back)
+        format!("; {} restored in the last hour", kernel.put_back)
     } else {
         String::new()
     };
     Some(format!("{objects}, {state}{back}"))
 }
 
-/// The peers that the kernel refuses; the first one with the reason.
+/// Returns text about the peers that the kernel refuses, with the reason of the first one.
 fn failed_peers(node: &Node) -> Option<String> {
     let failed = &node.kernel.as_ref()?.failed_peers;
     let FailedPeer {
@@ -403,7 +403,7 @@ fn failed_peers(node: &Node) -> Option<String> {
     ))
 }
 
-/// The peers of WireGuard that complete no handshake.
+/// Returns text about the WireGuard peers that complete no handshake.
 fn silent_peers(node: &Node) -> Option<String> {
     let Wireguard { peers, silent } = node
         .kernel
@@ -430,7 +430,7 @@ fn rules(node: &Node) -> Option<String> {
     Some(format!("{}: {what}; {state}", rules.with))
 }
 
-/// What the probes on the path of pods' packets found.
+/// Returns text about the results of the probes on the path of pod packets.
 fn pod_paths(node: &Node) -> Option<String> {
     let shown = |path: &PodPath| {
         let changed = path.lost.iter().any(|lost| lost.what == Lost::Address);
@@ -451,14 +451,12 @@ fn pod_paths(node: &Node) -> Option<String> {
             (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
             (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
             (PodState::Unknown, Some("refused")) => "not sent: the kernel refuses".to_owned(),
-            (PodState::Unknown, Some("flooded")) => {
-                "not judged: something floods the address".to_owned()
-            }
+            (PodState::Unknown, Some("flooded")) => "unknown: the address is flooded".to_owned(),
             (PodState::Unknown, Some("filtered")) => {
-                "no peer lets new packets to the probe port in".to_owned()
+                "unknown: every peer filters new packets to the probe port".to_owned()
             }
             (PodState::Unknown, Some("nobody-answers")) => {
-                "not sent: no peer answers this node".to_owned()
+                "not sent: no peer replies to this node".to_owned()
             }
             (PodState::Unknown, _) => "not sent yet".to_owned(),
         };
@@ -496,7 +494,7 @@ fn peers(node: &Node) -> String {
     }
 }
 
-/// The URL of the JSON document, and how to reach it from another machine.
+/// Returns the URL of the JSON document, and how to reach it from another machine.
 fn api(url: &str, node: &str) -> String {
     let url = url.trim_end_matches('/');
     let port = url.rsplit(':').next().unwrap_or_default();
@@ -515,7 +513,7 @@ fn joined<T: Display>(items: &[T]) -> String {
         .join(" and ")
 }
 
-/// The time from `then` to `now`; `None` if `then` is later.
+/// Returns the time from `then` to `now`; `None` if `then` is later.
 fn since(then: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(now.duration_since(then)).ok()
 }

@@ -10,12 +10,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-/// The most that goes in, in bytes before compression: the file stays smaller than 20 MB even if nothing compresses.
+/// Limit on the contents, in bytes before compression. The file stays smaller than 20 MB even if nothing compresses.
 const LIMIT: u64 = 19 * 1000 * 1000;
 
 pub(super) struct Archive {
     builder: Builder<GzEncoder<Counted>>,
-    /// Where it goes, for messages.
+    /// The destination, for messages.
     place: String,
     /// The top folder in the archive.
     folder: String,
@@ -27,7 +27,7 @@ impl Archive {
     /// Creates the file.
     ///
     /// # Errors
-    /// The file exists, or cannot be created.
+    /// Returns an error if the file exists or cannot be created.
     pub(super) fn create(path: &Path, folder: &str) -> Result<Archive> {
         let file = OpenOptions::new()
             .write(true)
@@ -47,7 +47,7 @@ impl Archive {
         ))
     }
 
-    /// Writes to standard output.
+    /// Creates an archive on standard output.
     pub(super) fn on_stdout(folder: &str) -> Archive {
         let place = "standard output".to_owned();
         Archive::to(Box::new(std::io::stdout()), place, folder)
@@ -64,10 +64,10 @@ impl Archive {
         }
     }
 
-    /// Adds a file, cut to the room that is left.
+    /// Adds a file. Truncates it to the space that is left.
     ///
     /// # Errors
-    /// The archive cannot be written.
+    /// Returns an error if the archive cannot be written.
     pub(super) fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
         let bytes = text
@@ -89,7 +89,7 @@ impl Archive {
     /// Completes the archive. Returns its size in bytes.
     ///
     /// # Errors
-    /// The archive cannot be written.
+    /// Returns an error if the archive cannot be written.
     pub(super) fn finish(self) -> Result<u64> {
         let place = self.place;
         let end = || -> std::io::Result<u64> {
@@ -101,7 +101,7 @@ impl Archive {
     }
 }
 
-/// A writer that counts.
+/// A writer that counts bytes.
 struct Counted {
     writer: Box<dyn Write>,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Reads one item. Its time and size are limited, and a missing item has a reason.
+//! Reads one item of the bundle, with limited time and size. For a missing item, returns the reason.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -16,18 +16,18 @@ use types::Coded;
 use super::wanted::{Item, Source, suffixed};
 use crate::ask::{self, AskError};
 
-/// How long a program may take.
+/// Time limit for a program.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The most of one item, in bytes. Of a pod's log the end is read; journalctl limits its output by lines.
+/// Limit on the size of one item, in bytes. For a pod's log, the last bytes are kept. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
-/// Where Docker keeps the logs of containers.
+/// Folder of Docker's container logs.
 const DOCKERS: &str = "/var/lib/docker/containers";
 
-/// Why an item is not in the bundle.
+/// Reason why an item is not in the bundle.
 #[derive(Debug)]
 pub(super) enum Missing {
-    /// The daemon does not answer.
+    /// The daemon does not respond.
     Daemon(AskError),
     /// A file cannot be read.
     File {
@@ -36,9 +36,9 @@ pub(super) enum Missing {
         /// The system's error.
         cause: io::Error,
     },
-    /// There is no log of a pod of flannel's.
+    /// There is no log of a flannel pod.
     PodLog {
-        /// Where the logs of pods are.
+        /// The folder with the logs of pods.
         folder: PathBuf,
     },
     /// A program cannot be run.
@@ -57,9 +57,9 @@ pub(super) enum Missing {
     Fails {
         /// The command.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it printed on standard error.
+        /// Its output on standard error.
         stderr: String,
     },
 }
@@ -122,7 +122,7 @@ fn file(path: &Path) -> Result<String, Missing> {
         })
 }
 
-/// The end of the daemon's log where it runs in a pod; `before`: of so many containers before the last one.
+/// Returns the end of the daemon's log if it runs in a pod. `before` selects the log of an earlier container: 0 is the newest one.
 fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
     let path = daemon_logs(places).into_iter().nth(before);
     let path = path.ok_or_else(|| Missing::PodLog {
@@ -142,7 +142,7 @@ fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
     })
 }
 
-/// The log itself where kubelet has a link to one of Docker's.
+/// Returns the target of kubelet's link if it is one of Docker's logs, or else the path itself.
 fn behind(path: &Path) -> PathBuf {
     let target = std::fs::canonicalize(path).ok();
     target
@@ -153,7 +153,7 @@ fn behind(path: &Path) -> PathBuf {
 async fn program(words: &[&str]) -> Result<String, Missing> {
     let command_line = || words.join(" ");
     let (name, args) = words.split_first().unwrap_or((&"", &[]));
-    // Variables of this process may hold secrets.
+    // Variables of this process may contain secrets, so the program gets only PATH and a locale.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let mut command = Command::new(name);
     command
@@ -173,7 +173,7 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let run = async {
         let (out, errors) = tokio::join!(read(out), read(errors));
-        // A program that still writes is killed when it is dropped.
+        // A program that still writes is killed when its handle is dropped.
         let code = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         (out, errors, code.ok().and_then(Result::ok))
     };
@@ -204,7 +204,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     bytes
 }
 
-/// As text, no longer than the limit.
+/// Returns the bytes as text, truncated to the limit.
 fn cut(mut bytes: Vec<u8>) -> String {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let whole = bytes.len();

@@ -1,4 +1,4 @@
-//! The bundle of a node of Kubernetes, from afar: gathered in flannel's pod there, with the pod's logs, which only the API has.
+//! The bundle of another Kubernetes node: gathered in flannel's pod there, with the pod's logs, which only the API can read.
 
 use std::io::Read;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use super::scrub::scrub;
 use crate::kubernetes::{self, ClusterFlags, PodError};
 use crate::store;
 
-/// How long the pod may take: programs that hang are given up there.
+/// Time limit for the pod. Programs that hang have their own time limit there.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the API may take for a log.
+/// Time limit for a log from the API.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most lines of a log.
+/// Limit on the lines of a log.
 const LINES: i64 = 5000;
-/// The most of one file, in bytes.
+/// Limit on the size of one file, in bytes.
 const LIMIT: u64 = 4 << 20;
-/// The logs: the daemon's, and that of the container before it.
+/// The logs: the daemon's, and that of the previous container.
 const LOGS: [(&str, bool); 2] = [
     ("flanneld/pod.log", false),
     ("flanneld/pod-previous.log", true),
@@ -33,7 +33,7 @@ pub(super) type Files = Vec<(String, String)>;
 /// Gathers the bundle of a node.
 ///
 /// # Errors
-/// The API does not answer, no pod of flannel is on the node, or it has no `flannelctl`.
+/// Returns an error if the API does not respond, or if the node has no pod of flannel or the pod has no `flannelctl`.
 pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
     store::run(async {
         let cluster = flags.connect().await?;
@@ -77,14 +77,14 @@ async fn log(client: &Client, pod: &Pod, previous: bool) -> Result<String, PodEr
     }
 }
 
-/// The files of an archive, without its top folder.
+/// Returns the files of an archive, without its top folder.
 fn unpacked(bytes: &[u8]) -> Result<Files> {
     let mut archive = tar::Archive::new(GzDecoder::new(bytes));
     let mut files = Files::new();
     for entry in archive.entries()? {
         let entry = entry?;
         let path = entry.path()?.into_owned();
-        // The names are foreign: `..` would lead out of the folder.
+        // The pod chooses the names, so `..` could lead out of the folder.
         let mut parts = path.components();
         parts.next();
         let name = parts.as_path();
@@ -136,7 +136,7 @@ mod tests {
         for name in ["top/good", "top/a/../../x"] {
             let mut header = tar::Header::new_gnu();
             header.set_size(1);
-            // `set_path` refuses such names.
+            // Sets the name directly, because `set_path` refuses such names.
             let field = &mut header.as_gnu_mut().unwrap().name;
             field[..name.len()].copy_from_slice(name.as_bytes());
             header.set_cksum();

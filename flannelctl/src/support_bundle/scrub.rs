@@ -1,6 +1,6 @@
-//! Replaces secrets in texts that other programs wrote. Go flannel, for example, logs all its flags at the start, with etcd's password.
+//! Removes secrets from texts of other programs. Go flannel, for example, logs all its flags at start, including the etcd password.
 
-/// Names whose value is a secret, in lower case.
+/// Names whose values are secrets, in lower case.
 const NAMES: &[&str] = &[
     "password",
     "passwd",
@@ -16,7 +16,7 @@ const NAMES: &[&str] = &[
     HEADER,
 ];
 
-/// The header whose whole value is a secret.
+/// Name of the header whose whole value is a secret.
 const HEADER: &str = "authorization";
 
 /// Replaces values that look like secrets by `***`.
@@ -25,16 +25,16 @@ pub(super) fn scrub(text: &str) -> String {
 }
 
 fn line(line: &str) -> String {
-    // The length stays the same, because only ASCII letters change.
+    // The length does not change, because only ASCII letters are converted. Positions are therefore valid in both.
     let lower = line.to_ascii_lowercase();
     let mut out = String::new();
     let mut from = 0;
     for (begin, end) in names(&lower) {
-        // It is a part of a value.
+        // The name is part of a value that was already replaced.
         if begin < from {
             continue;
         }
-        // A header's value has several words: `Bearer abc`.
+        // The value of a header has several words, such as `Bearer abc`.
         let header = lower.get(begin..end) == Some(HEADER);
         let Some((value, stop)) = value(line, end, header) else {
             out.push_str(line.get(from..end).unwrap_or_default());
@@ -45,12 +45,12 @@ fn line(line: &str) -> String {
         out.push_str("***");
         from = stop;
     }
-    // A user's password in an address.
+    // URLs may also contain a user's password.
     out.push_str(line.get(from..).unwrap_or_default());
     user(&out)
 }
 
-/// The starts and ends of all names, in bytes: one pass for each, because a line may be a document of megabytes.
+/// Returns the start and end of all names, in bytes. Makes one pass for each name, because a line may be a document of megabytes.
 fn names(lower: &str) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = NAMES
         .iter()
@@ -64,7 +64,7 @@ fn names(lower: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// The start and end of the value after a name, in bytes; none if no value is assigned.
+/// Returns the start and end of the value after a name, in bytes; `None` if no value is assigned.
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
@@ -74,7 +74,7 @@ fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     );
     let behind = match first {
         ':' | '=' => sign + 1,
-        // `Bearer abc`, `--etcd-password abc`
+        // Such as `Bearer abc` or `--etcd-password abc`.
         _ if blanks => sign,
         _ => return None,
     };
@@ -82,7 +82,7 @@ fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
         + rest
             .get(behind..)?
             .find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
-    // In quotes to their end, else to the end of the word: a secret may contain any other sign.
+    // A quoted value ends at the quote, another one at the end of the word. A secret may contain any other character.
     let quoted = rest.get(behind..begin)?.contains(['"', '\'']);
     let ends = |c: char| {
         if quoted {
@@ -97,14 +97,14 @@ fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     (length > 0).then_some((from + begin, from + begin + length))
 }
 
-/// `https://user:password@host` without its password.
+/// Replaces user and password in URLs such as `https://user:password@host`.
 fn user(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
     while let Some((before, after)) = rest.split_once("://") {
         out.push_str(before);
         out.push_str("://");
-        // A password may contain a slash, so the host begins after the last `@` before the next address.
+        // A password may contain a slash, so the host begins after the last `@` before the next URL.
         let end = after
             .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
             .unwrap_or(after.len());

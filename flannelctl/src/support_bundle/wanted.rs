@@ -10,16 +10,16 @@ pub(super) struct Item {
     pub source: Source,
 }
 
-/// Where a file of the bundle comes from.
+/// Source of a file in the bundle.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The daemon, asked by its socket.
+    /// The daemon's response to a request on its socket.
     Daemon(&'static str),
     /// The path of subnet.env with this suffix; empty for subnet.env itself.
     Suffixed(&'static str),
-    /// A file that holds no secret.
+    /// A file that contains no secret.
     File(&'static str),
-    /// The end of a daemon's log in a pod of this node: the newest, or as many before it.
+    /// The end of a daemon's log in a pod of this node. 0 is the newest log, and higher numbers are earlier ones.
     PodLog(usize),
     /// The output of a program that prints no keys.
     Program(&'static [&'static str]),
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// The path of subnet.env with a suffix.
+/// Returns the path of subnet.env with a suffix.
 pub(super) fn suffixed(subnet_file: &Path, end: &str) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(end);
@@ -106,7 +106,7 @@ pub(super) const WANTED: &[Item] = &[
         name: "flanneld/pod.log",
         source: Source::PodLog(0),
     },
-    // Why the last container ended.
+    // Shows why the last container ended.
     Item {
         name: "flanneld/pod-previous.log",
         source: Source::PodLog(1),
@@ -179,7 +179,7 @@ pub(super) const WANTED: &[Item] = &[
             "--output=short-iso",
         ],
     ),
-    // By now other nodes have answered.
+    // This item comes last, because other nodes have reported by now.
     daemon("flanneld/rows.json", node_api::NODE_AND_ROWS),
 ];
 
@@ -199,7 +199,7 @@ mod tests {
         }));
     }
 
-    /// Options, environments, credentials and the contents of other programs' configurations may hold secrets.
+    /// Options, environments, credentials and the configurations of other programs may contain secrets.
     #[test]
     fn items_contain_no_secrets() {
         for item in WANTED {

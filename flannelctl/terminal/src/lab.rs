@@ -1,4 +1,4 @@
-//! The options of `flannelctl lab`: flannelctl checks, completes and documents them; flannel-lab, which it runs, obeys them.
+//! The options of `flannelctl lab`. flannelctl checks, completes and documents them, and flannel-lab, which it runs, applies them.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ pub struct Args {
     /// Number of hosts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
     pub hosts: u8,
-    /// Where to keep leases: files in a directory, or etcd on a host of its own.
+    /// Store of the leases: files in a directory, or etcd on a host of its own.
     #[arg(long, value_enum, default_value_t = StoreKind::Dir)]
     pub store: StoreKind,
     /// Also give the pods IPv6 addresses.
     #[arg(long)]
     pub ipv6: bool,
-    /// Build the hosts as Vagrant does with VirtualBox: all of them have 10.0.2.15 on their first interface.
+    /// Build the hosts as Vagrant does with VirtualBox: all have 10.0.2.15 on their first interface.
     #[arg(long)]
     pub vagrant: bool,
     /// Seconds of the packet stream during which a daemon is killed.

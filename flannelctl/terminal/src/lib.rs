@@ -1,4 +1,5 @@
-//! What the command-line programs share: printable output, tables and steps on a terminal, checks of rights, and the options of `flannelctl lab`.
+//! Code that the command-line programs share: printable output, tables and steps on a terminal, checks of permissions, and the options of
+//! `flannelctl lab`.
 
 pub mod lab;
 pub mod out;

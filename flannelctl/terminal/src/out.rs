@@ -1,4 +1,4 @@
-//! All output: makes foreign text printable, and ends without a panic when the reader closes the pipe.
+//! All output. Makes untrusted text printable, and does not panic when the reader closes the pipe.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -13,22 +13,22 @@ use types::printable;
 /// The error that ended writing to standard output.
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
-/// Prints lines of our own on standard output.
+/// Prints lines on standard output.
 pub fn print(text: impl Display) {
     write_text(&format!("{}\n", printable::lines(&text.to_string())));
 }
 
-/// Prints lines on standard output that may have colours of [`Screen::styled`](crate::screen::Screen::styled).
+/// Prints lines on standard output that may contain colours of [`Screen::styled`](crate::screen::Screen::styled).
 pub fn print_styled(text: impl Display) {
     write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 
-/// Prints a question or the start of a line, with colours; the cursor stays after it.
+/// Prints a question or the start of a line, which may contain colours. The cursor stays after it.
 pub fn begin(text: impl Display) {
     write_text(&printable::styled_line(&text.to_string()));
 }
 
-/// Erases what [`begin`] printed on a terminal.
+/// Erases the text that [`begin`] printed on a terminal.
 pub fn back() {
     write_text("\r\x1b[K");
 }
@@ -46,23 +46,23 @@ pub fn is_closed() -> bool {
         .is_some()
 }
 
-/// Prints a JSON document for programs, unshortened.
+/// Prints a JSON or YAML document for programs, without truncation.
 pub fn document(text: &str) {
     write_text(&format!("{}\n", printable::json(text)));
 }
 
-/// Prints a generated script byte by byte: it contains no foreign text.
+/// Prints a generated script unchanged: it contains no untrusted text.
 pub fn generated(script: &[u8]) {
     write(script);
 }
 
 /// Prints lines on standard error.
 pub fn note(text: impl Display) {
-    // A closed standard error cannot be reported.
+    // There is no way to report that standard error is closed.
     let _ = writeln!(stderr(), "{}", printable::lines(&text.to_string()));
 }
 
-/// Prints an error on standard error, in one line: a newline in it would be foreign text.
+/// Prints an error on standard error, in one line, because a newline in it would be untrusted text.
 pub fn complain(text: impl Display) {
     let _ = writeln!(
         stderr(),
@@ -72,7 +72,7 @@ pub fn complain(text: impl Display) {
     );
 }
 
-/// The name of this program, before its errors.
+/// Returns the name of this program, for error messages.
 fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().unwrap_or_default();
@@ -84,7 +84,7 @@ pub fn complain_at_length(text: impl Display) {
     note(format!("{}: {text:#}", program()));
 }
 
-/// Fails if not everything could be printed, unless the reader closed the pipe (`| head`).
+/// Returns an error if output was lost, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -1,14 +1,14 @@
-//! Checks of rights before a command begins, with one line of refusal.
+//! Checks of permissions before a command begins. They fail with a message of one line.
 
 use anyhow::{Result, bail};
 
 /// The number of CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
 
-/// Demands root; `what` completes the sentence "only root may …".
+/// Requires root. `what` completes the sentence "only root may …".
 ///
 /// # Errors
-/// The effective user is not root.
+/// Returns an error if the effective user is not root.
 pub fn root(what: &str) -> Result<()> {
     if !is_root() {
         bail!("only root may {what}; use sudo");
@@ -16,14 +16,14 @@ pub fn root(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Demands root or CAP_NET_ADMIN; `what` completes the sentence "only root may …".
+/// Requires root or CAP_NET_ADMIN. `what` completes the sentence "only root may …".
 ///
 /// # Errors
-/// This process has neither.
+/// Returns an error if this process has neither.
 pub fn network(what: &str) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_root() && !may(&status) {
-        bail!("only root, or who has CAP_NET_ADMIN, may {what}; use sudo");
+        bail!("root or CAP_NET_ADMIN is needed to {what}; use sudo");
     }
     Ok(())
 }
@@ -33,7 +33,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Whether a process with this status has CAP_NET_ADMIN.
+/// Whether a process with this text of /proc/PID/status has CAP_NET_ADMIN.
 fn may(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

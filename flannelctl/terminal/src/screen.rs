@@ -9,10 +9,10 @@ use types::printable;
 
 use crate::out;
 
-/// The fewest columns that wrapped text has.
+/// Minimum width of wrapped text, in columns.
 const MIN_ROOM: usize = 20;
 
-/// Whether the locale says UTF-8, or nothing: of the variables the first one that is set counts (locale(7)).
+/// Whether the locale uses UTF-8 or is not set. The first variable that is set applies (locale(7)).
 fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -27,9 +27,9 @@ fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
 /// A text style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Succeeded.
+    /// Success.
     Good,
-    /// Failed.
+    /// Failure.
     Bad,
     /// A heading, or emphasis.
     Strong,
@@ -42,18 +42,18 @@ pub enum Style {
 pub struct Screen {
     terminal: bool,
     colours: bool,
-    /// Whether the locale has signs beyond ASCII.
+    /// Whether the locale has characters beyond ASCII.
     unicode: bool,
-    /// The columns of a terminal.
+    /// The width of the terminal in columns; `None` if the output is not a terminal.
     width: Option<usize>,
 }
 
 impl Screen {
-    /// Standard output, with colours on a terminal unless `NO_COLOR` is set or `TERM` is `dumb`.
+    /// Returns standard output, with colours on a terminal unless `NO_COLOR` is set or `TERM` is `dumb`.
     pub fn open() -> Screen {
         let terminal = std::io::stdout().is_terminal()
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        // https://no-color.org: present and not empty.
+        // https://no-color.org: the variable applies if it is present and not empty.
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Screen {
             terminal,
@@ -65,7 +65,7 @@ impl Screen {
         }
     }
 
-    /// A screen that is no terminal and has no colours.
+    /// Returns a screen that is no terminal and has no colours.
     pub fn plain() -> Screen {
         Screen {
             terminal: false,
@@ -75,7 +75,7 @@ impl Screen {
         }
     }
 
-    /// The same with so many columns, for tests of texts.
+    /// Returns a plain screen with this width in columns, for tests of texts.
     pub fn of_width(width: usize) -> Screen {
         Screen {
             width: Some(width),
@@ -83,13 +83,14 @@ impl Screen {
         }
     }
 
-    /// The columns of the terminal; none where output goes elsewhere.
+    /// Returns the width of the terminal in columns; `None` if the output is not a terminal.
     pub fn width(self) -> Option<usize> {
         self.width
     }
 
-    /// Splits a text between words into lines that fit into the terminal behind an indent; elsewhere it is one line. A word that does not fit has a line of
-    /// its own.
+    /// Splits a text between words into lines that fit into the terminal after an indent. A longer word gets a line of its own.
+    ///
+    /// Returns a single line if the output is not a terminal.
     pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
         let Some(width) = self.width else {
             return vec![text.to_owned()];
@@ -112,7 +113,7 @@ impl Screen {
         lines
     }
 
-    /// Whether signs may stand for words: on a terminal whose locale has them.
+    /// Whether symbols may replace words: on a terminal whose locale has them.
     pub fn has_signs(self) -> bool {
         self.terminal && self.unicode
     }
@@ -160,7 +161,7 @@ impl Screen {
         }
     }
 
-    /// Runs a step: shows its name while it runs, then its duration and result.
+    /// Runs a step. Shows its name while it runs, and then its duration and result.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
         self.timed_step(what, || {
@@ -168,7 +169,7 @@ impl Screen {
         })
     }
 
-    /// Runs a step, as [`Screen::step`] does, whose work started earlier and measures its own duration.
+    /// Runs a step as [`Screen::step`] does. The work started earlier and measures its own duration.
     pub fn timed_step<T>(
         self,
         what: &str,
@@ -226,7 +227,7 @@ impl Screen {
         }
     }
 
-    /// Prints a table: its first row and column are headings.
+    /// Prints a table whose first row and first column are headings.
     pub fn table(self, rows: &[Vec<(String, Style)>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {

@@ -1,4 +1,4 @@
-//! The documents that `flannelctl` prints with `-o json`, around the daemon's own.
+//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. They contain parts of the daemon's own documents.
 
 use crate::node::Node;
 use crate::peer::Peer;
@@ -7,55 +7,55 @@ use probing::view::{self, Row};
 use run_dir::exit_report::ExitReport;
 use serde::{Deserialize, Serialize};
 
-/// Name and version of the format of [`Status`].
+/// Name and version of the JSON format of [`Status`].
 pub const STATUS: &str = "flannel.status/1";
-/// Name and version of the format of [`Peers`].
+/// Name and version of the JSON format of [`Peers`].
 pub const PEERS: &str = "flannel.peers/1";
 
-/// The document of `flannelctl status`.
+/// Document of `flannelctl status -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Always [`STATUS`], by which readers recognise the format.
+    /// Always [`STATUS`]; readers recognise the format by it.
     pub schema: String,
-    /// The name of this host.
+    /// Name of this host.
     pub host: String,
-    /// Whether a daemon runs here, and whether it answers.
+    /// Whether a daemon runs on this host and responds.
     pub daemon: DaemonState,
-    /// Why there is no document.
+    /// Reason why `node` is absent.
     pub trouble: Option<String>,
-    /// The exit report of the last daemon; absent while one runs.
+    /// Exit report of the last daemon; absent while one runs.
     #[serde(rename = "last_words")]
     pub exit_report: Option<ExitReport>,
-    /// The daemon's document, if it answered.
+    /// Document of the daemon, if it responded.
     pub node: Option<Node>,
 }
 
-/// The document of `flannelctl peers`.
+/// Document of `flannelctl peers -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// Always [`PEERS`], by which readers recognise the format.
+    /// Always [`PEERS`]; readers recognise the format by it.
     pub schema: String,
-    /// The name of the node that was asked: on Kubernetes the Node's, else the hostname.
+    /// Name of the node whose daemon was queried: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
     /// Whether this node probes its peers.
     pub probed: bool,
-    /// The other nodes with a lease in force, in order of their subnets.
+    /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Probed>,
-    /// Other nodes' rows, if they were requested.
+    /// Rows of other nodes with their verdicts on their own peers; empty unless requested.
     pub rows: Vec<Row>,
-    /// How many other nodes answer probes, and so can send a row.
+    /// Number of other nodes that reply to probes and can therefore send a row.
     #[serde(default)]
     pub answering: usize,
-    /// How many of them sent none, or none lately; 0 if rows were not requested.
+    /// Number of these nodes that sent no row recently; 0 if rows were not requested.
     #[serde(default)]
     pub missing: usize,
 }
 
-/// A peer, and the verdict of probes on it in each address family.
+/// A peer and the verdict of probes on it in each address family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
-    /// The peer by its lease.
+    /// The peer as its lease describes it.
     pub peer: Peer,
-    /// Verdicts, one an address family; empty where it is not probed.
+    /// One verdict per address family; empty if the peer is not probed.
     pub verdicts: Vec<view::PeerView>,
 }

@@ -1,66 +1,66 @@
-//! The findings of all nodes, as `flannelctl doctor --cluster -o json` prints them.
+//! Findings of all nodes, as `flannelctl doctor --cluster -o json` prints them.
 
 use doctor::Finding;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Name and version of the format of [`Cluster`].
+/// Name and version of the JSON format of [`Cluster`].
 pub const CLUSTER: &str = "flannel.cluster/1";
 
-/// What the doctors of all nodes found, folded by cause.
+/// Findings of the doctors of all nodes, grouped by cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Always [`CLUSTER`], by which readers recognise the format.
+    /// Always [`CLUSTER`]; readers recognise the format by it.
     pub schema: String,
-    /// When the nodes were asked.
+    /// Time at which the nodes were queried.
     pub at: Timestamp,
-    /// How they were asked.
+    /// Channel over which the nodes were queried.
     pub source: Source,
-    /// The nodes that answered.
+    /// Nodes that responded.
     pub answered: Vec<String>,
-    /// The nodes that did not.
+    /// Nodes that did not respond.
     pub unanswered: Vec<Unanswered>,
-    /// The findings that nothing explains, the most severe first.
+    /// Findings that no other finding explains, the most severe first.
     pub findings: Vec<Shared>,
 }
 
-/// How the nodes were asked.
+/// Channel over which the nodes were queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// Their doctors were run by `exec` in flannel's pods: whole findings.
+    /// flannelctl ran the doctor of each node by `exec` in flannel's pods. The findings are complete.
     Pods,
-    /// This node's daemon asked the others: the names of their checks alone.
+    /// This node's daemon queried the other nodes by probes. Their findings consist of the names of their checks only.
     Probes,
 }
 
-/// A node that did not answer.
+/// A node that did not respond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// Why its findings are not known.
+    /// Reason why its findings are unknown.
     pub why: String,
 }
 
 /// A finding that several nodes may share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shared {
-    /// The nodes that have it.
+    /// Nodes that have the finding.
     pub nodes: Vec<String>,
     /// The finding as the first of these nodes reports it.
     pub finding: Finding,
-    /// Findings of other nodes that are consequences of it.
+    /// Findings of other nodes that are consequences of this one.
     pub explains: Vec<Consequence>,
 }
 
 /// A finding that another node's finding explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consequence {
-    /// The node that reports it.
+    /// Node that reports the finding.
     pub node: String,
-    /// The check that found it.
+    /// Check that produced the finding.
     pub check: String,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub what: String,
 }

@@ -1,6 +1,6 @@
-//! The documents of the status API, of which `GET /api/v1/node` is the main one. `flannelctl` prints them.
+//! JSON documents of the status API and of `flannelctl`. The main one is `GET /api/v1/node`.
 //!
-//! Names and texts in them come from the store and from other nodes. A program that prints them escapes them.
+//! Names and texts in the documents come from the store and from other nodes. Programs that print them must escape them.
 
 mod answers;
 mod cluster;
@@ -20,13 +20,13 @@ pub use node::{
 pub use peer::{Peer, Unused};
 pub use probe::{PROBE, PROBE_PATH, Probe};
 
-/// Name and version of the format of [`Node`].
+/// Name and version of the JSON format of [`Node`].
 pub const SCHEMA: &str = "flannel.node/1";
-/// The path of the document.
+/// Request target of the document [`Node`].
 pub const NODE: &str = "/api/v1/node";
-/// The same, and from then on for some seconds what other nodes report.
+/// Request target of the document [`Node`] that also makes the daemon collect the rows of other nodes for some seconds.
 pub const NODE_AND_ROWS: &str = "/api/v1/node?rows";
-/// The path of the comparison with the kernel, [`routes::Routes`]. Only the socket serves it.
+/// Path of the comparison with the kernel, [`routes::Routes`]. Only the Unix socket serves it.
 pub const ROUTES: &str = "/api/v1/routes";
-/// The path of the doctor's report, [`doctor::Report`].
+/// Path of the doctor's report, [`doctor::Report`].
 pub const FINDINGS: &str = "/api/v1/findings";

@@ -1,4 +1,4 @@
-//! The document of `GET /api/v1/node`.
+//! Document of `GET /api/v1/node`.
 
 use crate::kernel::{Kernel, Rules};
 use crate::peer::{Peer, Unused};
@@ -13,163 +13,163 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use types::Family;
 
-/// A node, as its daemon knows it. What the daemon does not know yet is absent.
+/// State of a node, as its daemon knows it. Fields that the daemon does not know yet are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Always [`crate::SCHEMA`], by which readers recognise the format.
+    /// Always [`crate::SCHEMA`]; readers recognise the format by it.
     pub schema: String,
-    /// When this was true, by the node's clock.
+    /// Time of this state, by the node's clock.
     pub at: Timestamp,
-    /// The node's name: on Kubernetes the Node's, else the hostname.
+    /// Name of the node: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
-    /// The identity by which its lease is recognised.
+    /// Identity by which the node recognises its own lease.
     pub node_id: Option<String>,
-    /// The version of the daemon.
+    /// Version of the daemon.
     pub version: String,
-    /// How long the daemon has been running.
+    /// Seconds since the daemon started.
     pub uptime_seconds: u64,
-    /// Whether pods have a network, and why not.
+    /// Whether pods have a network, with the reasons if not.
     #[serde(flatten)]
     pub readiness: Readiness,
-    /// The network of this node.
+    /// Network of this node.
     #[serde(flatten)]
     pub network: NodeNetwork,
-    /// The store of the leases.
+    /// Store of the leases.
     pub store: Option<Store>,
-    /// The state of this network in the kernel.
+    /// State of this network in the kernel.
     pub kernel: Option<Kernel>,
-    /// What flanneld's traffic rules do, and whether they are in place.
+    /// Purposes of flanneld's traffic rules, and whether they are in place.
     pub rules: Option<Rules>,
-    /// The doctor's findings, the most severe first, causes before their consequences; absent before its first round.
+    /// Findings of the doctor, the most severe first, causes before their consequences; absent before its first round.
     pub findings: Option<Vec<Finding>>,
-    /// Checks that could not be made.
+    /// Checks that could not run.
     pub unknown: Vec<Unknown>,
-    /// The results of probes of the peers; absent where nothing is probed.
+    /// Results of probes of the peers; absent if probing is off.
     pub mesh: Option<Mesh>,
-    /// What the probes on the path of pods' packets found, one a family; absent where that path is not probed.
+    /// Results of probes on the path of pod packets, one per address family; absent if that path is not probed.
     #[serde(default)]
     pub pod_paths: Option<Vec<PodPath>>,
-    /// The URL of the status API on its port, if it has one.
+    /// URL of the status API on its TCP port, if it listens on one.
     pub page: Option<String>,
-    /// The other nodes whose leases are in force, by subnet.
+    /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Peer>,
     /// Leases in the store that this node does not use.
     pub unused: Vec<Unused>,
 }
 
-/// What the probes on the path of pods' packets found in one address family (`--probe-pods`).
+/// Results of probes on the path of pod packets in one address family (`--probe-pods`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodPath {
     /// The address family.
     pub family: Family,
-    /// Whether packets of pods pass.
+    /// Whether pod packets pass.
     pub state: PodState,
-    /// The address that asks, at the pods' bridge; absent where the subnet is too small.
+    /// Source address of the probes, at the pods' bridge; absent if the subnet is too small.
     pub address: Option<IpAddr>,
-    /// Why nobody is asked: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`, `flooded`.
+    /// Reason why pod probes have no results: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`, `flooded`.
     pub obstacle: Option<String>,
-    /// The kernel's error, or the hardware address of the pod that has the address.
+    /// Error of the kernel, or the hardware address of the pod that has the address.
     pub detail: Option<String>,
-    /// How many peers were asked last.
+    /// Number of peers that were probed in the last round and reply to the host.
     pub asked: usize,
-    /// How many of them answered, and reached the address that asked.
+    /// Number of these peers that sent a reply and a pod call.
     pub answered: usize,
-    /// The peers from or to which packets of pods are lost, while those of the node itself pass.
+    /// Peers with which pod packets are lost in either direction, while packets of the node itself pass.
     pub lost: Vec<LostPods>,
 }
 
-/// A peer from or to which packets of pods are lost.
+/// A peer with which pod packets are lost in either direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostPods {
-    /// Its subnet.
+    /// Subnet of the peer.
     pub subnet: IpNet,
-    /// What is lost.
+    /// Kind of loss.
     pub what: Lost,
 }
 
-/// Whether pods on a node have a network, and why not. Its fields are fields of [`Node`] in JSON.
+/// Whether pods on a node have a network, with the reasons if not. In JSON, its fields are fields of [`Node`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     /// Whether pods on this node have a network.
     pub ready: bool,
-    /// Why not; empty if they have.
+    /// Reasons why pods have no network; empty if they have one.
     pub reasons: Vec<Reason>,
-    /// Tasks of the daemon that hang, if any.
+    /// Tasks of the daemon that hang, as text.
     pub silent: Option<String>,
-    /// Events that do not affect readiness but should be known.
+    /// Events that do not affect readiness but concern the operator.
     pub notices: Vec<Notice>,
 }
 
-/// The network of a node. Its fields are fields of [`Node`] in JSON.
+/// Network of a node. In JSON, its fields are fields of [`Node`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeNetwork {
-    /// The cluster's networks, one a family.
+    /// Networks of the cluster, one per address family.
     pub networks: Vec<IpNet>,
-    /// The type of the backend.
+    /// Type of the backend, such as `vxlan`.
     pub backend: Option<String>,
-    /// This node's subnets, one a family.
+    /// Subnets of this node, one per address family.
     pub subnets: Vec<IpNet>,
-    /// The lease of these subnets.
+    /// Lease of these subnets.
     pub lease: Option<Lease>,
-    /// The interface for packets between nodes.
+    /// Underlay interface: carries packets between nodes.
     pub underlay: Option<Underlay>,
-    /// The MTU of pods in bytes.
+    /// MTU of pods in bytes.
     pub mtu: Option<u32>,
-    /// The file for the CNI plugin.
+    /// `subnet.env`, the file that the CNI plugin reads.
     pub subnet_env: Option<File>,
 }
 
 /// A condition that keeps the node from being ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// The name of the condition, as in `/readyz`.
+    /// Name of the condition, as in `/readyz`.
     pub condition: String,
-    /// The code of the problem, which stays the same between releases; empty from an earlier daemon.
+    /// Code of the problem, stable between releases; empty if an earlier version wrote the document.
     #[serde(default)]
     pub code: String,
-    /// Why the condition is not met, and the remedy.
+    /// Text about why the condition is not met, with the remedy.
     pub text: String,
 }
 
-/// An event that does not affect readiness but should be known.
+/// An event that does not affect readiness but concerns the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// Its name, such as `port-taken`.
+    /// Name of the event, such as `port-taken`.
     pub name: String,
-    /// What happened, and what to do.
+    /// Text about what happened, with the remedy.
     pub text: String,
 }
 
-/// The lease of this node's subnets.
+/// Lease of this node's subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// When it ends unless it is renewed; absent where leases do not end.
+    /// Time at which the lease expires unless it is renewed; absent if leases do not expire.
     pub until: Option<Timestamp>,
-    /// When it was renewed last.
+    /// Time of the last renewal.
     pub renewed: Option<Timestamp>,
-    /// What is wrong with it.
+    /// Problem with the lease, as text.
     pub trouble: Option<String>,
 }
 
-/// The interface for packets between nodes.
+/// Underlay interface: carries packets between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Underlay {
-    /// The name of the interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its addresses in use, one a family.
+    /// Addresses of the interface in use, one per address family.
     pub addresses: Vec<IpAddr>,
-    /// The addresses that this node publishes.
+    /// Addresses that this node publishes.
     pub public: Vec<IpAddr>,
-    /// The MTU of the interface in bytes.
+    /// MTU of the interface in bytes.
     pub mtu: u32,
-    /// Why this one, as a phrase: `named by --iface=eth1`.
+    /// Reason why flanneld chose the interface, as a phrase: `named by --iface=eth1`.
     pub why: String,
 }
 
-/// A file that the daemon keeps.
+/// A file that the daemon maintains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
-    /// The path of the file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Whether it has the right contents.
     pub state: FileState,
@@ -179,29 +179,29 @@ pub struct File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileState {
-    /// It has the contents that it should have.
+    /// The file has the right contents.
     Right,
-    /// There is no file at the path.
+    /// The file does not exist.
     Missing,
-    /// It has other contents than it should have.
+    /// The file has other contents.
     Different,
 }
 
-/// The store of the leases.
+/// Store of the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Store {
-    /// The store and its address, as text.
+    /// Store and its address, as text.
     pub what: String,
-    /// What kind of store it is; none from earlier versions.
+    /// Kind of the store; absent if an earlier version wrote the document.
     #[serde(default)]
     pub kind: Option<StoreKind>,
-    /// When the store answered last.
+    /// Time of the store's last response.
     pub heard: Option<Timestamp>,
-    /// Why it is away, if it is.
+    /// Reason why the store is unavailable, if it is.
     pub trouble: Option<String>,
 }
 
-/// The kinds of stores.
+/// Kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
@@ -209,6 +209,6 @@ pub enum StoreKind {
     Etcd,
     /// A directory.
     Directory,
-    /// The Nodes of Kubernetes.
+    /// Nodes of Kubernetes.
     Kubernetes,
 }

@@ -1,22 +1,22 @@
-//! The other nodes, by their leases.
+//! Other nodes, as their leases describe them.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Another node whose lease is in force here.
+/// Another node whose lease is valid on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its name; Go flannel writes none into the store.
+    /// Name of the node; absent for Go flannel, which writes no name into the store.
     pub node: Option<String>,
-    /// Its subnets, one a family.
+    /// Subnets of the node, one per address family.
     pub subnets: Vec<IpNet>,
-    /// Its addresses, one a family.
+    /// Addresses that the node publishes, one per address family.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Peer {
-    /// Returns its name, or its address if it has none.
+    /// Returns the node's name, or its first address if it has no name.
     pub fn title(&self) -> String {
         let name = self.node.clone().filter(|name| !name.is_empty());
         name.or_else(|| self.addresses.first().map(IpAddr::to_string))
@@ -24,14 +24,14 @@ impl Peer {
     }
 }
 
-/// A lease in the store that this node does not use: it has no route to its holder.
+/// A lease in the store that this node does not use. This node has no route to its holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unused {
-    /// The subnets, or the key if it names none.
+    /// Subnets of the lease, or its key if it has none.
     pub lease: String,
-    /// The reason, as in the metrics.
+    /// Reason, as in the metrics.
     pub reason: String,
-    /// Why it is not used, and the remedy.
+    /// Text about why the lease is not used, with the remedy.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! `GET /api/v1/probe?peer=…`: the path to a peer or a pod, step by step.
+//! Document of `GET /api/v1/probe?peer=…`: the path to a peer or a pod, step by step.
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -6,61 +6,61 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use types::reachability::State;
 
-/// Name and version of the format of [`Probe`].
+/// Name and version of the JSON format of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
-/// The path of the document. Only the socket serves it.
+/// Path of the document. Only the Unix socket serves it.
 pub const PROBE_PATH: &str = "/api/v1/probe";
 
-/// The result of probing a peer or a pod on request.
+/// Result of probing a peer or a pod on request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Always [`PROBE`], by which readers recognise the format.
+    /// Always [`PROBE`]; readers recognise the format by it.
     pub schema: String,
-    /// When it was asked, by this node's clock.
+    /// Time of the probe, by this node's clock.
     pub at: Timestamp,
-    /// The name of the node that probed: on Kubernetes the Node's, else the hostname.
+    /// Name of the node that probed: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
-    /// The peer or pod that was probed.
+    /// Peer or pod that was probed.
     pub target: Target,
-    /// The verdict, as [`crate::Probed`] has it; absent for an address of this node.
+    /// Verdict on the peer, as in [`crate::Probed`]; absent for an address of this node.
     #[serde(default)]
     pub state: Option<State>,
-    /// The steps, in the order in which a packet takes them.
+    /// Steps in the order in which a packet takes them.
     pub steps: Vec<Step>,
-    /// The first step that failed; absent if none did.
+    /// First step that failed; absent if none did.
     pub ends_at: Option<StepName>,
-    /// Where it ends, in one sentence.
+    /// Conclusion about where the path ends, in one sentence.
     pub sentence: String,
-    /// Commands that locate the fault further, and where to run each.
+    /// Commands that narrow down the fault, and the node for each.
     pub next: Vec<Next>,
 }
 
-/// The peer or pod that a probe is about.
+/// Target of a probe: a peer or a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The peer's name; Go flannel writes none into the store.
+    /// Name of the target's node; absent for Go flannel, which writes no name into the store.
     pub node: Option<String>,
-    /// The subnet of its node.
+    /// Subnet of the target's node.
     pub subnet: Option<IpNet>,
-    /// The address at which nodes reach the peer; absent for this node.
+    /// Address at which nodes reach the target's node; absent for this node.
     pub address: Option<IpAddr>,
-    /// The pod, if one was meant.
+    /// Address of the pod, if the target is a pod.
     pub pod: Option<IpAddr>,
-    /// Whether it is on this node.
+    /// Whether the target is on this node.
     pub here: bool,
 }
 
-/// A part of the path.
+/// Name of a step of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
-    /// Where the kernel sends packets.
+    /// The route by which the kernel sends packets.
     Route,
     /// The hardware address of the next hop.
     Neighbour,
     /// The node behind that hardware address.
     Fdb,
-    /// The peer of WireGuard to which packets go, and its session.
+    /// The WireGuard peer that receives the packets, and its session.
     Peer,
     /// The peer's address over the underlay.
     Underlay,
@@ -70,18 +70,18 @@ pub enum StepName {
     Overlay,
     /// The pods' bridge, for pods of this node.
     Bridge,
-    /// The pod, by pings.
+    /// The pod, pinged.
     Pod,
-    /// The name of a host, for a TCP port.
+    /// The resolution of a host name, for a TCP port.
     Name,
     /// A TCP connection from this node.
     Connection,
-    /// A TCP connection with the address of the pods' bridge.
+    /// A TCP connection from the address of the pods' bridge.
     PodConnection,
 }
 
 impl StepName {
-    /// All values, in order.
+    /// All steps, in order.
     pub const ALL: [StepName; 12] = [
         StepName::Route,
         StepName::Neighbour,
@@ -116,20 +116,20 @@ impl StepName {
     }
 }
 
-/// What came of a step.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// Packets pass.
     Ok,
-    /// Packets do not get further.
+    /// Packets do not pass this step.
     Failed,
-    /// It was not asked, or its silence proves nothing; the text gives the reason.
+    /// The step was not probed, or a missing reply proves nothing. The text of the step states the reason.
     NotAsked,
 }
 
 impl Outcome {
-    /// All values, in order.
+    /// All outcomes.
     pub const ALL: [Outcome; 3] = [Outcome::Ok, Outcome::Failed, Outcome::NotAsked];
 
     /// Returns the words for output.
@@ -142,48 +142,48 @@ impl Outcome {
     }
 }
 
-/// One step of a packet's path.
+/// A step of a packet's path, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The part of the path.
+    /// Part of the path.
     pub name: StepName,
-    /// Whether packets pass it, or why that is not known.
+    /// Whether packets pass the step, or that this is unknown.
     pub outcome: Outcome,
-    /// What was found, as text.
+    /// Result as text.
     pub text: String,
-    /// What was asked, and how often it was answered.
+    /// Probes that were sent for the step, and the number of replies.
     pub questions: Vec<Questions>,
 }
 
-/// The number of questions of one kind, and of their answers.
+/// Number of probes of one kind and of the replies to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Questions {
-    /// The kind of the questions.
+    /// Kind of the probes.
     pub kind: QuestionKind,
-    /// How often it was asked.
+    /// Number of probes.
     pub asked: u8,
-    /// How often it was answered.
+    /// Number of replies.
     pub answered: u8,
-    /// Median round trip in microseconds.
+    /// Median round-trip time in microseconds.
     pub rtt_us: Option<u32>,
 }
 
-/// A kind of question.
+/// Kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuestionKind {
-    /// A small question on the probes' port.
+    /// A small probe to the probe port.
     Question,
-    /// One as long as the MTU.
+    /// A probe to the probe port, as long as the MTU.
     LongQuestion,
     /// A small ping.
     Ping,
-    /// One as long as the MTU.
+    /// A ping as long as the MTU.
     LongPing,
 }
 
 impl QuestionKind {
-    /// All values, in order.
+    /// All kinds.
     pub const ALL: [QuestionKind; 4] = [
         QuestionKind::Question,
         QuestionKind::LongQuestion,
@@ -195,13 +195,13 @@ impl QuestionKind {
 /// A command for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Next {
-    /// The node on which it is typed; absent for this one.
+    /// Node on which the operator runs the command; absent for this node.
     pub on: Option<String>,
-    /// The command, as it is typed.
+    /// Command line.
     pub command: String,
 }
 
-/// The target of a request that asks for this peer or pod, whatever was typed.
+/// Returns the request target that probes a peer or pod. Percent-encodes the user's text, whatever it contains.
 pub fn request(peer: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     let mut out = format!("{PROBE_PATH}?peer=");
@@ -215,7 +215,7 @@ pub fn request(peer: &str) -> String {
     out
 }
 
-/// Which peer or pod a request asks for, from its query.
+/// Parses the peer or pod from the query of a request. Returns `None` if it is absent, empty or not valid percent-encoded UTF-8.
 pub fn asked(query: Option<&str>) -> Option<String> {
     let encoded = query?
         .split('&')

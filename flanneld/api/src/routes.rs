@@ -1,32 +1,32 @@
-//! Every object that a daemon wants in the kernel, compared with the kernel: the document of `GET /api/v1/routes`.
+//! Document of `GET /api/v1/routes`: compares every object that a daemon wants in the kernel with the kernel.
 
 use crate::kernel::Rules;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 pub use types::kernel_object::{Foreign, Holder, Object, ObjectKind, ObjectState};
 
-/// Name and version of the format of [`Routes`].
+/// Name and version of the JSON format of [`Routes`].
 pub const SCHEMA: &str = "flannel.routes/1";
 
-/// Wanted objects and those of other programs, read on request.
+/// Desired objects and those of other programs, read on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
-    /// Always [`SCHEMA`], by which readers recognise the format.
+    /// Always [`SCHEMA`]; readers recognise the format by it.
     pub schema: String,
-    /// When it was read, by the node's clock.
+    /// Time at which the kernel was read, by the node's clock.
     pub at: Timestamp,
-    /// The name of this node.
+    /// Name of this node.
     pub node: String,
-    /// The wanted objects: links, addresses, FDB entries, neighbours, routes.
+    /// Desired objects: links, addresses, FDB entries, neighbours, routes.
     pub objects: Vec<Object>,
-    /// What others have in this node's networks, on flannel's devices and on their port; and what is left over.
+    /// Objects of other programs in this node's networks, on flannel's devices and on flannel's port. Also leftovers of flannel.
     pub foreign: Vec<Foreign>,
-    /// The traffic rules; absent where none are wanted.
+    /// Traffic rules; absent if none are desired.
     pub rules: Option<Rules>,
 }
 
 impl Routes {
-    /// Whether something is not as wanted, or takes packets that are not its own.
+    /// Whether a desired object or a rule is not in sync, or an object of another program conflicts with one.
     pub fn is_broken(&self) -> bool {
         let rules = self.rules.as_ref().is_some_and(|rules| !rules.in_place);
         rules

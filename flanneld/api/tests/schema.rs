@@ -1,4 +1,4 @@
-//! `docs/schema/node.json` describes the types, no more and no less.
+//! Checks that the schemas in `docs/schema` describe the types of the documents exactly.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -35,7 +35,7 @@ fn finding() -> Finding {
     finding.since = Some(jiff::Timestamp::UNIX_EPOCH);
     finding.explained_by = Some(String::new());
     finding.peers = vec![String::new()];
-    // The doctor's table uses this up, and no document has it.
+    // The doctor's table consumes this field. No document contains it.
     finding.acts_on.clear();
     finding
 }
@@ -184,7 +184,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Every field has a value, and every list an element: a field that is added to a type has to be added here.
+/// Returns a document in which every field has a value and every list an element. Add each new field of a type here.
 fn full() -> Node {
     let text = String::new;
     let time = jiff::Timestamp::UNIX_EPOCH;
@@ -259,7 +259,7 @@ fn full() -> Node {
     }
 }
 
-/// Compares a value with the part of the schema that describes it; `full` values have every field of it.
+/// Compares a value with the part of the schema that describes it. If `full` is set, no field of the value may be null.
 fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str) {
     if part["$ref"] == "node.json" {
         let node = self::schema("node");
@@ -322,7 +322,7 @@ fn compare(schema: &Value, part: &Value, value: &Value, full: bool, place: &str)
     }
 }
 
-/// Compares the type of a value with those that the schema allows.
+/// Compares the type of a value with the types that the schema allows.
 fn compare_type(part: &Value, value: &Value, place: &str) {
     let kind = match value {
         Value::Null => "null",
@@ -341,7 +341,7 @@ fn compare_type(part: &Value, value: &Value, place: &str) {
     assert!(kinds.contains(&kind), "{place} is {kind}, not {kinds:?}");
 }
 
-/// Compares the names of an object's fields with those that the schema describes, all of which it requires.
+/// Compares the names of an object's fields with those in the schema. The schema must list all of them as required.
 fn compare_names(part: &Value, fields: &Map<String, Value>, place: &str) {
     let described: BTreeSet<&String> = part["properties"].as_object().unwrap().keys().collect();
     assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described, "{place}");
@@ -356,7 +356,7 @@ fn compare_names(part: &Value, fields: &Map<String, Value>, place: &str) {
         described.iter().map(|name| name.as_str()).collect(),
         "{place}"
     );
-    // A version may get more fields: what validates today has to validate then.
+    // Later versions may add fields; documents with more fields must still validate.
     assert_eq!(part["additionalProperties"], true, "{place}");
 }
 
@@ -643,7 +643,7 @@ fn probe_schema_describes_the_document() {
     let outcomes = &schema["$defs"]["step"]["properties"]["outcome"]["enum"];
     assert_eq!(*outcomes, json!(Outcome::ALL));
     assert_eq!(schema["$defs"]["state"]["enum"], json!(State::ALL));
-    // A daemon of before writes none.
+    // Earlier daemons do not write this field.
     let mut before = serde_json::to_value(&probe).unwrap();
     before.as_object_mut().unwrap().remove("state").unwrap();
     assert_eq!(

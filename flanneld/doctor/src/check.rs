@@ -1,4 +1,4 @@
-//! What a check is.
+//! Definition of a check.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Severity};
@@ -9,15 +9,15 @@ use crate::need::Need;
 pub struct Check {
     /// Its name, in metrics, JSON and documentation.
     pub id: &'static str,
-    /// How bad it usually is.
+    /// Usual severity of its findings, in the page's table. A finding may have another one.
     pub severity: Severity,
-    /// What it is about, in a few words: the heading of its section.
+    /// Heading of its section: its subject in a few words.
     pub title: &'static str,
-    /// The facts without which it is unknown.
+    /// Facts that the check needs. If one is unavailable, the result of the check is unknown.
     pub needs: &'static [Need],
-    /// The checks whose findings are consequences of this one's.
+    /// Ids of checks whose findings are consequences of a finding of this check.
     pub explains: &'static [&'static str],
-    /// Whether it means something only once the daemon has run for some seconds.
+    /// Whether the check is skipped in the first seconds of a daemon, when peers and probes are not settled yet.
     pub waits: bool,
     /// Returns the findings from the facts.
     pub judge: fn(&Facts) -> Vec<Finding>,

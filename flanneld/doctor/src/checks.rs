@@ -1,4 +1,4 @@
-//! The checks, a file a group.
+//! The checks, with one file for each group.
 
 pub mod daemon;
 pub(crate) mod daemon_set;

@@ -1,12 +1,12 @@
-//! Commands of remedies.
+//! Shell commands of remedies.
 
 use crate::shell::word;
 use std::fmt;
 
-/// What a command acts on, which decides where it can be typed.
+/// Objects that a command acts on, which decide where the command can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActsOn {
-    /// The host on which it is typed.
+    /// The host on which the command runs.
     Host,
     /// Objects of the cluster, through kubectl.
     Cluster,
@@ -14,17 +14,17 @@ pub enum ActsOn {
     Namespace,
 }
 
-/// A command for a shell.
+/// A shell command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The line as it is typed.
+    /// The command line, as the operator types it.
     pub text: String,
-    /// The objects that it acts on.
+    /// The objects that the command acts on.
     pub acts_on: ActsOn,
 }
 
 impl Command {
-    /// Returns kubectl with these arguments, which do not name flannel's namespace.
+    /// Returns a kubectl command with these arguments, which do not name flannel's namespace.
     pub fn kubectl(arguments: impl fmt::Display) -> Self {
         Self::on_cluster(format!("kubectl {arguments}"))
     }
@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// Returns a shell line about objects in flannel's namespace. `line` gets kubectl with that namespace.
+    /// Returns a shell line about objects in flannel's namespace. The argument of `line` is `kubectl -n NAMESPACE`.
     pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
         Self {
             text: line(&format!("kubectl -n {}", word(namespace))),

@@ -1,4 +1,4 @@
-//! The sysctls that `--set-sysctls` sets: from facts to corrections, pure.
+//! Computes from facts which sysctls `--set-sysctls` has to change. Has no side effects.
 
 use crate::facts::Network;
 use crate::facts::host::Sysctls;
@@ -9,19 +9,19 @@ use std::path::PathBuf;
 pub struct Correction {
     /// Its name, as in sysctl(8).
     pub name: String,
-    /// Its file below /proc/sys.
+    /// Its file below /proc/sys, as an absolute path.
     pub path: PathBuf,
-    /// The value that it has.
+    /// The present value.
     pub old: i64,
-    /// The value that it needs.
+    /// The required value.
     pub new: i64,
-    /// Why it needs that value, for the log.
+    /// The reason for the required value, for the log.
     pub why: String,
 }
 
 impl Correction {
     fn new(name: &str, old: i64, new: i64, why: &str) -> Self {
-        // A device name such as flannel.1 contains a dot: such a name is written with slashes.
+        // A name that contains a device is written with slashes, because a device name such as flannel.1 may contain a dot.
         let path = if name.contains('/') {
             name.to_owned()
         } else {
@@ -37,15 +37,15 @@ impl Correction {
     }
 }
 
-/// The sysctls to set, in order.
+/// Returns the sysctls to set, in the order in which to set them.
 pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
     let mut list = Vec::new();
-    let forwards = "this node has to forward pods' packets";
+    let forwards = "this node must forward pods' packets";
     if let Some(old @ 0) = sysctls.ip_forward.filter(|_| network.v4()) {
         list.push(Correction::new("net.ipv4.ip_forward", old, 1, forwards));
     }
     if let Some(old @ 0) = sysctls.v6_forwarding.filter(|_| network.v6()) {
-        // These first, or a default route learned from a router would be lost.
+        // accept_ra has to be set before forwarding. Otherwise the kernel removes a default route that it learned from a router.
         let why = "a node that forwards accepts router advertisements only with 2";
         list.extend(sysctls.announced.iter().map(|device| {
             Correction::new(&format!("net/ipv6/conf/{device}/accept_ra"), 1, 2, why)
@@ -57,7 +57,7 @@ pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
             forwards,
         ));
     }
-    let bridged = "service rules have to apply to packets on the pods' bridge";
+    let bridged = "Service rules must apply to packets on the pods' bridge";
     if let Some(old @ 0) = sysctls.call_iptables.filter(|_| network.v4()) {
         list.push(Correction::new(
             "net.bridge.bridge-nf-call-iptables",

@@ -1,5 +1,5 @@
-//! What drops flannel's packets at other hooks than those with checks of their own: `raw`, `mangle`, bridges, devices, what this host sends.
-//! Rules in, facts out.
+//! Finds rules that drop flannel's packets at hooks without a check of their own: `raw`, `mangle`, bridges, devices, and the output of this host.
+//! Reads listed rules only and has no side effects.
 
 use crate::facts::Network;
 use crate::firewalls::{Carried, Drop};
@@ -16,27 +16,27 @@ use traffic_rules::reader::{
 };
 use types::Family;
 
-/// The commands of iptables, by family and variant.
+/// Names of the iptables commands, by family and variant.
 pub(crate) type Commands = Vec<(Family, Variant, String)>;
 
-/// The tunnel's packets of so many peers are followed: rules may have sets of thousands of addresses.
+/// Limit on the peers whose tunnel packets are traced through the rules, because rules may have sets of thousands of addresses.
 const MAX_PEERS: usize = 64;
 
-/// Whether a chain that the kernel calls is looked at here.
+/// Whether this module judges a base chain. Excludes NAT chains, flannel's own tables, and chains with a check of their own.
 fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
     if base.nat || table.name.starts_with("flannel") {
         return false;
     }
     match (table.program, base.hook) {
         (Program::Nft, _) if table.name == FIREWALLD => false,
-        // It has a check of its own.
+        // The check of nftables barriers judges forward chains of the families ip, ip6 and inet.
         (Program::Nft, Hook::Forward) if carried == Carried::Pods => table.layer == Layer::Bridge,
         (Program::Iptables(_), Hook::Forward | Hook::Input) => table.name != "filter",
         _ => true,
     }
 }
 
-/// The packets whose way is followed.
+/// Returns the packets to trace through the rules.
 fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Packet)> {
     let mut all = Vec::new();
     for net in network.networks.nets() {
@@ -56,7 +56,7 @@ fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Pa
     {
         let tunnel = passage::of_tunnel(network.tunnel(), family, around, &pods);
         for packet in tunnel {
-            // From any port, first or later: which one it is depends on the backend.
+            // The source port depends on the backend, and a drop has to affect first packets as well as later ones.
             let packet = Packet {
                 source_port: Ranges::span(1_u32, u32::from(u16::MAX)),
                 state: Ranges::union(&[Ranges::one(state::NEW), Ranges::one(state::ESTABLISHED)]),
@@ -77,7 +77,7 @@ fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Pa
     all
 }
 
-/// What drops flannel's packets for certain: the first place for each kind of them.
+/// Returns the rules and policies that certainly drop flannel's packets: the first one for each kind of packet.
 pub(crate) fn drops(
     rules: &Rules,
     commands: &Commands,
@@ -116,7 +116,7 @@ pub(crate) fn drops(
             continue;
         };
         let listed = chain.and_then(|chain| chain.rules.as_ref());
-        // The chain's policy comes after all of its rules.
+        // A policy has no number: it applies after all rules of the chain, so no network policies can follow it.
         let before_policies = stop.number.is_some_and(|number| {
             listed
                 .into_iter()
@@ -137,7 +137,7 @@ pub(crate) fn drops(
     found
 }
 
-/// The parts of tables on the way of flannel's packets that were not listed yet.
+/// Returns the parts of tables that flannel's packets traverse and that are not listed yet.
 pub(crate) fn missing(
     rules: &Rules,
     network: &Network,
@@ -157,7 +157,7 @@ mod tests {
     use crate::tests::network;
     use traffic_rules::reader::iptables::read;
 
-    /// What these lines of one table drop, with the packets that the rule has counted and whether network policies follow.
+    /// Returns what these lines of one table drop, the rule's packet counter, and whether network policies follow.
     fn found(table: &str, lines: &str) -> Vec<(Carried, Option<u64>, bool)> {
         let chains = ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]";
         let saved = format!("*{table}\n{chains}\n{lines}\nCOMMIT\n");

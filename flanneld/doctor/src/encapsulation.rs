@@ -1,17 +1,17 @@
-//! What packets between nodes are recognised by, in the words of people, of firewalls and of captures.
+//! Descriptions of the packets between nodes: as text, as conditions of iptables, and as filters of tcpdump.
 
 use types::{Encapsulation, Family};
 
-/// What selects one kind of packets in a rule of iptables.
+/// Returns the iptables conditions that match one kind of packet.
 pub fn iptables(one: Encapsulation) -> String {
     match one.port() {
         Some(port) => format!("-p udp --dport {port}"),
-        // The number: names are in a file that not every host has.
+        // By number, because not every host has /etc/protocols, which maps names to numbers.
         None => "-p 4".to_owned(),
     }
 }
 
-/// The words for a reader.
+/// Returns the description of the packets as text.
 pub fn words(encapsulation: Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => "packets of pods".to_owned(),
@@ -27,7 +27,7 @@ pub fn words(encapsulation: Encapsulation) -> String {
     }
 }
 
-/// The verb for these words.
+/// Returns the verb that agrees with [`words`] in number.
 pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     if encapsulation.ports().len() > 1 {
         "are"
@@ -36,7 +36,7 @@ pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     }
 }
 
-/// Returns the filter of tcpdump for the packets of a tunnel, to be combined with other conditions.
+/// Returns the tcpdump filter for the packets of a tunnel. It can be combined with other conditions.
 pub fn capture(encapsulation: Encapsulation) -> String {
     let filter = |one: Encapsulation| {
         one.port().map_or_else(

@@ -7,13 +7,13 @@ pub enum Fact<T> {
     Known(T),
     /// It is known that there is no value.
     Absent,
-    /// It could not be determined, for this reason. Checks that need it are unknown, neither passed nor failed.
+    /// The value could not be determined, for this reason. A check that needs it is unknown: neither passed nor failed.
     Unavailable(String),
 }
 
 impl<T> Default for Fact<T> {
     fn default() -> Self {
-        Self::Unavailable("nobody looked".to_owned())
+        Self::Unavailable("not gathered".to_owned())
     }
 }
 
@@ -28,7 +28,7 @@ impl<T> Fact<T> {
         value.map_or(Self::Absent, Self::Known)
     }
 
-    /// Returns a known value, or the error for which it is unavailable.
+    /// Returns a known value, or an unavailable fact with the error as the reason.
     pub(crate) fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
         result.map_or_else(Self::unavailable, Self::Known)
     }
@@ -42,7 +42,7 @@ impl<T> Fact<T> {
         }
     }
 
-    /// Returns why it could not be determined; `None` if it is known or absent.
+    /// Returns the reason why the value could not be determined; `None` if it is known or absent.
     pub fn why(&self) -> Option<&str> {
         if let Self::Unavailable(why) = self {
             Some(why)

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use types::Subnets;
 use types::{Encapsulation, Family, Profile};
 
-/// Everything that the checks depend on. By default nothing is known.
+/// All facts that the checks depend on. By default every fact is unavailable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The profiles of all backends.
@@ -30,26 +30,26 @@ pub struct Facts {
     pub store: store::Store,
     /// This node's lease and those of its peers.
     pub leases: leases::Leases,
-    /// What this node's probes of its peers found.
+    /// Results of this node's probes of its peers.
     pub mesh: Fact<mesh::Mesh>,
-    /// The peers of WireGuard; absent with another backend.
+    /// The WireGuard peers; absent with other backends.
     pub wireguard: Fact<wireguard::Wireguard>,
-    /// What pods depend on in addition to the network.
+    /// Facts that pods depend on in addition to the network.
     pub pods: pods::Pods,
-    /// This node's Node; absent without Kubernetes.
+    /// This node's Node object; absent without Kubernetes.
     pub kubernetes: Fact<kubernetes::Kubernetes>,
 }
 
 /// The network that this node serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The cluster's networks, one a family.
+    /// The cluster's networks, one for each family.
     pub networks: Subnets,
-    /// This node's own subnets, one a family.
+    /// This node's own subnets, one for each family.
     pub own: Subnets,
     /// The profile of the backend, if it is known.
     pub backend: Option<&'static Profile>,
-    /// The encapsulation of pods' packets between nodes, if it is known.
+    /// The encapsulation of pod packets between nodes, if it is known.
     pub encapsulation: Option<Encapsulation>,
     /// The VNI; `None` unless the backend is vxlan.
     pub vni: Option<u32>,
@@ -57,12 +57,12 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Whether the traffic rules are in nftables rather than iptables.
     pub nftables: bool,
-    /// Whether there are rules that accept forwarded packets.
+    /// Whether flannel has rules that accept forwarded packets.
     pub forward: bool,
 }
 
 impl Network {
-    /// Returns the encapsulation of pods' packets between nodes; `None` without a tunnel, or where it is not known.
+    /// Returns the encapsulation of pod packets between nodes; `None` if there is no tunnel or if the encapsulation is unknown.
     pub fn tunnel(&self) -> Option<Encapsulation> {
         self.encapsulation
             .filter(|encapsulation| !encapsulation.is_none())
@@ -73,7 +73,7 @@ impl Network {
         self.networks.nets().any(|network| network.contains(net))
     }
 
-    /// Returns whether packets of the tunnels travel in a family of the underlay.
+    /// Returns whether tunnel packets use a family of the underlay.
     pub(crate) fn travels_in(&self, family: Family) -> bool {
         self.tunnel()
             .and_then(|tunnel| tunnel.outer())
@@ -85,7 +85,7 @@ impl Network {
         family.pick(self.v4(), self.v6())
     }
 
-    /// Returns whether packets between nodes are encrypted. Then only ping is sent over the underlay.
+    /// Returns whether packets between nodes are encrypted. In that case the probes over the underlay are only pings.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.backend.is_some_and(|backend| backend.encrypts)
     }
@@ -100,9 +100,9 @@ impl Network {
         self.networks.v6().is_some()
     }
 
-    /// Returns the device through which packets of pods go to other nodes; `None` where the backend has none, or it is not known.
+    /// Returns the device that sends pod packets to other nodes; `None` if the backend has none or if the device is unknown.
     pub fn device(&self, family: Family) -> Option<String> {
-        // Where it is not known how a backend is configured, IPv4's device is taken for that of both families.
+        // If the configuration of the backend is unknown, the IPv4 device is assumed to serve both families.
         let assumed = self.encapsulation.is_none() && self.v4();
         let backend = self.backend?;
         let device = backend.device_of(family, self.encapsulation);
@@ -115,7 +115,7 @@ impl Network {
         device?.named(self.vni)
     }
 
-    /// Returns how many bytes the backend adds to a packet over a family; `None` where that is not known.
+    /// Returns the number of bytes that the backend adds to a packet over a family; `None` if the backend is unknown.
     pub fn overhead(&self, family: Family) -> Option<u32> {
         self.backend.map(|backend| backend.overhead.over(family))
     }

@@ -1,4 +1,4 @@
-//! The doctor's output: findings, checks that could not be made, and the report of both.
+//! The doctor's output: findings, checks with an unknown result, and the report that contains both.
 
 use crate::command::{ActsOn, Command};
 use jiff::Timestamp;
@@ -9,35 +9,35 @@ use types::Family;
 use types::printable;
 use types::problem::MUTE;
 
-/// The schema of [`Report`].
+/// Schema of a [`Report`].
 pub const SCHEMA: &str = "flannel.findings/1";
-/// The place of remedies that name no other one.
+/// Default place of a remedy.
 pub const HERE: &str = "this node";
-/// The same where flanneld runs in a pod, which has neither the programs nor the rights.
+/// Default place if flanneld runs in a pod, which has neither the programs nor the permissions for the commands.
 pub const ON_THE_NODE: &str = "the node itself, not flannel's pod";
-/// What a finding is about that tells of several peers.
+/// Subject of a finding about several peers.
 pub(crate) const SEVERAL: &str = "several peers";
-/// The most peers that a finding names.
+/// Limit on the peers that a finding names.
 const MAX_PEERS: usize = 256;
-/// Where a remedy belongs that all nodes need.
+/// Place of a remedy that all nodes need.
 pub(crate) const EVERYWHERE: &str = "every node";
-/// Where commands of kubectl belong: once, since they are the cluster's.
+/// Place of kubectl commands, which have to run only once because they act on the cluster.
 pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Packets of pods are lost now, or pods cannot start.
+    /// Packets of pods are lost, or the node cannot do its work.
     Broken,
-    /// Some packets are lost, or they are slow.
+    /// It works, and something is wrong that will cost packets or repairs.
     Degraded,
-    /// It works, and will not for long.
+    /// It works, and may break later.
     Risk,
 }
 
 impl Severity {
-    /// Its name, as in JSON.
+    /// Returns the name, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Severity::Broken => "broken",
@@ -53,35 +53,35 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that was seen, and where.
+/// An observation and its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was found, as text.
+    /// The observation, as text.
     pub text: String,
     /// The command or source that shows it.
     pub from: String,
 }
 
-/// The commands that end a problem.
+/// The commands that fix a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// Commands for a shell, to be typed in this order, then comments about them. Empty if no command can end the problem.
+    /// Shell commands in the order in which to run them, then comments about them. Empty if no command can fix the problem.
     pub commands: Vec<String>,
-    /// The machine on which to type them.
+    /// The machine on which to run the commands.
     pub on: String,
 }
 
-/// One problem of a node.
+/// A problem of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The check that found it.
     pub check: String,
     /// The device, peer, file or family; empty if the check is about the node.
     pub about: String,
-    /// The names of the peers that it is about, at most 256; empty if it is about this node.
+    /// The names of the affected peers, at most 256; empty if the finding is about this node.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// The only address family that it is about; none where it is about both.
+    /// The affected address family; `None` if the finding is about both.
     #[serde(skip)]
     pub family: Option<Family>,
     /// The severity of a finding.
@@ -90,20 +90,20 @@ pub struct Finding {
     pub what: String,
     /// Its cause or its consequence.
     pub why: String,
-    /// What was found, as text.
+    /// Observations that show the problem.
     pub evidence: Vec<Evidence>,
-    /// The commands that end it.
+    /// The commands that fix the problem.
     pub remedy: Remedy,
-    /// What each command of the remedy acts on, until [`Remedy::on`] is derived from that.
+    /// The objects that each command of the remedy acts on. [`Remedy::on`] is derived from them later.
     #[serde(skip)]
     pub acts_on: Vec<ActsOn>,
-    /// When it was found first; `None` without a daemon that repeats the checks.
+    /// Time of the first report that contained the finding; `None` unless a daemon repeats the checks.
     pub since: Option<Timestamp>,
-    /// The check whose finding explains this one. Such a finding needs no remedy of its own.
+    /// The check whose finding explains this one. An explained finding needs no remedy of its own.
     pub explained_by: Option<String>,
 }
 
-/// Keeps this many findings of one kind, the gravest; the last one tells how many more there are.
+/// Keeps the `most` most severe findings of one kind. The last one reports how many more there are.
 pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.severity);
     let more = findings.len().saturating_sub(most);
@@ -117,7 +117,7 @@ pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
 }
 
 impl Finding {
-    /// Creates a finding without evidence and remedy.
+    /// Creates a finding without evidence or remedy.
     pub fn new(
         check: &str,
         severity: Severity,
@@ -144,14 +144,14 @@ impl Finding {
         }
     }
 
-    /// Notes the only address family that it is about.
+    /// Limits the finding to one address family.
     #[must_use]
     pub fn of(mut self, family: Family) -> Self {
         self.family = Some(family);
         self
     }
 
-    /// Names the peers that it is about.
+    /// Sets the names of the affected peers. Keeps at most 256.
     #[must_use]
     pub(crate) fn about_peers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: BTreeSet<&str> = names.into_iter().collect();
@@ -188,26 +188,26 @@ impl Finding {
         commands.into_iter().fold(self, Self::run)
     }
 
-    /// Adds a note on the commands as a comment of the shell. Comments come last.
+    /// Adds a note on the commands as a shell comment. Call it after the commands are added: notes come last.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         self.remedy.commands.push(format!("# {text}"));
         self
     }
 
-    /// Sets the machine on which to type the commands.
+    /// Sets the machine on which to run the commands.
     #[must_use]
     pub fn on(mut self, place: impl Into<String>) -> Self {
         self.remedy.on = place.into();
         self
     }
 
-    /// Returns what distinguishes it from other findings.
+    /// Returns the key that identifies a finding across reports: its check and its subject.
     pub fn key(&self) -> (String, String) {
         (self.check.clone(), self.about.clone())
     }
 
-    /// Makes everything printable: names of nodes and devices are foreign. A command that is not printable is left out.
+    /// Makes all texts printable, because other hosts choose the names of nodes and devices. Drops commands that are not printable.
     pub fn clean(&mut self) {
         for text in [
             &mut self.about,
@@ -250,12 +250,12 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A check that could not be made.
+/// A check whose result is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
     /// The id of the check.
     pub check: String,
-    /// Why it could not be made.
+    /// The reason why the result is unknown.
     pub why: String,
 }
 
@@ -263,13 +263,13 @@ pub struct Unknown {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonState {
-    /// It runs and answers.
+    /// A daemon runs and responds.
     Running,
-    /// It runs and does not answer.
+    /// A daemon runs, but its socket does not respond or some of its tasks have stopped sending heartbeats.
     Hanging,
     /// No daemon runs.
     Stopped,
-    /// It is not known.
+    /// The doctor cannot determine whether a daemon runs.
     #[default]
     Unknown,
 }
@@ -281,20 +281,20 @@ pub struct Report {
     pub schema: String,
     /// This node's name.
     pub node: String,
-    /// When the checks were made.
+    /// Time of the checks.
     pub at: Timestamp,
     /// Whether a daemon runs on the node.
     pub daemon: DaemonState,
     /// Number of checks in the table.
     pub checks: usize,
-    /// The findings, the most severe first, causes before their consequences.
+    /// The findings: the most severe ones first, and causes before their consequences.
     pub findings: Vec<Finding>,
-    /// Checks that could not be made.
+    /// Checks with an unknown result.
     pub unknown: Vec<Unknown>,
 }
 
 impl Report {
-    /// Returns the findings that no other one explains.
+    /// Returns the findings that no other finding explains.
     pub fn causes(&self) -> impl Iterator<Item = &Finding> {
         self.findings
             .iter()

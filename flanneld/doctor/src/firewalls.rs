@@ -1,56 +1,56 @@
-//! What is known of the host's firewalls: what of them drops pods' packets, and the tunnel's.
+//! Facts about the host's firewalls: the rules and policies that drop pod packets or tunnel packets.
 
 use ipnet::IpNet;
 use traffic_rules::reader::{Hook, Stop};
 use types::Family;
 
-/// What an active firewalld accepts.
+/// Packets that an active firewalld accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalld {
-    /// The networks of ours whose packets it forwards.
+    /// The networks of the cluster whose packets firewalld forwards.
     pub networks: Vec<IpNet>,
-    /// Whether it lets the tunnel's packets in.
+    /// Whether firewalld accepts incoming tunnel packets.
     pub tunnel: bool,
 }
 
 /// The firewalls of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewalls {
-    /// iptables and ip6tables, each variant that could be listed: packets traverse all of them.
+    /// iptables and ip6tables in each variant that could be listed. Packets traverse all of them.
     pub tables: Vec<Table>,
     /// firewalld; `None` if it is not active.
     pub firewalld: Option<Firewalld>,
     /// nftables chains that block pods' packets.
     pub(crate) barriers: Vec<Barrier>,
-    /// What drops flannel's packets elsewhere.
+    /// Rules and policies that drop flannel's packets at other hooks.
     pub drops: Vec<Drop>,
 }
 
-/// Which of flannel's packets are dropped.
+/// Kind of flannel's packets that a rule drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Carried {
-    /// Those between pods of this node and of others.
+    /// Packets between pods of this node and pods of other nodes.
     Pods,
-    /// Those of the tunnel that other nodes send to this one.
+    /// Tunnel packets that other nodes send to this node.
     TunnelIn,
-    /// Those of the tunnel that this node sends.
+    /// Tunnel packets that this node sends.
     TunnelOut,
 }
 
-/// A rule or a policy that drops packets of flannel.
+/// A rule or a policy that drops flannel's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drop {
-    /// Which packets.
+    /// The kind of packets.
     pub carried: Carried,
-    /// The address family of the packets, or of those that carry them.
+    /// The address family of the pod packets, or of the outer packets of the tunnel.
     pub family: Family,
-    /// Where.
+    /// The rule or the policy.
     pub stop: Stop,
     /// The hook at which the kernel calls the chain.
     pub hook: Hook,
-    /// The command of iptables for the table; `None` for a table of nft.
+    /// The iptables command for the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies come after it in the chain that the kernel called: a rule before it would let packets pass by them.
+    /// Whether chains of network policies follow in the same base chain. In that case an accept rule before it would bypass the policies.
     pub before_policies: bool,
 }
 
@@ -59,20 +59,20 @@ pub struct Drop {
 pub struct Block {
     /// The rule or the policy.
     pub stop: Stop,
-    /// Whether a rule before it may let them pass: it is not understood.
+    /// Whether an earlier rule may accept the packets: one that the doctor does not understand.
     pub doubt: bool,
 }
 
-/// One family and variant of iptables.
+/// The table `filter` of one family and variant of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The network of that family.
+    /// The cluster's network of that family.
     pub network: IpNet,
-    /// The command that an operator types.
+    /// The name of the iptables command, as an operator types it.
     pub command: String,
-    /// Whether our jump is present.
+    /// Whether flannel's jump to FLANNEL-FWD is present.
     pub jump: bool,
-    /// What drops pods' packets in FORWARD, in order.
+    /// The rules and the policy that drop pod packets in FORWARD, in order.
     pub forward: Vec<Block>,
     /// The number of the last rule of FORWARD that jumps to a chain of network policies.
     pub policies: Option<usize>,
@@ -80,7 +80,7 @@ pub struct Table {
     pub docker: bool,
     /// Whether ufw is active.
     pub ufw: bool,
-    /// What drops the tunnel's packets in INPUT.
+    /// The rule or the policy that drops tunnel packets in INPUT.
     pub input: Option<Block>,
 }
 
@@ -99,22 +99,22 @@ impl Table {
         }
     }
 
-    /// The first rule that drops pods' packets.
+    /// Returns the first rule of FORWARD that drops pod packets.
     pub fn refusal(&self) -> Option<&Block> {
         self.forward.iter().find(|block| !block.stop.is_policy())
     }
 
-    /// The policy, if it drops pods' packets.
+    /// Returns the policy of FORWARD, if it drops pod packets.
     pub fn policy(&self) -> Option<&Block> {
         self.forward.iter().find(|block| block.stop.is_policy())
     }
 
-    /// Whether its rules reject packets of the tunnel, for certain.
+    /// Whether INPUT certainly drops tunnel packets.
     pub(crate) fn is_shut(&self) -> bool {
         self.input.as_ref().is_some_and(|block| !block.doubt)
     }
 
-    /// The rule, not one of ufw's, that drops the tunnel's packets.
+    /// Returns the rule of INPUT that drops tunnel packets, unless it is one of ufw's.
     pub(crate) fn input_refusal(&self) -> Option<&Stop> {
         self.input
             .as_ref()
@@ -134,10 +134,10 @@ pub struct Barrier {
     pub chain: String,
     /// The network whose packets it drops.
     pub network: IpNet,
-    /// Whether a rule rejects the packets, rather than the policy.
+    /// Whether a rule drops the packets, rather than the policy.
     pub by_rule: bool,
-    /// The handle of the chain's own rule that does or leads there, where no network policies come behind it.
+    /// The handle of the rule in this chain that drops the packets or jumps to the rule that does; `None` if chains of network policies follow.
     pub handle: Option<u64>,
-    /// Whether a rule before the verdict may accept packets of the network: it is not understood.
+    /// Whether an earlier rule may accept the packets: one that the doctor does not understand.
     pub doubt: bool,
 }

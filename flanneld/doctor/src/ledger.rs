@@ -1,4 +1,4 @@
-//! The findings of earlier rounds: since when each exists, and which are new or gone.
+//! Findings of earlier rounds: the time since which each exists, and which ones are new or gone.
 
 use crate::finding::{Finding, Report};
 use jiff::Timestamp;
@@ -10,17 +10,17 @@ pub struct Ledger {
     known: BTreeMap<(String, String), (Timestamp, Finding)>,
 }
 
-/// What is new in a report.
+/// Changes between two reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Findings that were not there before, or that something else explained.
+    /// Findings that were not reported before, or that another finding no longer explains.
     pub came: Vec<Finding>,
     /// Findings that are gone.
     pub went: Vec<Finding>,
 }
 
 impl Ledger {
-    /// Enters a report: dates its findings and returns what is new and what is gone.
+    /// Adds a report: sets the times of its findings, and returns which ones are new and which are gone.
     pub fn enter(&mut self, report: &mut Report) -> News {
         let mut news = News::default();
         let mut now = BTreeMap::new();
@@ -28,14 +28,14 @@ impl Ledger {
             let known = self.known.get(&finding.key());
             let since = known.map(|(since, _)| *since);
             finding.since = Some(since.unwrap_or(report.at));
-            // A finding that is no longer explained was not reported before.
+            // The daemon does not report explained findings. One that is no longer explained is therefore new to the operator.
             let was_explained = known.is_some_and(|(_, before)| before.explained_by.is_some());
             if since.is_none() || was_explained && finding.explained_by.is_none() {
                 news.came.push(finding.clone());
             }
             now.insert(finding.key(), (since.unwrap_or(report.at), finding.clone()));
         }
-        // A check that could not be made does not end its findings.
+        // An unknown check proves nothing, so its earlier findings remain.
         let blind = |finding: &Finding| {
             report
                 .unknown

@@ -1,4 +1,4 @@
-//! The commands that accept packets of other nodes, and of no other hosts.
+//! Commands that accept packets of other nodes, and of no other hosts.
 
 use crate::encapsulation::iptables;
 use crate::facts::daemon::Choice;
@@ -12,26 +12,26 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Limit on the prefixes in a command. More of them are widened to their neighbourhoods.
+/// Limit on the prefixes in a command. If there are more, `few` widens them.
 const MAX_PREFIXES: usize = 32;
-/// More commands than this for one program become a loop.
+/// Limit on separate commands for one program. If there are more, one shell loop replaces them.
 const MAX_COMMANDS: usize = 4;
 
-/// The command by which firewalld takes what `--permanent` wrote.
+/// Command that makes firewalld apply what `--permanent` has stored.
 pub(crate) const RELOAD: &str = "firewall-cmd --reload";
 
 /// The program that manages a host's firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// ufw, which has commands of its own.
+    /// ufw, through its own commands.
     Ufw,
-    /// firewalld, which has commands of its own.
+    /// firewalld, through its own commands.
     Firewalld,
-    /// No program: rules of iptables.
+    /// No such program: plain iptables rules.
     Iptables,
 }
 
-/// The program that manages this host's firewall.
+/// Returns the program that manages this host's firewall.
 pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     match firewalls {
         Some(firewalls) if firewalls.firewalld.is_some() => Program::Firewalld,
@@ -40,10 +40,10 @@ pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     }
 }
 
-/// Where packets of other nodes come from, in one family.
+/// Senders of packets from other nodes, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The interface; `None` for commands that run on every node, where it may have another name.
+    /// The incoming interface; `None` for commands that run on every node, because its name may differ there.
     pub interface: Option<String>,
     /// The networks that contain the addresses of other nodes.
     pub sources: Vec<IpNet>,
@@ -52,9 +52,9 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The addresses of the other nodes: the underlay's networks that hold them, and single prefixes for those outside.
+    /// Returns the addresses of the other nodes: the underlay's networks that contain nodes, and separate prefixes for nodes outside of these.
     ///
-    /// Nothing if neither the underlay's addresses nor the other nodes are known: then no command is right.
+    /// The sources are empty if neither the underlay's addresses nor the other nodes are known: no command would be right.
     pub(crate) fn of(facts: &Facts, family: Family) -> Self {
         let choice = facts.daemon.choice.known();
         let interface = choice.map(|choice| choice.interface.clone());
@@ -85,11 +85,11 @@ impl Origin {
         }
     }
 
-    /// The same for probes, which arrive beside the overlay and through it: there from the first addresses of the nodes' subnets. For commands
-    /// that run on every node.
+    /// Returns the senders of probes, for commands that run on every node. Probes over the underlay come from the nodes' addresses.
+    /// Probes over the overlay come from the first addresses of the nodes' subnets.
     #[must_use]
     pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
-        // For other nodes this node is also a sender.
+        // The commands run on every node, and there this node is also a sender.
         let own = facts
             .daemon
             .choice
@@ -115,12 +115,12 @@ impl Origin {
         }
     }
 
-    /// The conditions of a rule of iptables.
+    /// Returns the conditions of an iptables rule that matches packets from these nodes.
     fn iptables(&self, kind: Encapsulation) -> String {
         self.by_iptables(kind, false)
     }
 
-    /// The conditions of a rule of iptables about packets from these nodes, or to them (`out`).
+    /// Returns the conditions of an iptables rule that matches packets from these nodes or, with `out`, to them.
     pub(crate) fn by_iptables(&self, kind: Encapsulation, out: bool) -> String {
         let (by, end) = if out { ("-o", "-d") } else { ("-i", "-s") };
         let interface = self
@@ -132,7 +132,7 @@ impl Origin {
         format!("{interface}{end} {} {}", nodes.join(","), iptables(kind))
     }
 
-    /// The same for a rule of nft.
+    /// Returns the conditions of an nft rule that matches packets from these nodes or, with `out`, to them.
     pub(crate) fn by_nft(&self, kind: Encapsulation, out: bool) -> String {
         let ip = self.family.pick("ip", "ip6");
         let end = if out { "daddr" } else { "saddr" };
@@ -149,7 +149,7 @@ impl Origin {
     }
 }
 
-/// The networks of the underlay's addresses.
+/// Returns the networks of the underlay interface's addresses, without link-local ones and single addresses.
 pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Vec<IpNet> {
     let interface = choice.and_then(|choice| facts.host.named(&choice.interface));
     let of_hosts = |net: &IpNet| match net.addr() {
@@ -165,7 +165,7 @@ pub(crate) fn near(facts: &Facts, choice: Option<&Choice>, family: Family) -> Ve
     IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
-/// The fewest prefixes for these addresses; if they are too many, their neighbourhoods.
+/// Returns the fewest prefixes that contain exactly these addresses. If they exceed [`MAX_PREFIXES`], widens them until they fit or are /16 or /48.
 fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
@@ -185,8 +185,9 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     nets
 }
 
-/// The commands that admit these packets, at once and after a restart of the host. `rules` are those of iptables with the program that inserts
-/// them, each with the number of the rule that it has to precede.
+/// Returns the commands that accept these packets now and after a reboot.
+///
+/// `before` has the iptables commands to use, each with the number of the INPUT rule that the new rule has to precede. `unit` names a systemd unit.
 pub(crate) fn commands(
     program: Program,
     kinds: &[Encapsulation],
@@ -235,7 +236,7 @@ pub(crate) fn commands(
     }
 }
 
-/// One command for each source, or a loop over them.
+/// Returns one command for each source, or a shell loop over the sources if they are many.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     if sources.len() <= MAX_COMMANDS {
         return sources
@@ -263,7 +264,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
                 format!("ufw allow {on}from {net} to any port {port} proto udp")
             })
         }
-        // ufw's own language does not know the protocol: a rule at the end of its table filter.
+        // ufw's rule syntax does not know the protocol IPIP, so the rule goes to the end of the table filter in ufw's file.
         None => {
             let sources: Vec<String> = origin.sources.iter().map(IpNet::to_string).collect();
             let rule = format!(
@@ -280,7 +281,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     }
 }
 
-/// Rules of the zone in which the interface is: another zone's would not be asked.
+/// Returns rules for the zone of the interface: firewalld does not apply rules of other zones to its packets.
 fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
         Some(name) => format!(

@@ -1,7 +1,8 @@
-//! The doctor: what is wrong on this node, why, and what to type.
+//! The doctor: reports the problems of a node, their causes, and the commands that fix them.
 //!
-//! [`look`] gathers facts about the host, the daemon adds its own, and [`table`] judges them: one table of pure checks, the same in the
-//! daemon and in `flannelctl doctor`, with and without a daemon. A fact that could not be had leaves its checks unknown.
+//! [`look`] gathers facts about the host, the daemon adds its own facts, and the checks in [`table`] judge them.
+//! The daemon and `flannelctl doctor` use the same checks, which have no side effects and need no running daemon.
+//! If a fact is unavailable, the checks that need it are unknown.
 
 pub mod check;
 pub mod checks;

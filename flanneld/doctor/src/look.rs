@@ -1,4 +1,4 @@
-//! Gathers facts about the host: netlink, /proc, files, and the listings of firewalls. Nothing is changed.
+//! Gathers facts about the host from netlink, /proc, files, and the listings of firewalls. Does not change the host.
 
 pub mod alone;
 mod cni;
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use tally::Tally;
 use types::Family;
 
-/// So many hardware addresses are remembered.
+/// Limit on the hardware addresses that are remembered.
 const MAX_MACS: usize = 4096;
 
 /// Reads facts from the host repeatedly.
@@ -48,17 +48,18 @@ pub struct Look {
     pub places: Places,
     /// The programs that list firewalls.
     pub programs: Programs,
-    /// The counters of checksum errors at earlier reads, by the time since the first one.
+    /// Earlier samples of the checksum error counters, by the time since `began`.
     checksums: Tally,
     began: Option<Instant>,
-    /// The hardware addresses that neighbours on the underlay had last: one that is not answered any more is what a clone has.
+    /// Last known hardware addresses of the neighbours on the underlay. A cloned machine with a duplicate hardware address may stop answering ARP
+    /// requests, and the kernel then has no address for it.
     macs: BTreeMap<IpAddr, Mac>,
 }
 
 impl Look {
-    /// Reads everything about the host except its firewalls, which are listed by processes and therefore less often.
+    /// Reads all facts about the host except its firewalls. Listing those starts processes, so the caller does it less often.
     ///
-    /// `peers`: those to whose pods routes are looked up.
+    /// Looks up routes to `targets` and to the pods of `peers`.
     pub async fn host(
         &mut self,
         network: Option<&Network>,
@@ -84,7 +85,7 @@ impl Look {
             pod_routes: seen.pod_routes,
             policy_rules: seen.policy_rules,
             underlay_neighbours: seen.underlay_neighbours,
-            // The caller asks, where peers are silent.
+            // The caller calls `rival` if peers do not respond.
             rival: None,
             // Derived from the other facts, below or by the caller.
             sysctls: Fact::default(),
@@ -117,7 +118,7 @@ impl Look {
         host
     }
 
-    /// Fills in the hardware addresses that are not answered for at the moment.
+    /// Fills in the last known hardware addresses of neighbours that do not respond now.
     fn remember(&mut self, neighbours: &mut [Neighbour]) {
         for neighbour in neighbours {
             match neighbour.mac {
@@ -132,7 +133,7 @@ impl Look {
         }
     }
 
-    /// Reads what pods depend on in addition to the network.
+    /// Reads the facts that pods depend on in addition to the network.
     pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
         Pods {
             env: env(&daemon.subnet_file),
@@ -148,17 +149,19 @@ impl Look {
         }
     }
 
-    /// Returns how many checksum errors there were in the last minutes; none at the first read.
+    /// Returns the number of checksum errors in the last two minutes; zero at the first read.
     fn checksums(&mut self) -> Fact<Checksums> {
         let since = self.began.get_or_insert_with(Instant::now).elapsed();
         Fact::from_result(proc::checksums().map(|now| self.checksums.gained(since, now)))
     }
 }
 
-/// How long a host may take to answer for an address.
+/// Time to wait for an ARP reply of another host.
 const ARP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Asks on the underlay whether another host answers for this node's address. None without IPv4 there, and without the right to ask.
+/// Returns the hardware address of another host on the underlay that answers ARP requests for this node's address.
+///
+/// Returns `None` if no host does, if the underlay has no IPv4, or if the process may not send ARP requests.
 pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
     let interfaces = host.interfaces.known()?;
     let link = interfaces
@@ -167,7 +170,7 @@ pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
     let IpAddr::V4(address) = crate::facts::host::address(link, Family::V4)?.addr() else {
         return None;
     };
-    // Another interface of this host may answer for it.
+    // Another interface of this host may answer ARP requests for the address.
     let own: Vec<Mac> = interfaces
         .iter()
         .filter_map(|interface| interface.mac)
@@ -179,14 +182,14 @@ pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
     match asked.await {
         Ok(Ok(other)) => other,
         Ok(Err(error)) => {
-            tracing::debug!(error = %error, "cannot ask who else has this node's address");
+            tracing::debug!(error = %error, "cannot check whether another host has this node's address");
             None
         }
         Err(_) => None,
     }
 }
 
-/// The devices on the path of pods' packets that do not forward IPv4.
+/// Returns the devices on the path of pod packets that do not forward IPv4 although the host does.
 fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
     let interfaces = host.interfaces.known().map_or(&[][..], Vec::as_slice);
     let bridge = pod_path::bridge(interfaces, network)
@@ -199,7 +202,7 @@ fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
         .collect()
 }
 
-/// The peers that are reached by another interface than the underlay.
+/// Returns the IPv4 addresses of peers that this host reaches through another interface than the underlay.
 fn astray(host: &Host, underlay: &str) -> Vec<IpAddr> {
     let lookups = host
         .lookups

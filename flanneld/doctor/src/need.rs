@@ -1,24 +1,24 @@
-//! The facts that a check needs, by name: where one is unavailable, the check is unknown.
+//! Names of the facts that checks need. If one is unavailable, the check is unknown.
 
 use crate::facts::Facts;
 
 macro_rules! needs {
     ($($(#[$doc:meta])* $need:ident => $($field:ident).+,)+) => {
-        /// A fact without which a check knows nothing.
+        /// A fact that a check cannot do without.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Need {
             $($(#[$doc])* $need,)+
         }
 
         impl Need {
-            /// Returns why the fact is unavailable; `None` if it is known, or known to be absent.
+            /// Returns the reason why the fact is unavailable; `None` if it is known or absent.
             pub fn missing(self, facts: &Facts) -> Option<&str> {
                 match self {
                     $(Self::$need => facts.$($field).+.why(),)+
                 }
             }
 
-            /// Takes the fact away.
+            /// Makes the fact unavailable.
             #[cfg(test)]
             pub(crate) fn withhold(self, facts: &mut Facts) {
                 match self {
@@ -34,15 +34,15 @@ needs! {
     Network => network,
     /// The interfaces with their addresses.
     Interfaces => host.interfaces,
-    /// The routes.
+    /// The routes that forward packets.
     Routes => host.routes,
     /// The routes that drop packets.
     Barring => host.barring,
-    /// The kernel's route lookups for other addresses.
+    /// The kernel's route lookups for addresses outside the pods' network.
     RouteLookups => host.lookups,
-    /// The kernel's route lookups for packets of pods.
+    /// The kernel's route lookups for pod packets.
     PodRoutes => host.pod_routes,
-    /// The rules of policy routing.
+    /// The policy routing rules.
     PolicyRules => host.policy_rules,
     /// The neighbours on the underlay.
     UnderlayNeighbours => host.underlay_neighbours,
@@ -50,60 +50,60 @@ needs! {
     Sysctls => host.sysctls,
     /// The firewalls.
     Firewalls => host.firewalls,
-    /// The ports that are taken.
+    /// The ports of flannel that other programs use.
     Ports => host.ports,
     /// The name servers.
     NameServers => host.name_servers,
-    /// The table of connections.
+    /// Entries and limit of the conntrack table.
     Conntrack => host.conntrack,
-    /// The limits on neighbours.
+    /// The limits on neighbour entries.
     Neighbours => host.neighbours,
-    /// The kernel modules.
+    /// The kernel modules that are missing.
     Modules => host.modules,
     /// The counters of checksum errors.
     Checksums => host.checksums,
-    /// What other networks left.
+    /// The objects of other pod networks.
     Foreign => host.foreign,
-    /// The daemons of this host.
+    /// The number of flannel daemons on this host.
     Daemons => host.daemons,
-    /// What the probes on the path of pods found.
+    /// Results of the probes on the path of pod packets.
     PodPaths => pods.paths,
     /// Whether a daemon runs.
     Running => daemon.running,
-    /// Which tasks are silent.
+    /// The tasks that have stopped sending heartbeats.
     Silent => daemon.silent,
-    /// The pods of flannel on this node.
+    /// flannel's pods on this node.
     DaemonPods => daemon.pods,
-    /// The reasons for which the node is not ready.
+    /// The reasons why the node is not ready.
     Reasons => daemon.reasons,
     /// The chosen interface.
     Choice => daemon.choice,
-    /// What other programs keep changing.
+    /// The objects that other programs keep changing.
     Drift => daemon.drift,
-    /// Whether the store answers.
+    /// Whether the store responds.
     Store => store.trouble,
-    /// The network's configuration.
+    /// The state of the network configuration.
     Config => store.config,
-    /// The network's configuration for the next start.
+    /// The network configuration that the next start uses.
     NextConfig => store.next_config,
     /// This node's lease.
     OwnLease => leases.own,
-    /// What it publishes of the device.
+    /// The device that this node's lease publishes.
     Vtep => leases.vtep,
     /// The peers' leases.
     Peers => leases.peers,
     /// The leases that are not used.
     Refused => leases.refused,
-    /// What the probes found.
+    /// Results of the probes.
     Mesh => mesh,
-    /// The peers of WireGuard.
+    /// The WireGuard peers.
     Wireguard => wireguard,
     /// subnet.env.
     Env => pods.env,
     /// The CNI configurations.
     Cni => pods.cni,
-    /// The addresses of host-local.
+    /// The addresses that host-local keeps.
     Ipam => pods.ipam,
-    /// This node's Node.
+    /// This node's Node object.
     Kubernetes => kubernetes,
 }

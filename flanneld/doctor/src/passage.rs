@@ -1,6 +1,6 @@
-//! What the firewalls' rules mean for pods' packets and for the tunnel's: rules in, facts out.
+//! Judges what firewall rules do with pod packets and tunnel packets. Reads listed rules only and has no side effects.
 //!
-//! A rule that is not understood gets the benefit of the doubt.
+//! A rule that the doctor does not understand is assumed to let packets pass.
 
 use crate::facts::Network;
 use crate::firewalls::{Barrier, Block, Firewalld, Table};
@@ -14,22 +14,22 @@ use traffic_rules::reader::{
 };
 use types::{Encapsulation, Family};
 
-/// The mark that kube-proxy sets on packets of Services: pods' packets to pods do not have it.
+/// The mark that kube-proxy sets on packets of Services. Packets from pod to pod do not have it.
 const KUBE_PROXY: u32 = 0x4000;
-/// The bridge of pods.
+/// Default name of the pods' bridge.
 const BRIDGE: &str = "cni0";
-/// Prefixes of the names of interfaces for containers outside of Kubernetes and virtual machines, and the loopback.
+/// Name prefixes of interfaces that pod packets never use: the loopback, bridges of virtual machines and of containers outside of Kubernetes.
 const OTHERS: &[&str] = &[
     "lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman",
 ];
-/// The protocol numbers of TCP and UDP.
+/// IP protocol number of TCP.
 const TCP: u32 = 6;
 const UDP: u32 = 17;
-/// The lengths of first packets of a connection, in bytes.
+/// Shortest and longest first packet of a connection, in bytes.
 const FIRST: (u32, u32) = (40, 100);
-/// The length of a packet that fills a link of 1500 bytes behind a tunnel.
+/// Length of a large packet, in bytes. Inside a tunnel it still fits a link with an MTU of 1500 bytes.
 const LARGE: u32 = 1280;
-/// The name of firewalld's table.
+/// Name of firewalld's nftables table.
 pub(crate) const FIREWALLD: &str = "firewalld";
 
 /// Judges the table `filter` of one family and variant of iptables.
@@ -69,7 +69,7 @@ pub fn table(
     seen
 }
 
-/// The rules of a chain that lead to another one, with their numbers.
+/// Returns the target chains of a chain's rules, each with the number of its rule.
 fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a str)> {
     let rules = table
         .chains
@@ -82,7 +82,7 @@ fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a
         .flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
 }
 
-/// The chains that a rule leads to, but for those in maps.
+/// Returns the chains that a rule jumps or goes to, without those in verdict maps.
 pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     rule.steps.iter().filter_map(|step| match step {
         Step::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to.as_str()),
@@ -90,7 +90,7 @@ pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Packets between pods of this node and of others, out and in.
+/// Returns packets between pods of this node and pods of other nodes, in both directions. `kinds` has protocols, connection states and lengths.
 fn between_pods(
     net: &IpNet,
     network: &Network,
@@ -149,20 +149,20 @@ fn between_pods(
     all
 }
 
-/// The first packets of connections between pods of this node and of others, out and in.
+/// Returns the first packets of connections between pods of this node and pods of other nodes, in both directions.
 pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
     let length = || Ranges::span(FIRST.0, FIRST.1);
     let kinds = [TCP, UDP].map(|protocol| (protocol, state::NEW, length()));
     between_pods(net, network, around, &kinds)
 }
 
-/// Later packets of connections between pods of this node and of others, out and in.
+/// Returns later packets of connections between pods of this node and pods of other nodes, in both directions.
 pub(crate) fn of_connections(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
     let kinds = [FIRST.0, LARGE].map(|length| (TCP, state::ESTABLISHED, Ranges::one(length)));
     between_pods(net, network, around, &kinds)
 }
 
-/// Packets between nodes, as they come in: of each kind one.
+/// Returns the incoming packets between nodes, one for each kind of the encapsulation.
 pub(crate) fn of_tunnel(
     tunnel: Option<Encapsulation>,
     family: Family,
@@ -185,7 +185,7 @@ pub(crate) fn of_tunnel(
         .map(Ranges::net)
         .collect();
     let source = match (peers.as_slice(), near.as_slice()) {
-        // Any sender except pods.
+        // Neither peers nor networks of the underlay are known, so the sender may have any address except a pod's.
         ([], []) => {
             let pods: Vec<Ranges> = pods
                 .iter()
@@ -224,8 +224,10 @@ pub(crate) fn of_tunnel(
     kinds.into_iter().filter_map(of_kind).collect()
 }
 
-/// What drops packets of pods. Of first packets it has to be a rule that names them, or nothing that names them may let others of them pass: then
-/// its author has thought of pods. Of later packets it has to be a rule that names them.
+/// Returns the rules and policies that drop pod packets.
+///
+/// A drop of first packets is ignored if another rule names such packets and accepts some of them: its author has considered pods. A rule that
+/// names the packets and drops them is always returned. Drops of later packets are returned only if the rule names them.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);
@@ -261,7 +263,7 @@ fn first_refused(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
     let Some((fate, packet)) = aimed.or_else(certain).or_else(doubted) else {
         return Vec::new();
     };
-    // Network policies drop what they are meant to drop.
+    // A drop in a chain of network policies is intended.
     if fate.stop().is_some_and(|stop| holds_policies(&stop.chain)) {
         return Vec::new();
     }
@@ -281,11 +283,11 @@ fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
     fate.stop().cloned().map(|stop| Block { stop, doubt })
 }
 
-/// A chain that the kernel calls: its family, its table and its name.
+/// A base chain: its family, table and name.
 pub type Gate = (Layer, String, String);
 
-/// The nftables chains on the forward hook to judge: not ours, not firewalld's, which has its own check, and not those of iptables if that program
-/// has listed them.
+/// Returns the nftables base chains on the forward hook to judge. Excludes flannel's own, firewalld's, which have a separate check, and those of
+/// iptables for families that iptables itself has listed.
 pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
         (Layer::Ip, "flannel-ipv4", _)
@@ -311,13 +313,13 @@ pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     found
 }
 
-/// Whether a chain that the kernel calls is this one.
+/// Whether a chain of a table is this base chain.
 pub(crate) fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
     table.program == Program::Nft
         && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
-/// Whether a chain blocks packets of a network.
+/// Returns how a base chain blocks packets of a network; `None` if it does not.
 pub fn barrier(
     rules: &Rules,
     gate: &Gate,
@@ -349,7 +351,7 @@ pub fn barrier(
     })
 }
 
-/// Returns what firewalld's table accepts of our packets.
+/// Returns which pod and tunnel packets firewalld's table accepts.
 pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
     let only = |table: &Listed, _: &str, _: &Base| {
         table.program == Program::Nft && table.name == FIREWALLD

@@ -1,14 +1,15 @@
-//! Commands that make a change outlive a restart of the host. Each is one line that follows the command for now.
+//! Commands that make a change survive a reboot. Each is one line, for use after the command that changes the running host.
 
 use crate::shell::word;
 
-/// The file of sysctl.d(5) for what remedies set. Of two lines about a setting the last one applies: the name comes after `99-sysctl.conf`,
-/// which is /etc/sysctl.conf.
+/// The sysctl.d(5) file for the settings of remedies. The last file that sets a value applies, so its name sorts after `99-sysctl.conf`,
+/// which links to /etc/sysctl.conf.
 const SYSCTLS: &str = "/etc/sysctl.d/99-zz-flannel.conf";
-/// The folder of units that an administrator makes.
+/// The folder of systemd units from the administrator.
 const UNITS: &str = "/etc/systemd/system";
 
-/// The commands that set a sysctl now and at each start of the host. A name with a device in it is written with slashes: `flannel.1` has a dot.
+/// Returns the commands that set a sysctl now and at each boot. A name that contains a device has to be written with slashes, because a device
+/// name such as `flannel.1` may contain a dot.
 pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     [
         format!("sysctl -w {name}={value}"),
@@ -16,17 +17,17 @@ pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     ]
 }
 
-/// The command that loads a kernel module at each start of the host, before its sysctls are set.
+/// Returns the command that loads a kernel module at each boot, before systemd sets its sysctls.
 pub fn module(name: &str) -> String {
     format!("echo {name} > /etc/modules-load.d/flannel-{name}.conf")
 }
 
-/// The commands that insert rules of iptables now, and at each start of the host.
+/// Returns the commands that insert iptables rules now and at each boot.
 ///
-/// `now` and `later` are rules without the program: `-I FORWARD 3 -s …`. A number is right only now; at the start of the host the rules go to
-/// the top. Not for a table with chains of network policies: an agent that appends its jump would come after them.
+/// Each rule has its program and its arguments, such as `-I FORWARD 3 -s …`. Rule numbers are valid only in `now`: at boot the rules go to the
+/// top of the chain. Do not use `later` for a chain with network policies: an agent that appends its jump at boot would come after the rules.
 ///
-/// A unit rather than `netfilter-persistent save`, which would also restore the rules of agents that have not started yet.
+/// The commands install a systemd unit rather than call `netfilter-persistent save`, which would also restore rules of agents before these start.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
     let mut commands: Vec<String> = now
         .iter()
@@ -47,22 +48,22 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
     commands
 }
 
-/// The command that adds rules to the file from which nftables.service loads a table at each start of the host. A table that another program
-/// makes is not in it: a rule for it would keep the file from being loaded.
+/// Returns the command that adds rules to the file from which nftables.service loads a table at boot. If no such file defines the table, the
+/// command only prints that: a rule for a table that another program creates would keep the file from loading.
 ///
-/// `rules` are lines of nft without a quote: `add rule inet filter forward ip saddr … accept`.
+/// `rules` are lines of nft without single quotes: `add rule inet filter forward ip saddr … accept`.
 pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     let lines: String = rules.iter().map(|rule| format!("{rule}\\n")).collect();
     format!(
         "kept=; for file in /etc/nftables.conf /etc/sysconfig/nftables.conf; do if grep -qs {} $file; then printf {} >> $file; kept=$file; fi; done; \
-         [ -n \"$kept\" ] || echo 'not kept over a reboot: no file of nftables.service makes this table; give the rules to what makes it'",
+         [ -n \"$kept\" ] || echo 'not kept over a reboot: no file of nftables.service defines this table; add the rules where it is defined'",
         word(&format!("^table {family} {table}\\b")),
         word(&lines)
     )
 }
 
-/// The command that turns a feature of a device off whenever the device is made. The hardware address stays flannel's: of several files for a
-/// device only the first one applies.
+/// Returns the command that turns off checksum offload whenever the device is created. The file also keeps flannel's hardware address, because
+/// systemd applies only the first of several files that match a device.
 pub(crate) fn checksums_off(device: &str) -> String {
     format!(
         "printf '[Match]\\nOriginalName=%s\\n[Link]\\nMACAddressPolicy=none\\nTransmitChecksumOffload=no\\n' {} > \

@@ -1,4 +1,4 @@
-//! Packets between pods of this node and of others, for look-ups of their routes: which ones, and by which interfaces they have to go. Pure.
+//! Selects packets between pods of this node and pods of other nodes for route lookups, and the interfaces that they have to use. Has no side effects.
 
 use crate::facts::Network;
 use crate::facts::host::{Forwarded, Interface, PodPacket, PodPeer};
@@ -6,10 +6,11 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// The number of a pod's address in its subnet: none of the gateway's, and in every subnet.
+/// Offset of the pod address within its subnet. It is not the gateway's, which is 1, and every usable subnet contains it.
 const POD: u128 = 2;
 
-/// The bridge of this node's pods: the one that has an address of this node's subnet, as Docker's may; `cni0` as long as it has no other address.
+/// Returns the bridge of this node's pods: one with an address of this node's subnet, which may be Docker's. Otherwise returns `cni0` if it has
+/// only link-local addresses.
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"
@@ -29,14 +30,14 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
         .or_else(|| interfaces.iter().find(is_bare))
 }
 
-/// Whether pods are on a bridge.
+/// Whether interfaces of pods are on a bridge.
 pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
     interfaces
         .iter()
         .any(|interface| interface.is_pods_end_in(bridge.index))
 }
 
-/// The interface by which packets of pods go to other nodes: that of the tunnel, or the underlay's.
+/// Returns the interface that sends pod packets to other nodes: the tunnel device, or the underlay interface if there is no tunnel device.
 pub fn outside<'a>(
     interfaces: &'a [Interface],
     network: &Network,
@@ -48,7 +49,8 @@ pub fn outside<'a>(
     interfaces.iter().find(|interface| interface.name == name)
 }
 
-/// The packets to look up, out and in; those that come in by the interface of the tunnel, or the underlay's. Nothing as long as there are no pods.
+/// Returns the packets to look up, for each peer one in each direction. Incoming ones arrive on the tunnel device or the underlay interface.
+/// Returns none as long as this node has no pods.
 pub(crate) fn packets(
     interfaces: &[Interface],
     network: &Network,
@@ -95,7 +97,7 @@ pub(crate) fn packets(
     all
 }
 
-/// The address of a pod in a subnet.
+/// Returns the address of a pod in a subnet; `None` if the subnet is too small.
 fn pod_of(subnet: &IpNet) -> Option<IpAddr> {
     let address = match subnet.network() {
         IpAddr::V4(first) => {

@@ -1,6 +1,6 @@
-//! The chains of network policies.
+//! Names of chains that enforce network policies.
 
-/// The chains in which network policies hold packets: an accept rule before them would let packets pass by.
+/// Name prefixes of chains that enforce network policies. An accept rule before such a chain would bypass the policies.
 const POLICIES: [&str; 10] = [
     "cali-",
     "filter-cali-",
@@ -14,7 +14,7 @@ const POLICIES: [&str; 10] = [
     "ANTREA-",
 ];
 
-/// Whether a chain, by its name, is one of network policies.
+/// Whether a chain enforces network policies, judged by its name.
 pub(crate) fn holds_policies(chain: &str) -> bool {
     POLICIES.iter().any(|start| chain.starts_with(start))
 }

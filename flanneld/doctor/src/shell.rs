@@ -1,6 +1,6 @@
-//! Words of a shell's command line.
+//! Quoting for shell commands.
 
-/// A word as the shell has to read it, whatever is in it.
+/// Quotes a text so that a shell reads it as one word.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -18,7 +18,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..Default::default() })]
 
-        /// The shell reads back what went in, and runs nothing of it.
+        /// The shell reproduces the text unchanged and executes no part of it.
         #[test]
         fn quoted_text_is_one_word_for_a_shell(text in "[^\0]{0,20}|[$`\"'\\\\;|&<>() \n!*?~#-]{0,12}") {
             let output = std::process::Command::new("sh").arg("-c").arg(format!("printf '%s' {}", word(&text))).output().unwrap();

@@ -1,9 +1,9 @@
-//! Where the packets of other nodes come from.
+//! Senders and interfaces of flannel's packets.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Where flannel's packets come from, as far as it is known.
+/// Senders and interfaces of flannel's packets, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// The interface for packets between nodes.
@@ -12,6 +12,6 @@ pub struct Surroundings {
     pub bridge: Option<String>,
     /// The addresses of the other nodes.
     pub peers: Vec<IpAddr>,
-    /// The networks of the underlay's addresses, where other nodes may be as long as none is known.
+    /// The networks of the underlay's addresses. The peers are assumed to be there while no peer is known.
     pub near: Vec<IpNet>,
 }

@@ -1,4 +1,4 @@
-//! The table of all checks, and the judgement over it: pure.
+//! The table of all checks, and the evaluation of facts with it. Has no side effects.
 
 use crate::check::Check;
 use crate::checks::{self, daemon, daemon_set, firewall, interface, wireguard};
@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use types::printable;
 
-/// Why a check is not made yet.
-const YOUNG: &str = "flanneld started a moment ago, and what it makes may still be missing";
+/// Reason for which a check is not made yet.
+const YOUNG: &str = "flanneld started a moment ago, and its objects may still be missing";
 
-/// All checks: causes before what they may explain.
+/// Returns all checks. A cause comes before the checks that it may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
         interface::CHECKS,
@@ -58,7 +58,7 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
         daemon_set::tell_place(finding, facts);
         finding.clean();
     }
-    // A stable order: the table's within one severity.
+    // The sort is stable: within one severity the order of the table remains.
     findings.sort_by_key(|finding| finding.severity);
     fold(&mut findings);
     findings.sort_by_key(|finding| finding.explained_by.is_some());
@@ -79,7 +79,7 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     }
 }
 
-/// Marks the findings that another one explains. What is explained explains nothing: each chain ends at its first cause.
+/// Marks the findings that another one explains. An explained finding explains no others, so every explanation names a root cause.
 fn fold(findings: &mut [Finding]) {
     let mut causes: Vec<(&'static Check, Vec<Finding>)> = Vec::new();
     let found: BTreeSet<String> = findings
@@ -115,12 +115,12 @@ fn fold(findings: &mut [Finding]) {
     }
 }
 
-/// The findings that nothing explains, counted, and the checks that could not be made.
+/// Numbers of unexplained findings, and the checks with an unknown result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tallied {
-    /// The number of findings, by check and severity. A check that could not be made has none.
+    /// The number of findings, by check and severity. A check with an unknown result has no entry.
     pub findings: BTreeMap<(&'static str, Severity), u64>,
-    /// Whether a check could not be made: 1 or 0.
+    /// Whether the result of a check is unknown: 1 or 0.
     pub unknown: BTreeMap<&'static str, u64>,
 }
 

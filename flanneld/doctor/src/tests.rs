@@ -1,4 +1,4 @@
-//! Facts in, findings out: each check is raised, not raised, and left unknown.
+//! Tests that each check is raised by its fault, not raised on a healthy node, and unknown without its facts.
 
 mod cases;
 mod causes;
@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// A healthy node's host and network, for the tests of what is read.
+/// Returns the host facts of a healthy node, for the tests of [`crate::look`].
 pub(crate) fn healthy_host() -> crate::facts::host::Host {
     healthy().host
 }
@@ -37,7 +37,7 @@ fn report(facts: &Facts) -> Report {
     judge(facts, Timestamp::UNIX_EPOCH)
 }
 
-/// The findings that nothing explains: their checks, in order.
+/// Returns the checks of the findings that no other finding explains, in order.
 fn causes(facts: &Facts) -> Vec<String> {
     report(facts)
         .causes()
@@ -45,7 +45,7 @@ fn causes(facts: &Facts) -> Vec<String> {
         .collect()
 }
 
-/// The one finding of a check.
+/// Returns the only finding of a check.
 fn only(facts: &Facts, check: &str) -> Finding {
     let report = report(facts);
     let found: Vec<&Finding> = report
@@ -71,7 +71,7 @@ fn missing_facts_leave_every_check_unknown() {
         report
             .unknown
             .iter()
-            .all(|unknown| unknown.why == "nobody looked"),
+            .all(|unknown| unknown.why == "not gathered"),
         "{:?}",
         report.unknown
     );
@@ -124,7 +124,7 @@ fn check_is_raised_only_by_its_case() {
             .causes()
             .map(|finding| finding.check.as_str())
             .collect();
-        // What cannot be without its cause is folded under it.
+        // A finding that always comes with its cause is explained by that cause.
         let explains = |cause: &str| {
             cause == *check
                 || checks().any(|known| known.id == cause && known.explains.contains(check))
@@ -150,7 +150,7 @@ fn check_is_raised_only_by_its_case() {
                     .all(|seen| !seen.text.is_empty() && !seen.from.is_empty()),
                 "{finding:?}"
             );
-            // The program that prints it makes a sentence of it.
+            // The program that prints the text adds the full stop.
             assert!(
                 ![&finding.what, &finding.why]
                     .iter()
@@ -255,7 +255,7 @@ fn report_survives_json() {
         }
         let mut report = report(&facts);
         let text = serde_json::to_string(&report).unwrap();
-        // By the family findings explain each other, which is done by then.
+        // JSON omits the family. Only the explanation of findings needs it, which is complete by then.
         report
             .findings
             .iter_mut()
@@ -294,7 +294,7 @@ fn finding_is_dated_once_and_ends_once() {
     let mut second = judge(&bad, at(20));
     assert_eq!(ledger.enter(&mut second), crate::ledger::News::default());
     assert_eq!(second.findings[0].since, Some(at(10)));
-    // A check that is unknown does not end its finding.
+    // The finding of a check that has become unknown remains.
     Need::Sysctls.withhold(&mut bad);
     assert_eq!(
         ledger.enter(&mut judge(&bad, at(30))),
@@ -308,7 +308,7 @@ fn finding_is_dated_once_and_ends_once() {
     );
 }
 
-/// Names that others chose: a node's, a route's, an error's.
+/// Generates untrusted text, such as names of nodes and routes, or errors.
 fn hostile() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -320,7 +320,7 @@ fn hostile() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever a peer calls itself, what is shown is printable and what is typed is one word.
+    /// Whatever name a peer has, all texts are printable, and commands contain the name as one word.
     #[test]
     fn hostile_names_are_printable_and_quoted(name in hostile()) {
         let of = |spoil: &cases::Spoil, name: &str| {
@@ -336,9 +336,9 @@ proptest! {
             for text in texts.chain(&finding.remedy.commands) {
                 prop_assert!(text.chars().all(types::printable::is_printable), "{:?}", text);
             }
-            // A name stands in a command quoted or not at all.
+            // A command contains a name that needs quotes only within quotes.
             for command in &finding.remedy.commands {
-                // A short name may occur in the command itself.
+                // The command itself may contain a short name.
                 let by_itself = own.iter().any(|own| own.contains(&name));
                 prop_assert!(name.is_empty() || shell::word(&name) == name || by_itself || !bare(command).contains(&name), "{:?}", command);
             }
@@ -403,7 +403,7 @@ fn restarting_daemon_is_no_filtered_port() {
         commands[0] == "flannelctl doctor" && commands[1].starts_with("iptables -I INPUT"),
         "{commands:?}"
     );
-    // A closed port is not due to a firewall, and no command opens one because of it.
+    // A closed port is not a firewall's fault, so no command opens it.
     let Fact::Known(mesh) = &mut facts.mesh else {
         panic!("no mesh")
     };
@@ -447,7 +447,7 @@ fn path_state_has_the_finding_that_the_docs_name() {
             "{state}: {found:?}"
         );
         assert!(
-            named.is_none_or(|check| row.contains(&format!("(troubleshooting.md#{check})"))),
+            named.is_none_or(|check| row.contains(&format!("(doctor-checks.md#{check})"))),
             "{row}"
         );
     }

@@ -1,4 +1,4 @@
-//! Go's command-line syntax, normalised for clap: one dash or two, `-iface eth1`, switches without a value, the end of flags.
+//! Converts Go's command-line syntax for clap: one or two dashes, `-iface eth1`, switches without a value, and the end of flags.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -9,25 +9,34 @@ use crate::mistake::Mistake;
 use crate::value::Value;
 use types::renamed;
 
-/// The flag whose value is never shown.
+/// Name of the flag whose value must never be shown.
 const SECRET: &str = "etcd-password";
 
-/// A command line as clap reads it, and what clap could not report about it.
+/// Which flags help lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HelpKind {
+    /// Those that most clusters need.
+    Common,
+    /// All.
+    All,
+}
+
+/// A command line for clap, and its parts that clap could not report.
 #[derive(Debug, Default)]
 pub(crate) struct Argv {
-    /// Flags with a value each, in order; their names are known ones.
+    /// Names of known flags with their values, in order.
     pub(crate) given: Vec<(String, String)>,
-    /// Whether help was asked for.
-    pub(crate) help: bool,
-    /// The first argument that is not a flag; it and everything after it are ignored.
+    /// The help that was requested last.
+    pub(crate) help: Option<HelpKind>,
+    /// The first argument that is not a flag. It and all later arguments are ignored.
     pub(crate) ignored: Option<String>,
-    /// Flags that were given by a former name, with the present one.
+    /// Former names of flags that were used, each with the present name.
     pub(crate) renamed: Vec<(String, String)>,
     pub(crate) mistakes: Vec<Mistake>,
 }
 
 impl Argv {
-    /// The words for clap, the program's name first.
+    /// Returns the words for clap, beginning with the program's name.
     pub(crate) fn words(&self) -> Vec<String> {
         let flags = self
             .given
@@ -38,18 +47,18 @@ impl Argv {
             .collect()
     }
 
-    /// Whether a flag that takes a secret is given, perhaps without it.
+    /// Whether the flag for the secret is present, even with an empty value.
     pub(crate) fn gives_a_secret(&self) -> bool {
         self.given.iter().any(|(name, _)| name == SECRET)
     }
 }
 
-/// Whether a flag is a switch: true without a value, and taking one with `=` only.
+/// Whether a flag is a switch: true without a value, and a value is possible only with `=`.
 pub(crate) fn is_switch(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<Value<bool>>()
 }
 
-/// Reads a command line (without the program's name) as Go does, but goes on after a mistake to find them all.
+/// Reads a command line (without the program's name) as Go does, but continues after a mistake to find all of them.
 pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsString>) -> Argv {
     let mut read = Argv::default();
     let mut args = args
@@ -76,13 +85,18 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             None => (name, None),
         };
         if name.is_empty() || name.starts_with('-') {
-            // Not the value, which may be a secret.
+            // The value is left out, because it may be a secret.
             let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
             read.mistakes.push(Mistake::Syntax { flag: shown(flag) });
             continue;
         }
-        if matches!(name, "h" | "help") {
-            read.help = true;
+        let help = match name {
+            "h" | "help" => Some(HelpKind::Common),
+            "help-all" => Some(HelpKind::All),
+            _ => None,
+        };
+        if help.is_some() {
+            read.help = help;
             continue;
         }
         let name = match renamed::present(name) {
@@ -122,14 +136,14 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
     read
 }
 
-/// What the help calls a flag's value.
+/// Returns the placeholder for a flag's value in the help.
 pub(crate) fn value_name(arg: &Arg) -> &str {
     arg.get_value_names()
         .and_then(|names| names.first())
         .map_or("", |name| name.as_str())
 }
 
-/// The known flag that looks most like an unknown name.
+/// Returns the known flag that is most similar to an unknown name; `None` if none is within two edits.
 fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let known = command.get_arguments().filter_map(Arg::get_long);
     known
@@ -139,7 +153,7 @@ fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
         .map(|(_, known)| known)
 }
 
-/// The name of a flag, without what follows that of the password where the `=` was forgotten.
+/// Returns the name of a flag without the text after the name of the password flag, which is the password if the `=` was forgotten.
 fn shown(name: &str) -> String {
     match name.find(SECRET) {
         Some(at) if name.len() > at + SECRET.len() => {
@@ -195,7 +209,9 @@ mod tests {
             (switch.given.len(), switch.ignored.as_deref()),
             (1, Some("false"))
         );
-        assert!(read(&["-h"]).help && read(&["--help"]).help);
+        assert_eq!(read(&["-h"]).help, Some(HelpKind::Common));
+        assert_eq!(read(&["--help"]).help, Some(HelpKind::Common));
+        assert_eq!(read(&["--help-all"]).help, Some(HelpKind::All));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! From flags to settings. Each group of flags reads itself; every mistake is collected, and none ends the reading.
+//! Converts flags to settings. Each group of flags reads its own values, and reading continues after a mistake to find all of them.
 
 mod interface;
 mod listen;
@@ -16,12 +16,12 @@ use crate::store::Store;
 use packet_engine::features::Features;
 use std::time::Duration;
 
-/// What the flags ask for.
+/// Action that the flags request.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// To run with these settings.
+    /// Run with these settings.
     Run(Box<Settings>),
-    /// To print the version.
+    /// Print the version.
     Version,
 }
 
@@ -29,7 +29,7 @@ impl Flags {
     /// Reads all flags. `backends` are the names of all backends.
     ///
     /// # Errors
-    /// Every mistake in the flags and in the environment.
+    /// Returns every mistake in the flags and in the environment.
     pub(crate) fn read(
         &self,
         mut reader: Reader,
@@ -44,7 +44,12 @@ impl Flags {
             log,
             rules,
             datapath,
-            other: OtherFlags { version, help: _ },
+            other:
+                OtherFlags {
+                    version,
+                    help: _,
+                    help_all: _,
+                },
         } = self;
         let version = reader.on(version);
         let store = with_node(store.store(&mut reader), &mut reader);
@@ -55,7 +60,7 @@ impl Flags {
         let features = datapath.read(&mut reader);
         let listen = health.read(&mut reader);
         let logging = log.read(&mut reader);
-        // Go looks at --version before it looks at the environment, but after it has read all flags.
+        // Go flannel also handles --version after it has read all flags and before it reads the environment.
         if version && reader.argv.is_empty() {
             return Ok(Asked::Version);
         }
@@ -75,7 +80,7 @@ impl Flags {
     }
 }
 
-/// Adds which Node this is to a store of Kubernetes. Only a start needs it: help and version work without a Node.
+/// Adds the identity of this Node to a Kubernetes store. It is needed only to start: help and version work without a Node.
 fn with_node(store: Store, reader: &mut Reader) -> Store {
     let Store::Kube(mut kube) = store else {
         return store;
@@ -89,7 +94,7 @@ fn with_node(store: Store, reader: &mut Reader) -> Store {
 }
 
 impl LeaseFlags {
-    /// Returns how long a lease has to last for the node to be ready.
+    /// Returns the remaining time below which a lease makes the node not ready.
     fn read(&self, reader: &mut Reader) -> Duration {
         let Self {
             subnet_lease_renew_margin,
@@ -105,7 +110,7 @@ impl LeaseFlags {
 }
 
 impl DatapathFlags {
-    /// Returns how packets are moved in userspace.
+    /// Returns the settings of the userspace datapath.
     fn read(&self, reader: &mut Reader) -> Features {
         let Self {
             datapath,

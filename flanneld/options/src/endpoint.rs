@@ -1,10 +1,10 @@
-//! Addresses of etcd, and the root of our keys in it.
+//! Addresses of etcd, and the root of flannel's keys in it.
 
 use std::fmt;
 use types::Coded;
 use types::problem::text;
 
-/// One of etcd's client addresses.
+/// A client address of etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The host or the socket.
@@ -22,41 +22,41 @@ pub enum Target {
     Unix(String),
 }
 
-/// The error for an address with a user in it. It quotes nothing of the address, which may contain a password in any form.
+/// Error for an address that contains a user. It quotes no part of the address, which may contain a password in any form.
 pub(super) const USER: &str = "a user is given with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), \
      not in the address of an etcd endpoint; it should look like http://10.0.0.1:2379";
 
-/// Returns whether an address contains a user, perhaps with a password. That part ends with an `@`, which may be percent-encoded.
+/// Returns whether an address contains a user, with or without a password. That part ends with `@`, which may be percent-encoded.
 pub(super) fn holds_user(text: &str) -> bool {
     text.contains('@') || text.contains("%40")
 }
 
-/// Why a text is no endpoint.
+/// Error for a text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointError {
-    /// It contains a user. Nothing of it is kept.
+    /// The text contains a user. The error keeps no part of it.
     User,
-    /// It is no address of an endpoint.
+    /// The text is not the address of an endpoint.
     Bad {
-        /// The text that was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The fault of the text.
         fault: EndpointFault,
     },
 }
 
-/// What is wrong with a text that is no endpoint.
+/// Fault of a text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointFault {
     /// TLS over a unix socket.
     UnixTls,
     /// A unix socket without a path.
     NoSocket,
-    /// A scheme that is not known.
+    /// An unknown scheme.
     Scheme(String),
     /// More than a host and a port.
     TooMuch,
-    /// The bracket behind an IPv6 address is missing.
+    /// The closing bracket after an IPv6 address is missing.
     NoBracket,
     /// The brackets contain no IPv6 address.
     NoIpv6,
@@ -64,9 +64,9 @@ pub enum EndpointFault {
     NoPort,
     /// An IPv6 address without brackets.
     BareIpv6,
-    /// Nothing precedes the port.
+    /// The host before the port is missing.
     NoHost,
-    /// The text of the port is no port number.
+    /// The text after the host is not a port number.
     Port(String),
 }
 
@@ -124,10 +124,10 @@ impl fmt::Display for EndpointError {
 impl std::error::Error for EndpointError {}
 
 impl Endpoint {
-    /// Parses one endpoint. Without a scheme it uses TLS where `tls_by_default`.
+    /// Parses one endpoint. Without a scheme, `tls_by_default` decides whether it uses TLS.
     ///
     /// # Errors
-    /// The text contains a user, or it is no address; the error names the fault and shows a valid address.
+    /// Returns an error if the text contains a user or is not an address. The error describes the fault and shows a valid address.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
         let bad = |fault| EndpointError::Bad {
             text: text.to_owned(),
@@ -202,7 +202,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns the host and port to look up; none for a unix socket.
+    /// Returns the host and port to look up; `None` for a unix socket.
     pub fn host(&self) -> Option<(&str, u16)> {
         match &self.target {
             Target::Host(host, port) => Some((host, *port)),
@@ -224,7 +224,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Cleans a path as Go's `path.Clean` does: removes doubled slashes, `.`, `..` and a slash at the end.
+/// Cleans a path as Go's `path.Clean` does: removes doubled slashes, `.`, `..` and a trailing slash.
 pub(crate) fn clean(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();

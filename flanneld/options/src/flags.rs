@@ -1,6 +1,6 @@
-//! Every flag: its name, variable, kind of value, default and line of help.
+//! All flags: their names, variables, types, defaults and help texts.
 //!
-//! A field is a list because Go's `flag` takes a flag any number of times: every value is checked, and the last one applies unless
+//! A field is a list because Go's `flag` accepts a flag any number of times. Every value is checked, and the last one applies unless
 //! the flag is repeatable.
 
 use clap::{ArgAction, Args, Parser};
@@ -10,7 +10,7 @@ use traffic_rules::rules::UnknownSenders;
 use crate::settings::LogFormat;
 use crate::value::Value;
 
-/// The heading of flags of two structs.
+/// Help heading of the flags of two structs.
 const ETCD: &str = "Where leases are kept: etcd";
 
 /// Gives this node a subnet of the cluster's network and carries packets between the nodes' subnets.
@@ -93,7 +93,7 @@ pub(crate) struct EtcdFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where leases are kept: a directory (no server needed)")]
 pub(crate) struct DirFlags {
-    /// Keep leases as files here instead of in etcd; the nodes share the directory, or there is only one node.
+    /// Keep leases as files in this directory instead of in etcd. All nodes must share it.
     #[arg(long, env = "FLANNELD_SUBNET_DIR", value_name = "DIR")]
     pub(crate) subnet_dir: Vec<Value<String>>,
 }
@@ -101,13 +101,13 @@ pub(crate) struct DirFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where leases are kept: the Nodes of Kubernetes")]
 pub(crate) struct KubernetesFlags {
-    /// Take this node's subnet from its Node's podCIDRs; NODE_NAME, or POD_NAME and POD_NAMESPACE, say which Node.
+    /// Take this node's subnet from its Node's podCIDRs. The Node comes from NODE_NAME, or from POD_NAME and POD_NAMESPACE.
     #[arg(long, env = "FLANNELD_KUBE_SUBNET_MGR")]
     pub(crate) kube_subnet_mgr: Vec<Value<bool>>,
-    /// Addresses of API servers, the next one used when one fails; default: the kubeconfig's, or the pod's environment.
+    /// Addresses of API servers, tried in order; default: the kubeconfig's, or the pod's environment.
     #[arg(long, env = "FLANNELD_KUBE_API_URL", value_name = "URL,…")]
     pub(crate) kube_api_url: Vec<Value<String>>,
-    /// Beginning of the names of the Nodes' annotations.
+    /// Prefix of the Nodes' annotations.
     #[arg(
         long,
         env = "FLANNELD_KUBE_ANNOTATION_PREFIX",
@@ -153,7 +153,7 @@ pub(crate) struct LeaseFlags {
     next_help_heading = "The interface that reaches the other nodes (default: the default route's)"
 )]
 pub(crate) struct InterfaceFlags {
-    /// Interface by name or address; `auto`: the one that reaches etcd. Repeatable, first match wins.
+    /// Interface by name or address; `auto`: the one that reaches the first etcd endpoint. Repeatable; the first match applies.
     #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
     pub(crate) iface: Vec<Value<String>>,
     /// Interface with an address inside this network; tried after --iface. Repeatable.
@@ -173,10 +173,10 @@ pub(crate) struct InterfaceFlags {
         default_value = "0"
     )]
     pub(crate) iface_wait: Vec<Value<i64>>,
-    /// IPv4 address to advertise to the other nodes where it is not the interface's (NAT).
+    /// IPv4 address to publish if it is not the interface's (NAT).
     #[arg(long, env = "FLANNELD_PUBLIC_IP", value_name = "IP")]
     pub(crate) public_ip: Vec<Value<String>>,
-    /// IPv6 address to advertise to the other nodes.
+    /// IPv6 address to publish if it is not the interface's.
     #[arg(long, env = "FLANNELD_PUBLIC_IPV6", value_name = "IP")]
     pub(crate) public_ipv6: Vec<Value<String>>,
 }
@@ -192,16 +192,16 @@ pub(crate) struct NodeFlags {
         default_value = "/run/flannel/subnet.env"
     )]
     pub(crate) subnet_file: Vec<Value<String>>,
-    /// Install this CNI configuration once pods can have a network, and keep it installed (SOURCE:DESTINATION).
+    /// Install this CNI configuration when the node's network works, and keep it installed (SOURCE:DESTINATION).
     #[arg(long, env = "FLANNELD_INSTALL_CNI_CONF", value_name = "FILE:FILE")]
     pub(crate) install_cni_conf: Vec<Value<String>>,
     /// Permanent identity of this node; default: derived from machine-id, hardware and hostname.
     #[arg(long, env = "FLANNELD_NODE_ID", value_name = "TEXT")]
     pub(crate) node_id: Vec<Value<String>>,
-    /// Refuse a network configuration with another backend than these; empty: take any.
+    /// Refuse a network configuration with another backend than these; empty: accept any.
     #[arg(long, env = "FLANNELD_REQUIRE_BACKEND", value_name = "NAME,…")]
     pub(crate) require_backend: Vec<Value<String>>,
-    /// With wireguard: refuse secrets that others can read, instead of a warning: a PSK in the network configuration, open key files.
+    /// With wireguard: exit instead of logging a warning if others can read a secret: a PSK in the network configuration, an open key file.
     #[arg(long, env = "FLANNELD_REFUSE_INSECURE")]
     pub(crate) refuse_insecure: Vec<Value<bool>>,
     /// How often to compare the whole kernel state, in addition to events; 0: on events only.
@@ -212,7 +212,7 @@ pub(crate) struct NodeFlags {
         default_value = "10"
     )]
     pub(crate) audit_interval: Vec<Value<i64>>,
-    /// Turn on the sysctls that pods need, and keep them on: ip_forward, IPv6 forwarding, bridge-nf-call-*.
+    /// Set the sysctls that pods need and keep them set: ip_forward, IPv6 forwarding, bridge-nf-call-*.
     #[arg(long, env = "FLANNELD_SET_SYSCTLS")]
     pub(crate) set_sysctls: Vec<Value<bool>>,
     /// Protocol number that marks flannel's routes (`ip route show proto 241`), 5 to 255.
@@ -260,7 +260,7 @@ pub(crate) struct HealthFlags {
         default_value = "8474"
     )]
     pub(crate) status_port: Vec<Value<i64>>,
-    /// UDP port by which nodes ask each other whether packets arrive, the same on all of them; 0: ask nobody, answer nobody.
+    /// UDP port for probes between nodes. Must be the same on all nodes. 0 disables probing.
     #[arg(
         long,
         env = "FLANNELD_PROBE_PORT",
@@ -268,7 +268,7 @@ pub(crate) struct HealthFlags {
         default_value = "8473"
     )]
     pub(crate) probe_port: Vec<Value<i64>>,
-    /// Probe the path of pods' packets too, from the last address of this node's subnet, which pods then do not get.
+    /// Also probe the path of pods' packets, from the last address of this node's subnet, which pods then do not get.
     #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) probe_pods: Vec<Value<bool>>,
 }
@@ -366,7 +366,7 @@ pub(crate) struct DatapathFlags {
         default_value = "0"
     )]
     pub(crate) datapath_queues: Vec<Value<i64>>,
-    /// Move packets that somebody waits for ahead of ordinary programs (SCHED_RR), for at most a quarter of the processors' time.
+    /// Move packets of quiet flows ahead of ordinary programs (SCHED_RR), for at most a quarter of the processors' time.
     #[arg(long, env = "FLANNELD_DATAPATH_REAL_TIME", default_value = "true")]
     pub(crate) datapath_real_time: Vec<Value<bool>>,
 }
@@ -374,11 +374,14 @@ pub(crate) struct DatapathFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Other")]
 pub(crate) struct OtherFlags {
-    // Go flannel ignores the variable of this one.
+    // Go flannel ignores the environment variable of this flag, so it has none here.
     /// Print the version and exit.
     #[arg(long)]
     pub(crate) version: Vec<Value<bool>>,
-    /// Print this and exit.
+    /// Print the common flags and exit.
     #[arg(long, action = ArgAction::Help)]
     pub(crate) help: Option<bool>,
+    /// Print all flags and exit.
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help_all: Option<bool>,
 }

@@ -1,6 +1,6 @@
-//! Values as Go's `flag` and klog read them.
+//! Parses values as Go's `flag` and klog do.
 
-/// Parses a truth value as Go's `strconv.ParseBool` does.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(crate) fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -27,7 +27,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
     } else {
         (10, lower.as_str(), false)
     };
-    // An underscore is allowed between digits, and between the base's prefix and a digit.
+    // An underscore is allowed between digits, and between the prefix of the base and a digit.
     let digits = if prefixed {
         digits.strip_prefix('_').unwrap_or(digits)
     } else {

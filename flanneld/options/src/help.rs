@@ -5,23 +5,23 @@ use crate::mistake::Mistake;
 use clap::{Arg, Command};
 use types::printable;
 
-/// The column at which descriptions begin.
+/// Column at which descriptions begin.
 const COLUMN: usize = 30;
-/// The column at which descriptions are wrapped.
+/// Column at which descriptions are wrapped.
 const WIDTH: usize = 80;
 
-/// What flanneld does and how it reads its flags.
+/// Text about what flanneld does and how it reads its flags.
 pub(crate) const ABOUT: &str = "\
 flanneld gives this node a subnet of the cluster's network and carries packets
 between the nodes' subnets.
 
-Every flag can be set by an environment variable too: FLANNELD_ and the flag's
-name in capitals, `_` for `-` (FLANNELD_ETCD_ENDPOINTS). The command line wins;
-an empty variable counts as unset. One dash or two, `--flag value` or
-`--flag=value`; a switch takes its value with `=` only (--ip-masq=false).
+Every flag can also be set by an environment variable: FLANNELD_ and the flag's
+name in capitals, `_` for `-` (FLANNELD_ETCD_ENDPOINTS). The command line takes
+precedence; an empty variable is unset. One dash or two, `--flag value` or
+`--flag=value`; a switch takes its value only with `=` (--ip-masq=false).
 ";
 
-/// What the exit codes mean.
+/// Text about the exit codes.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes: 0 stopped by a signal; 1 a mistake in flags, configuration or on
 this host; 5 the lease is lost for good (start again: a new one is acquired).
@@ -29,7 +29,40 @@ this host; 5 the lease is lost for good (start again: a new one is acquired).
 Start with: flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto
 ";
 
-/// Returns what `--help` prints: usage, flags by group, and exit codes.
+/// The flags of `--help`: those that most clusters need.
+const COMMON: &[&str] = &[
+    "etcd-endpoints",
+    "subnet-dir",
+    "kube-subnet-mgr",
+    "iface",
+    "iface-cidr",
+    "public-ip",
+    "ip-masq",
+    "set-sysctls",
+    "healthz-port",
+    "v",
+    "version",
+    "help",
+    "help-all",
+];
+
+/// Returns the output of `--help`: usage, and the common flags on one screen.
+pub(crate) fn common(command: &Command) -> String {
+    let about = ABOUT.split_once("\n\n").map_or(ABOUT, |(about, _)| about);
+    let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\nCommon flags\n");
+    for arg in command.get_arguments() {
+        if arg.get_long().is_some_and(|name| COMMON.contains(&name)) {
+            out.push_str(&entry(&head(arg), &description(arg)));
+        }
+    }
+    out.push_str(&format!(
+        "\nflanneld --help-all lists all {} flags; man flanneld has examples.\n",
+        command.get_arguments().count()
+    ));
+    out
+}
+
+/// Returns the output of `--help-all`: usage, flags by group, and exit codes.
 pub(crate) fn help(command: &Command) -> String {
     let (about, syntax) = ABOUT.split_once("\n\n").unwrap_or((ABOUT, ""));
     let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\n{syntax}");
@@ -52,7 +85,7 @@ pub(crate) fn help(command: &Command) -> String {
     out
 }
 
-/// A flag with its value.
+/// Returns a flag with the placeholder for its value.
 fn head(arg: &Arg) -> String {
     let name = arg.get_long().unwrap_or_default();
     if is_switch(arg) || !arg.get_action().takes_values() {
@@ -62,7 +95,7 @@ fn head(arg: &Arg) -> String {
     }
 }
 
-/// What a flag does, and its default.
+/// Returns the description of a flag with its default.
 fn description(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for default in arg.get_default_values() {
@@ -102,11 +135,11 @@ fn entry(head: &str, text: &str) -> String {
 pub(crate) fn mistakes(command: &Command, list: &[Mistake]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
-        // A mistake quotes its value unescaped.
+        // The text of a mistake quotes the value without escapes.
         out.push_str(&format!("  {}\n", printable::line(&mistake.to_string())));
     }
     out.push_str(&format!(
-        "See flanneld --help for all {} flags.\n",
+        "See flanneld --help-all for all {} flags.\n",
         command.get_arguments().count()
     ));
     out
@@ -133,6 +166,18 @@ mod tests {
                 arg.get_id()
             );
         }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn common_flags_fit_on_one_screen() {
+        let text = common(&crate::command());
+        for name in COMMON {
+            assert!(text.contains(&format!("\n  --{name}")), "{name}: {text}");
+        }
+        assert!(text.lines().count() <= 32, "{text}");
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }

@@ -1,4 +1,4 @@
-//! Leases in the Nodes of Kubernetes: how to reach the API, and which Node this is.
+//! Options of the Kubernetes store: how to reach the API, and which Node this is.
 
 use crate::flags::KubernetesFlags;
 use crate::mistake::{Fault, Mistake};
@@ -8,7 +8,7 @@ use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
 
 impl KubernetesFlags {
-    /// Returns how to reach the Nodes of Kubernetes where `--kube-subnet-mgr` is on. Switches are checked even where it is off.
+    /// Returns how to reach the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on. The switches are checked in any case.
     pub(crate) fn read(&self, reader: &mut Reader) -> Option<KubeOptions> {
         let Self {
             kube_subnet_mgr,
@@ -33,7 +33,7 @@ impl KubernetesFlags {
             {
                 match server_url(text) {
                     Ok(url) => urls.push(url),
-                    // A password may contain the comma that separates addresses.
+                    // A password may contain the comma that separates addresses, so no part is shown if the value may contain one.
                     Err(why) => {
                         let named = (!value.text.contains(['@', '?'])).then(|| text.to_owned());
                         reader.wrong(value.mistake(Fault::Server { named, why }));
@@ -64,10 +64,10 @@ impl KubernetesFlags {
     }
 }
 
-/// Checks the variables of Go flannel that have no meaning here: there is no queue that could overflow.
+/// Checks variables of Go flannel that have no effect here: flanneld has no event queue that could overflow.
 ///
 /// # Errors
-/// EVENT_QUEUE_DEPTH is no integer: Go flannel also ends at it.
+/// Returns an error if EVENT_QUEUE_DEPTH is not an integer. Go flannel also ends in this case.
 pub(crate) fn check_variables() -> Result<(), Mistake> {
     match std::env::var("EVENT_QUEUE_DEPTH") {
         Ok(depth) if !depth.is_empty() && depth.parse::<i64>().is_err() => {
@@ -77,10 +77,10 @@ pub(crate) fn check_variables() -> Result<(), Mistake> {
     }
 }
 
-/// Returns which Node the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
+/// Returns the Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
 ///
 /// # Errors
-/// None of them is set, or one holds what cannot be a name.
+/// Returns an error if neither is set, or if a variable contains an invalid name.
 pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     if let Some(name) = name_in("NODE_NAME")? {
         return Ok(Identity::Node(name));
@@ -91,7 +91,8 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     }
 }
 
-/// Returns the name in a variable. It becomes part of a URL's path. A difference in case is reported once the Nodes are known.
+/// Returns the name in a variable. It is checked because it becomes part of a URL's path. A difference in case is reported later, when the Nodes are
+/// known.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
         return Ok(None);

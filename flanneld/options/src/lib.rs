@@ -1,7 +1,7 @@
-//! Options from the command line and the environment: Go flannel's, and a few of our own.
+//! Options from the command line and the environment: those of Go flannel, and some that only flannel-rs has.
 //!
-//! [`read`] normalises the command line from Go's syntax (`argv`), lets clap fill the structs of `flags` from it and from the
-//! environment, and turns these into validated [`Settings`] in one pass that finds every mistake (`build`).
+//! [`read`] converts Go's command-line syntax (`argv`), and lets clap fill the structs of `flags` from the result and from the
+//! environment. It then converts these to validated [`Settings`] in one pass that finds every mistake (`build`).
 
 #![deny(
     clippy::print_stdout,
@@ -42,7 +42,7 @@ use reader::Reader;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// What a command line asks the program to do.
+/// Action that a command line requests.
 #[derive(Debug)]
 pub enum Invocation {
     /// Run the daemon with these settings.
@@ -51,11 +51,11 @@ pub enum Invocation {
     Help(String),
     /// Print this version and exit.
     Version(String),
-    /// The command line or the environment has these mistakes.
+    /// Report these mistakes in the command line and the environment.
     Mistakes(Vec<Mistake>),
 }
 
-/// Returns the version as `--version` prints it.
+/// Returns the output of `--version`.
 pub fn version() -> String {
     format!("v{} (flannel-rs)", env!("CARGO_PKG_VERSION"))
 }
@@ -69,10 +69,12 @@ pub fn invocation(backends: &[&str]) -> Invocation {
 pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invocation {
     let command = command();
     let argv = argv::normalise(&command, args);
-    if argv.help {
-        return Invocation::Help(help::help(&command));
+    match argv.help {
+        Some(argv::HelpKind::Common) => return Invocation::Help(help::common(&command)),
+        Some(argv::HelpKind::All) => return Invocation::Help(help::help(&command)),
+        None => {}
     }
-    // The normaliser passes known flags only, and no value is refused by its parser: clap has nothing left to refuse.
+    // clap cannot fail here: the command line contains only known flags, and the value parsers accept any text.
     let flags = command
         .try_get_matches_from(argv.words())
         .and_then(|matches| Flags::from_arg_matches(&matches));
@@ -87,12 +89,12 @@ pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invo
     }
 }
 
-/// The command line that clap reads.
+/// Returns the command line definition for clap.
 fn command() -> Command {
     environment(Flags::command())
 }
 
-/// Makes clap treat variables as flanneld does: an empty one is unset, and help never shows their values.
+/// Makes clap treat environment variables as flanneld does: an empty variable is unset, and help never shows values.
 pub fn environment(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = match renamed::former_variable(&arg) {
@@ -128,7 +130,7 @@ pub fn manual() -> Command {
     })
 }
 
-/// Returns flanneld's command line for completion by a shell. Switches have no value there, since a word after one would end the flags.
+/// Returns flanneld's command line for shell completion. Switches take no value there, because a word after a switch would end the flags.
 pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
@@ -141,7 +143,7 @@ pub fn completion() -> Command {
     })
 }
 
-/// Marks an argument whose value is a file or a directory, for completion by shells.
+/// Marks an argument whose value is a file or a directory, for shell completion.
 pub fn hinted(arg: Arg) -> Arg {
     let hint = match argv::value_name(&arg) {
         "FILE" => ValueHint::FilePath,
@@ -152,10 +154,10 @@ pub fn hinted(arg: Arg) -> Arg {
 }
 
 impl Invocation {
-    /// Returns the settings to run with. For all else, prints the help, the version or the mistakes.
+    /// Returns the settings to run with. In all other cases, prints the help, the version or the mistakes.
     ///
     /// # Errors
-    /// The exit code where there is nothing to run: 0 after help or version, 1 after mistakes.
+    /// Returns the exit code if there is nothing to run: 0 after help or version, 1 after mistakes.
     #[allow(
         clippy::print_stderr,
         reason = "there is no log yet; what was typed is made printable by `help::mistakes`"
@@ -164,7 +166,7 @@ impl Invocation {
         match self {
             Self::Run(settings) => Ok(settings),
             Self::Help(text) => {
-                // A closed pipe (`--help | head`) is not worth an error, here and below.
+                // A closed pipe (`--help | head`) is not an error, here and below.
                 let _ = std::io::stdout().write_all(text.as_bytes());
                 Err(0)
             }

@@ -10,205 +10,205 @@ use types::{Coded, Problem};
 /// A mistake that keeps the daemon from starting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mistake {
-    /// clap refuses what the normaliser let pass.
+    /// clap rejects a command line that the normaliser accepted.
     Unreadable(clap::error::ErrorKind),
-    /// A word begins with a dash and is no flag.
+    /// A word begins with a dash but is not a flag.
     Syntax {
         /// The word, without a value.
         flag: String,
     },
-    /// There is no such flag.
+    /// The flag does not exist.
     Unknown {
-        /// The name as it was given, without dashes.
+        /// The name as typed, without dashes.
         name: String,
-        /// The flag that looks most like it.
+        /// The most similar flag.
         near: Option<String>,
     },
-    /// A flag has no value.
+    /// The value of a flag is missing.
     NoValue {
-        /// The name as it was given, without dashes.
+        /// The name as typed, without dashes.
         name: String,
-        /// What the help calls its value.
+        /// The placeholder for its value in the help.
         value: String,
     },
-    /// A value cannot be used.
+    /// A value is unusable.
     Value {
-        /// The flag or variable that gave it.
+        /// The flag or variable with the value.
         from: String,
-        /// What is wrong with the value.
+        /// The fault of the value.
         fault: Fault,
     },
-    /// The prefix of annotations cannot be used.
+    /// The prefix of annotations is invalid.
     Prefix {
-        /// The flag or variable that gave it.
+        /// The flag or variable with the prefix.
         from: String,
-        /// What is wrong with the prefix.
+        /// The fault of the prefix.
         why: PrefixError,
     },
-    /// Two flags name two stores.
+    /// Two flags select different stores.
     TwoStores {
         /// The flag or variable of the directory.
         dir: String,
         /// The flag or variable of the other store.
         other: String,
-        /// Whether that is Kubernetes; else it is etcd.
+        /// Whether the other store is Kubernetes. Otherwise it is etcd.
         kubernetes: bool,
     },
-    /// A flag needs another one.
+    /// A flag requires another one, which is missing.
     Alone {
-        /// The flag or variable that was given.
+        /// The flag or variable that is present.
         from: String,
         /// The flag that is missing.
         missing: Partner,
     },
-    /// The variable EVENT_QUEUE_DEPTH holds no integer.
+    /// The variable EVENT_QUEUE_DEPTH is not an integer.
     QueueDepth {
-        /// Its text as it was given.
+        /// The value of the variable.
         depth: String,
     },
     /// The environment does not name this host's Node.
     NodeUnknown,
-    /// A variable holds what is no name of Kubernetes.
+    /// A variable does not contain a valid name for Kubernetes.
     NodeName {
-        /// The variable that holds it.
+        /// The name of the variable.
         variable: String,
         /// The value of the variable.
         name: String,
     },
-    /// A warning, which is listed with the mistakes because there is no log yet.
+    /// A warning that is listed with the mistakes, because there is no log yet.
     Also(Warning),
 }
 
-/// A flag that goes together with another one.
+/// A flag that another flag requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partner {
-    /// `--etcd-keyfile`, which `--etcd-certfile` needs.
+    /// `--etcd-keyfile`, which `--etcd-certfile` requires.
     KeyFile,
-    /// `--etcd-certfile`, which `--etcd-keyfile` needs.
+    /// `--etcd-certfile`, which `--etcd-keyfile` requires.
     CertFile,
-    /// `--etcd-password`, which `--etcd-username` needs.
+    /// `--etcd-password`, which `--etcd-username` requires.
     Password,
-    /// `--etcd-username`, which `--etcd-password` needs.
+    /// `--etcd-username`, which `--etcd-password` requires.
     User,
 }
 
-/// Why a value cannot be used.
+/// Fault of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// It is no truth value.
+    /// Not a boolean.
     Truth(String),
-    /// It is no integer in Go's syntax.
+    /// Not an integer in Go's syntax.
     Integer(String),
-    /// It is no decimal integer.
+    /// Not a decimal integer.
     Decimal(String),
-    /// It is no log format.
+    /// Not a log format.
     LogFormat(String),
-    /// It is no mode of `--encap-peers`.
+    /// Not a mode of `--encap-peers`.
     UnknownSenders(String),
-    /// It is no mode of `--datapath`.
+    /// Not a mode of `--datapath`.
     Datapath(String),
-    /// A number is out of bounds.
+    /// A number out of range.
     Range {
-        /// The number that was given.
+        /// The number.
         value: i64,
-        /// The lowest number that is allowed.
+        /// The lowest valid number.
         low: u64,
-        /// The highest number that is allowed.
+        /// The highest valid number.
         high: u64,
         /// The unit, and the meaning of special values.
         note: &'static str,
     },
-    /// A number is no port.
+    /// A number that is not a port.
     Port(i64),
-    /// It is no public address.
+    /// Not an IP address of the required family.
     PublicAddress {
-        /// Its text as it was given.
+        /// The value.
         text: String,
-        /// Of which family it has to be.
+        /// The required family.
         family: types::Family,
     },
-    /// It is no IP address.
+    /// Not an IP address.
     Address(String),
-    /// It is no network that an interface can have an address of.
+    /// Not a network in CIDR notation, for `--iface-cidr`.
     InterfaceNetwork(String),
-    /// It is no network in CIDR notation.
+    /// Not a network in CIDR notation.
     Network(String),
-    /// It is no regular expression.
+    /// Not a regular expression.
     Pattern(PatternError),
-    /// An endpoint of etcd cannot be used.
+    /// An unusable etcd endpoint.
     Endpoint(EndpointError),
-    /// An endpoint of etcd contains a user.
+    /// An etcd endpoint that contains a user.
     EndpointUser,
-    /// It contains no endpoint of etcd.
+    /// No etcd endpoint.
     NoEndpoint,
-    /// It is no root for keys.
+    /// Not a valid root for keys.
     Root(String),
-    /// It is not the address of an API server.
+    /// Not the address of an API server.
     Server {
-        /// The address; none where it may contain a password.
+        /// The address; `None` if it may contain a password.
         named: Option<String>,
-        /// What is wrong with the address.
+        /// The fault of the address.
         why: UrlError,
     },
-    /// It cannot be the identity of a node.
+    /// Not a valid identity of a node.
     NodeId(String),
-    /// It contains no name of a backend.
+    /// No name of a backend.
     NoBackend(String),
-    /// There is no such backend.
+    /// An unknown backend.
     Backend {
-        /// The name that was given.
+        /// The name.
         name: String,
         /// The names of all backends.
         known: Vec<String>,
     },
-    /// It is not the path of a file.
+    /// Not the path of a file.
     File(String),
-    /// It is not the paths of two files.
+    /// Not the paths of two files.
     TwoFiles(String),
-    /// It is not of the form `pattern=N`.
+    /// Not of the form `pattern=N`.
     Vmodule(String),
-    /// It is not of the form `file.go:N`.
+    /// Not of the form `file.go:N`.
     Backtrace(String),
 }
 
-/// A pattern that cannot be compiled.
+/// Error for a regular expression that cannot be compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PatternError {
-    /// Its text as it was given.
+    /// The regular expression.
     pub pattern: String,
     /// The error of the regex compiler.
     pub cause: regex::Error,
 }
 
-/// What is odd but no mistake.
+/// A questionable option that does not keep the daemon from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// The rest of the command line is ignored.
     Ignored {
-        /// Its first argument; none where it may be a secret.
+        /// The first ignored argument; `None` if it may be a secret.
         from: Option<String>,
     },
-    /// `--iface=auto` has no meaning with Kubernetes.
+    /// `--iface=auto` has no effect with Kubernetes.
     Auto,
-    /// TLS options, and an endpoint that does not speak TLS.
+    /// TLS options are set, but this endpoint does not use TLS.
     TlsUnused(Endpoint),
-    /// The route protocol of a routing daemon.
+    /// The route protocol is that of a routing daemon.
     RouteProtocol {
-        /// The flag or variable that gave it.
+        /// The flag or variable with the number.
         from: String,
         /// The protocol number.
         number: u64,
     },
-    /// No time between two comparisons.
+    /// The interval between two comparisons is zero or negative.
     NoPause {
-        /// The flag or variable that gave it.
+        /// The flag or variable with the interval.
         from: String,
     },
-    /// A flag or variable has another name.
+    /// A flag or variable was set by its former name.
     Renamed {
-        /// The name that was given.
+        /// The former name.
         former: String,
-        /// The name to use.
+        /// The present name.
         present: String,
     },
 }
@@ -331,7 +331,7 @@ impl fmt::Display for Fault {
             Self::UnknownSenders(text) => write!(f, "{text:?} is none of off, count and drop"),
             Self::Datapath(text) => write!(
                 f,
-                "{text:?} is not a mode: use offload, mmsg or plain, or leave it out for the fastest available"
+                "{text:?} is not a mode: use offload, mmsg or plain, or omit it for the fastest available"
             ),
             Self::Range {
                 value,
@@ -402,7 +402,7 @@ impl std::error::Error for Fault {}
 
 impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The compiler points at the place on lines of its own.
+        // The compiler's message has several lines, one of which points at the fault.
         let cause = self.cause.to_string();
         let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(

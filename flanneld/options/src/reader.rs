@@ -8,21 +8,21 @@ use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
 
-/// The mistakes and warnings so far.
+/// Collects mistakes and warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Mistakes that Go's `flag` package would have reported: it reads the whole command line before anything else happens.
+    /// Mistakes that Go's `flag` package reports, which reads the whole command line before anything else happens.
     pub(crate) argv: Vec<Mistake>,
     mistakes: Vec<Mistake>,
     pub(crate) warnings: Vec<Warning>,
 }
 
 impl Reader {
-    /// Begins with the mistakes and warnings of the command line's syntax.
+    /// Creates a reader with the mistakes and warnings about the syntax of the command line.
     pub(crate) fn of(argv: Argv) -> Self {
         let mut warnings = Vec::new();
         if let Some(ignored) = &argv.ignored {
-            // `--etcd-password= secret` leaves the secret behind the flags.
+            // With `--etcd-password= secret`, the ignored argument is the secret.
             let secret = holds_user(ignored) || argv.gives_a_secret();
             warnings.push(Warning::Ignored {
                 from: (!secret).then(|| ignored.clone()),
@@ -40,7 +40,7 @@ impl Reader {
         }
     }
 
-    /// Returns the warnings, or every mistake if there are any.
+    /// Returns the warnings, or all mistakes if there are any.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
@@ -53,8 +53,8 @@ impl Reader {
         self.mistakes.push(mistake);
     }
 
-    /// Returns the last value of a flag with its parsed form; none where it was not given, has no default or cannot be read. Every value has to
-    /// be readable, as with Go's `flag` package.
+    /// Returns the last value of a flag with its parsed form; `None` if the flag has no value or the last one is invalid. Every value has to be valid, as
+    /// with Go's `flag` package.
     pub(crate) fn last<'a, T: Parse>(
         &mut self,
         values: &'a [Value<T>],
@@ -74,7 +74,7 @@ impl Reader {
             .and_then(|value| Some((value, value.parsed.clone().ok()?)))
     }
 
-    /// Returns the last value of a flag that takes one of a few words; the default where it is none of them.
+    /// Returns the last value of a flag that accepts only some words, or the default if the value is invalid.
     pub(crate) fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
         let Some(value) = values.last() else {
             return T::default();
@@ -90,7 +90,7 @@ impl Reader {
         self.last(values).is_some_and(|(_, on)| on)
     }
 
-    /// Returns an integer within bounds; `low` where it is out of bounds, which is a mistake. `note` explains the number.
+    /// Returns an integer within bounds. A number out of bounds is a mistake and becomes `low`. `note` explains the number in the message.
     pub(crate) fn ranged(
         &mut self,
         values: &[Value<i64>],
@@ -115,7 +115,7 @@ impl Reader {
         }
     }
 
-    /// Returns a public address of a family, where one is given.
+    /// Returns the public address of a family, if it is set.
     pub(crate) fn address<A: std::str::FromStr>(
         &mut self,
         values: &[Value<String>],
@@ -133,7 +133,7 @@ impl Reader {
     }
 }
 
-/// Returns the last value of a flag where it is not empty.
+/// Returns the last value of a flag, unless it is empty.
 pub(crate) fn given(values: &[Value<String>]) -> Option<&Value<String>> {
     values.last().filter(|value| !value.text.is_empty())
 }

@@ -1,15 +1,15 @@
-//! Former names of variables, as far as the environment uses them.
+//! Former names of variables that the environment uses.
 
 use clap::Arg;
 use types::renamed::{FLAGS, RenamedFlag};
 
-/// Returns whether the former variable is in force: it is set, and the present one is not.
+/// Returns whether the former variable applies: it is set, and the present one is not.
 fn is_in_use(flag: &RenamedFlag) -> bool {
     let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     is_set(flag.former_variable) && !is_set(flag.present_variable)
 }
 
-/// Returns the former variable of an argument if that is the one in force.
+/// Returns the former variable of an argument if it applies.
 pub(crate) fn former_variable(arg: &Arg) -> Option<&'static str> {
     let name = arg.get_long()?;
     FLAGS
@@ -18,7 +18,7 @@ pub(crate) fn former_variable(arg: &Arg) -> Option<&'static str> {
         .map(|flag| flag.former_variable)
 }
 
-/// Returns the former variables in force, each with its present name.
+/// Returns the former variables that apply, each with its present name.
 pub(crate) fn variables_in_use() -> impl Iterator<Item = (&'static str, &'static str)> {
     FLAGS
         .iter()

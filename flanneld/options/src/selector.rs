@@ -5,22 +5,22 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// A condition for the interface.
+/// Condition that selects the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The default route's, requested by an empty value of this flag or variable.
+    /// The interface of the default route, selected by an empty value of this flag or variable.
     DefaultRoute(String),
-    /// `--iface=auto`: the one that reaches the store.
+    /// `--iface=auto`: the interface that reaches the store.
     Auto,
-    /// `--iface=<address>`: the one with this address.
+    /// `--iface=<address>`: the interface with this address.
     Address(IpAddr),
-    /// `--iface=<name>`: the one of this name.
+    /// `--iface=<name>`: the interface with this name.
     Name(String),
-    /// `--iface-cidr`: one with an address in this network.
+    /// `--iface-cidr`: an interface with an address in this network.
     Cidr(IpNet),
-    /// `--iface-regex`: one whose address or name matches.
+    /// `--iface-regex`: an interface whose address or name matches.
     Regex(Pattern),
-    /// `--iface-can-reach`: the one of the route to this address.
+    /// `--iface-can-reach`: the interface of the route to this address.
     CanReach(IpAddr),
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A compiled `--iface-regex`; equal to another of the same text.
+/// A compiled `--iface-regex`. Two patterns are equal if their texts are.
 #[derive(Clone, Debug)]
 pub struct Pattern(regex::Regex);
 
@@ -46,12 +46,12 @@ impl Pattern {
     /// Compiles a regular expression.
     ///
     /// # Errors
-    /// The text is no regular expression; the error points at the place.
+    /// Returns an error that points at the fault if the text is not a regular expression.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
         regex::Regex::new(text).map(Self)
     }
 
-    /// Returns whether it matches a part of a text.
+    /// Returns whether the pattern matches any part of a text.
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
     }

@@ -15,84 +15,84 @@ use types::Addresses;
 pub struct Settings {
     /// The store of the leases.
     pub store: Store,
-    /// The node is not ready once its lease has less than this left.
+    /// `--subnet-lease-renew-margin`: the node is not ready if its lease has less time left than this.
     pub renew_margin: Duration,
-    /// The interface that carries packets between nodes.
+    /// Selection of the underlay interface and its addresses.
     pub interface: InterfaceSettings,
-    /// This node's identity, files and kernel.
+    /// This node's identity, files and kernel settings.
     pub node: NodeSettings,
-    /// What was chosen about traffic rules.
+    /// Settings of the traffic rules.
     pub rules: RuleSettings,
-    /// How packets are moved in userspace.
+    /// Settings of the userspace datapath.
     pub features: Features,
     /// Addresses and ports on which the daemon listens.
     pub listen: ListenSettings,
     /// Format and verbosity of the log.
     pub logging: Logging,
-    /// Oddities that are no mistakes, to be logged at start.
+    /// Warnings to log at start.
     pub warnings: Vec<Warning>,
 }
 
-/// Which interface carries packets between nodes, and which addresses it has for them.
+/// Selection of the underlay interface, and the addresses to advertise.
 #[derive(Clone, Debug)]
 pub struct InterfaceSettings {
-    /// `--iface` and its kin in the order of trying; empty where none is given.
+    /// `--iface` and the other `--iface-…` selectors, in the order in which they are tried; empty if none is set.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`: addresses to advertise to other nodes.
     pub public: Option<Addresses>,
-    /// `--iface-wait`: how long to wait for a missing interface; `None` waits forever.
+    /// `--iface-wait`: time to wait for a missing interface; `None` waits forever.
     pub wait: Option<Duration>,
 }
 
-/// This node's identity, files and kernel.
+/// This node's identity, files and kernel settings.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// `--node-id`; `None` derives it from the host.
     pub id: Option<String>,
-    /// `--subnet-file`: the file for pods; status, socket and exit report are in its folder.
+    /// `--subnet-file`: path of subnet.env. The status file, the socket and the exit report are in the same folder.
     pub subnet_file: PathBuf,
     /// `--install-cni-conf`: a CNI configuration to install.
     pub cni_conf: Option<CniConf>,
     /// `--require-backend`: the backends that a network configuration may name; empty allows any.
     pub require_backend: Vec<String>,
-    /// `--refuse-insecure`: refuse secrets that others can read.
+    /// `--refuse-insecure`: whether to refuse secrets that other users can read.
     pub refuse_insecure: bool,
-    /// `--audit-interval`: how often the whole kernel state is compared; `None` compares on events only.
+    /// `--audit-interval`: time between two comparisons of the whole kernel state; `None` compares on events only.
     pub audit: Option<Duration>,
-    /// `--set-sysctls`: set the sysctls that pods need.
+    /// `--set-sysctls`: whether to set the sysctls that pods need.
     pub set_sysctls: bool,
     /// `--route-protocol`: protocol number that marks flannel's routes.
     pub route_protocol: u8,
 }
 
-/// What was chosen about traffic rules.
+/// Settings of the traffic rules.
 #[derive(Clone, Debug)]
 pub struct RuleSettings {
     /// The rules that flanneld keeps.
     pub options: RuleOptions,
-    /// `--iptables-resync`: how often iptables rules are compared.
+    /// `--iptables-resync`: time between two comparisons of the iptables rules.
     pub resync: Duration,
-    /// `--ip-blackhole-route`: add a blackhole route for this node's subnet.
+    /// `--ip-blackhole-route`: whether to add a blackhole route for this node's subnet.
     pub blackhole: bool,
 }
 
 /// Addresses and ports on which the daemon listens.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
-    /// Address of the health server; `None` without one.
+    /// Address of the health server; `None` disables it.
     pub health: Option<SocketAddr>,
-    /// Address of the status API, in addition to its unix socket; `None` without one.
+    /// Address of the status API in addition to its unix socket; `None` disables it.
     pub status: Option<SocketAddr>,
-    /// UDP port of probes between nodes; `None` without probes.
+    /// UDP port for probes between nodes; `None` disables probing.
     pub probe_port: Option<u16>,
-    /// `--probe-pods`: probe the path of pods' packets.
+    /// `--probe-pods`: whether to probe the path of pod packets.
     pub probe_pods: bool,
 }
 
-/// A CNI configuration and its place for the container runtime.
+/// A CNI configuration and its destination in the container runtime's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniConf {
-    /// The file to install; on Kubernetes a key of the ConfigMap.
+    /// The file to install. On Kubernetes it is a key of the ConfigMap.
     pub source: PathBuf,
     /// The file in the runtime's folder.
     pub destination: PathBuf,
@@ -103,16 +103,16 @@ pub struct CniConf {
 pub struct Logging {
     /// The format of a line.
     pub format: LogFormat,
-    /// klog's level: 0 info, 1 to 3 debug, 4 and above trace.
+    /// klog's level: 0 is info, 1 to 3 debug, 4 and above trace.
     pub verbosity: i32,
 }
 
 /// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// A line of text for people.
+    /// Lines of text for people.
     #[default]
     Text,
-    /// One JSON object a line, for machines.
+    /// One JSON object on each line, for programs.
     Json,
 }

@@ -1,4 +1,5 @@
-//! The stores that flags can name: how each is reached, opened and described. Only the modules of `build`, which read the flags, also distinguish stores.
+//! The stores that flags can select: how to reach, open and describe each of them. Apart from the modules of `build`, which read the flags, only this
+//! module distinguishes the stores.
 
 use crate::endpoint::Endpoint;
 use std::fmt;
@@ -14,25 +15,25 @@ use types::problem::ConfigPlace;
 /// The store of the leases.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// Leases are keys of etcd.
+    /// etcd, with leases as keys.
     Etcd(Etcd),
-    /// Leases are files in this directory.
+    /// This directory, with leases as files.
     Dir(PathBuf),
-    /// Leases are annotations of the Nodes of Kubernetes.
+    /// Kubernetes, with leases as annotations of the Nodes.
     Kube(Box<KubeOptions>),
 }
 
 impl Store {
-    /// Returns host and port of the first endpoint, to which `--iface=auto` looks up the route; none for a store on this host.
+    /// Returns the host and port whose route `--iface=auto` looks up: those of the first endpoint. `None` for a directory, a socket, or Kubernetes.
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
-            // The address of Kubernetes' API is usually a Service's, whose route does not lead to the underlay.
+            // The API server is usually reached through a Service, whose route does not lead to the underlay.
             Store::Dir(_) | Store::Kube(_) => None,
         }
     }
 
-    /// Returns the place of the network configuration, as data and as text.
+    /// Returns the location of the network configuration, as data and as text.
     pub fn config_place(&self) -> (ConfigPlace, String) {
         match self {
             Store::Etcd(etcd) => {
@@ -57,7 +58,7 @@ impl Store {
         }
     }
 
-    /// Returns how commands in remedies reach it, without the password.
+    /// Returns how commands of remedies reach the store, without the password.
     pub fn access(&self) -> Access {
         match self {
             Store::Etcd(etcd) => Access::Etcd(access::Etcd {
@@ -72,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Returns the name of this node in a store that knows its nodes, empty until it has been read; none for other stores.
+    /// Returns the name of this node in a Kubernetes store, which is empty until it has been read; `None` for other stores.
     pub fn node(&self) -> Option<String> {
         match self {
             Store::Kube(kube) => Some(match &kube.identity {
@@ -83,10 +84,12 @@ impl Store {
         }
     }
 
-    /// Opens it for a daemon. For etcd and a directory this does nothing yet: requests wait for them. For Kubernetes it finds out which Node this is.
+    /// Opens the store for a daemon.
+    ///
+    /// For etcd and a directory this does nothing yet: requests wait until the store is available. For Kubernetes it finds out which Node this is.
     ///
     /// # Errors
-    /// `Unavailable` while the store cannot be opened yet, `Refused` if it never can.
+    /// Returns `Unavailable` if the store cannot be opened yet, and `Refused` if it never can.
     pub async fn open(&self) -> Result<Arc<dyn SubnetManager>, Error> {
         Ok(match self {
             Store::Dir(folder) => Arc::new(DirManager::new(folder.clone())),
@@ -95,7 +98,7 @@ impl Store {
         })
     }
 
-    /// Opens it for a tool that serves no node. Does not connect yet.
+    /// Opens the store for a tool that serves no node. Does not connect yet.
     pub fn look(self, user_agent: String) -> Box<dyn LeaseStore> {
         match self {
             Store::Dir(folder) => Box::new(DirManager::new(folder)),
@@ -108,7 +111,7 @@ impl Store {
     }
 }
 
-/// The place of the leases, for people.
+/// Formats the location of the leases, for people.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -139,9 +142,9 @@ impl fmt::Display for Store {
 pub struct Etcd {
     /// Its client addresses, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// Root of the keys, cleaned: `{prefix}/config` is a key. Empty where the root is `/`.
+    /// Root of the keys, cleaned, such that `{prefix}/config` is a key. Empty if the root is `/`.
     pub prefix: String,
-    /// TLS options; none where none were given or no endpoint speaks TLS.
+    /// TLS options; `None` if none are set or no endpoint uses TLS.
     pub tls: Option<Tls>,
     /// User name and password, if given.
     pub user: Option<(String, Secret)>,
@@ -163,10 +166,10 @@ impl Etcd {
     }
 }
 
-/// Files for TLS, to be read again when they change.
+/// Files for TLS. The client reads them again when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Certificate authority; none: the system's.
+    /// The certificate authority; `None` for the system's.
     pub ca: Option<PathBuf>,
     /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
@@ -182,7 +185,7 @@ impl Secret {
         Self(text)
     }
 
-    /// Returns the text, for the client that sends it.
+    /// Returns the text for the client that sends it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Command line and environment, from texts to settings.
+//! Tests of command lines and environments, from their texts to the settings.
 
 use super::*;
 use packet_engine::features::Features;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions};
 
-/// Runs something in this environment and no other; tests that do so wait for each other.
+/// Runs a function in exactly this environment. Tests that call it do not run at the same time.
 fn within<T>(environment: &[(&str, &str)], work: impl FnOnce() -> T) -> T {
     let mut variables: Vec<(String, Option<&str>)> = Flags::command()
         .get_arguments()
@@ -244,7 +244,7 @@ fn mistakes_are_all_reported_at_once() {
     assert_eq!(list.len(), 10, "{list:#?}");
 }
 
-/// The environment of a node of Kubernetes.
+/// The environment of a Kubernetes node.
 const NODE: [(&str, &str); 1] = [("NODE_NAME", "n1")];
 
 fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
@@ -402,7 +402,7 @@ fn invalid_api_server_address_is_named() {
             "{bad}: {list:?}"
         );
     }
-    // A password is never quoted.
+    // An error never quotes a password.
     for secret in [
         "https://user:s3cret@a",
         "https://user:s3cret,x@a",
@@ -597,7 +597,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
         stray.contains("is ignored") && !stray.contains("s3cret"),
         "{stray}"
     );
-    // A socket's path may hold what is no user.
+    // The `@` in a socket's path does not separate a user.
     assert_eq!(
         endpoints(&settings(
             &["--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"],
@@ -881,8 +881,9 @@ fn flags_have_variables_and_value_names() {
     }
     for arg in Flags::command().get_arguments() {
         let name = arg.get_long().unwrap();
-        let variable = (name != "version" && name != "help")
-            .then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
+        let variable = !["version", "help", "help-all"].contains(&name);
+        let variable =
+            variable.then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
         assert_eq!(
             arg.get_env()
                 .map(|name| name.to_string_lossy().into_owned()),
@@ -890,7 +891,7 @@ fn flags_have_variables_and_value_names() {
             "{name}"
         );
         assert!(
-            argv::is_switch(arg) || name == "help" || !argv::value_name(arg).is_empty(),
+            argv::is_switch(arg) || name.starts_with("help") || !argv::value_name(arg).is_empty(),
             "{name}"
         );
     }
@@ -966,14 +967,14 @@ fn repeated_flag_is_checked_and_the_last_value_applies() {
         .len(),
         2
     );
-    // A variable that the command line overrides is not looked at.
+    // A variable that the command line overrides is not checked.
     assert!(matches!(
         with(&["--healthz-port=1"], &[("FLANNELD_HEALTHZ_PORT", "abc")]),
         Invocation::Run(_)
     ));
 }
 
-/// A word of a command line: flags, known or damaged, with and without values, and anything else.
+/// Generates a word of a command line: known or damaged flags, with and without values, and other text.
 fn word() -> impl Strategy<Value = String> {
     let names: Vec<String> = Flags::command()
         .get_arguments()
@@ -1020,7 +1021,7 @@ fn value() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Nothing makes the reading panic, and clap refuses nothing that passed the normaliser.
+    /// Reading never panics, and clap rejects nothing that the normaliser accepted.
     #[test]
     fn any_command_line_is_read_without_panic(args in proptest::collection::vec(word(), 0..8), variables in proptest::collection::btree_map(0..60_usize, value(), 0..4)) {
         let names: Vec<String> = Flags::command().get_arguments().filter_map(Arg::get_env).map(|name| name.to_string_lossy().into_owned()).collect();
@@ -1032,7 +1033,7 @@ proptest! {
         }
     }
 
-    /// One dash or two, `=` or a word of its own: the same.
+    /// One dash or two, and `=` or a separate word, have the same result.
     #[test]
     fn flag_has_four_spellings(at in 0..60_usize, value in value()) {
         let flags: Vec<Arg> = Flags::command().get_arguments().cloned().collect();

@@ -1,4 +1,4 @@
-//! Values of flags, each with its origin. Parsing does not stop at the first mistake.
+//! Values of flags with their origins. Parsing does not stop at the first mistake.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,15 +14,15 @@ use crate::go;
 use crate::mistake::{Fault, Mistake};
 use crate::settings::LogFormat;
 
-/// The type of a flag's value.
+/// Type of a flag's value.
 pub(crate) trait Parse: Clone + Send + Sync + 'static {
-    /// All valid words, where they are few.
+    /// All valid words; empty if they cannot be listed.
     const WORDS: &'static [&'static str] = &[];
 
     /// Parses a text.
     ///
     /// # Errors
-    /// The text is not of this type.
+    /// Returns an error if the text is not of this type.
     fn parse(text: &str) -> Result<Self, Fault>;
 }
 
@@ -44,7 +44,7 @@ impl Parse for i64 {
     }
 }
 
-/// klog's verbosity.
+/// The verbosity of klog.
 impl Parse for i32 {
     fn parse(text: &str) -> Result<Self, Fault> {
         go::decimal(text).ok_or_else(|| Fault::Decimal(text.to_owned()))
@@ -84,7 +84,7 @@ impl Parse for Features {
     }
 }
 
-/// The origin of a value.
+/// Origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     CommandLine,
@@ -96,7 +96,7 @@ pub(crate) enum Origin {
 #[derive(Clone)]
 pub(crate) struct Value<T> {
     pub(crate) origin: Origin,
-    /// The flag or variable that gave it; the flag for a default.
+    /// The flag or variable with the value; the flag for a default.
     pub(crate) from: String,
     pub(crate) text: String,
     pub(crate) parsed: Result<T, Fault>,
@@ -112,7 +112,7 @@ impl<T> Value<T> {
     }
 }
 
-/// Without the text, which may be a secret.
+/// Omits the text, because it may be a secret.
 impl<T> fmt::Debug for Value<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value")
@@ -121,7 +121,7 @@ impl<T> fmt::Debug for Value<T> {
     }
 }
 
-/// Makes a [`Value`] of a text. It never fails, because clap would stop at the first mistake.
+/// Creates a [`Value`] from a text. It never fails, because clap would stop at the first mistake.
 #[derive(Clone)]
 pub(crate) struct ValueParser<T>(PhantomData<fn() -> T>);
 

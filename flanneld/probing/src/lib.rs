@@ -1,7 +1,7 @@
-//! How nodes probe each other: each node asks its peers over the overlay and over the underlay, and concludes from the answers which path is
-//! broken.
+//! Probing between nodes: each node probes its peers over the overlay and over the underlay, and compares the results to locate a fault.
 //!
-//! What is decided is pure and has no runtime; sockets are behind the feature `prober`. `flannelctl` uses [`view`] and links no socket.
+//! All decisions are pure code without a runtime; the sockets are behind the feature `prober`. `flannelctl` uses only the data types of [`view`] and
+//! [`pods`] and links no sockets.
 
 pub mod limits;
 pub mod mtu;

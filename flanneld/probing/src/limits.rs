@@ -1,66 +1,66 @@
-//! Limits on what is sent: token buckets on a clock that the caller reads.
+//! Rate limits for sent packets: token buckets on a clock that the caller reads.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A rate, and how much of it may be used at once.
+/// A token rate and its burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tokens that are added a second.
+    /// Tokens added per second.
     pub per_second: f64,
-    /// The most tokens that accumulate.
+    /// Maximum number of accumulated tokens.
     pub burst: f64,
 }
 
-/// Echo answers to one address.
+/// Limit of echo replies to one address.
 pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate {
     per_second: 20.0,
     burst: 20.0,
 };
-/// Echo answers to all addresses together.
+/// Limit of echo replies to all addresses together.
 pub const ANSWERS: Rate = Rate {
     per_second: 2000.0,
     burst: 2000.0,
 };
-/// Row answers to one address.
+/// Limit of row replies to one address.
 pub(crate) const ROWS_AN_ADDRESS: Rate = Rate {
     per_second: 2.0,
     burst: 2.0,
 };
-/// Row answers to all addresses together. Writing a row takes a look at every peer.
+/// Limit of row replies to all addresses together. Encoding a row visits every peer.
 pub const ROWS: Rate = Rate {
     per_second: 50.0,
     burst: 50.0,
 };
-/// Questions that find out why something was not answered.
+/// Limit of follow-up probes, which find out why a probe got no reply.
 pub(crate) const RETRIES: Rate = Rate {
     per_second: 4.0,
     burst: 24.0,
 };
-/// Questions of the search for a common fault: the rounds of eight peers at once, and those of eight others twelve seconds later.
+/// Limit of probes in the search for a common fault. The burst covers the rounds of eight peers at once. Twelve seconds later it covers eight others.
 pub(crate) const SEARCHES: Rate = Rate {
     per_second: 2.0,
     burst: 24.0,
 };
-/// Questions to peers of which other nodes say that they do not reach them. Who sends false hints gets no more than this.
+/// Limit of probes to peers that other nodes report as unreachable. False hints cause no more probes than this.
 pub(crate) const HINTS: Rate = Rate {
     per_second: 1.5,
     burst: 6.0,
 };
-/// Questions that find out whether something has changed at peers that are known to be broken.
+/// Limit of probes that check whether peers known to be broken have changed.
 pub(crate) const BROKEN_PEERS: Rate = Rate {
     per_second: 1.0,
     burst: 6.0,
 };
-/// Row questions to other nodes while their rows are viewed.
+/// Limit of row requests to other nodes while their rows are viewed.
 pub(crate) const ROW_QUESTIONS: Rate = Rate {
     per_second: 100.0,
     burst: 10.0,
 };
 
-/// Tokens that come back with time.
+/// A token bucket, which refills over time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     rate: Rate,
@@ -83,12 +83,12 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes this many tokens, or returns false and takes none if there are fewer.
+    /// Takes `count` tokens. Returns false and takes none if there are fewer.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
 
-    /// Takes a token. Where `spare` is set, half of the burst is kept for others.
+    /// Takes one token. With `spare`, half of the burst is reserved for calls without `spare`.
     pub(crate) fn take_one(&mut self, now: Duration, spare: bool) -> bool {
         self.take_above(now, 1, if spare { self.rate.burst / 2.0 } else { 0.0 })
     }
@@ -102,7 +102,7 @@ impl Bucket {
         enough
     }
 
-    /// Returns when there will be this many tokens.
+    /// Returns when the bucket will hold `count` tokens, or its whole burst if `count` is larger.
     pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);
@@ -115,7 +115,7 @@ impl Bucket {
     }
 }
 
-/// A bucket for each key. Full ones are forgotten, so that there are only as many as keys in use.
+/// Token buckets by key. Full buckets are dropped, so that only keys in use take memory.
 #[derive(Clone, Debug)]
 pub struct Buckets<K> {
     rate: Rate,
@@ -123,11 +123,11 @@ pub struct Buckets<K> {
     swept: Duration,
 }
 
-/// How often full buckets are forgotten.
+/// Interval at which full buckets are dropped.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<K: Eq + Hash + Copy> Buckets<K> {
-    /// Creates buckets of this rate; each begins full.
+    /// Creates buckets of this rate. Each one starts full.
     pub fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -136,7 +136,7 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
         }
     }
 
-    /// Takes a token of a key. Where `spare` is set, half of the key's burst is kept for others.
+    /// Takes one token of a key. With `spare`, half of the key's burst is reserved for calls without `spare`.
     pub fn take(&mut self, key: K, now: Duration, spare: bool) -> bool {
         if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
@@ -149,7 +149,7 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
     }
 }
 
-/// How much this node answers: in all, and to one address.
+/// Limits of this node's replies: in total and per address.
 pub(crate) struct AnswerLimits {
     echoes: Bucket,
     echoes_to: Buckets<IpAddr>,
@@ -167,12 +167,13 @@ impl AnswerLimits {
         }
     }
 
-    /// Returns whether an echo may be answered. Where `spare` is set, half of the tokens are kept for others.
+    /// Takes the tokens for an echo reply. Returns false if a limit is reached. With `spare`, half of each burst is reserved for calls without
+    /// `spare`.
     pub(crate) fn take_echo(&mut self, to: IpAddr, now: Duration, spare: bool) -> bool {
         self.echoes_to.take(to, now, spare) && self.echoes.take_one(now, spare)
     }
 
-    /// Returns whether this node's row may be sent.
+    /// Takes the tokens for a row reply. Returns false if a limit is reached.
     pub(crate) fn take_row(&mut self, to: IpAddr, now: Duration) -> bool {
         self.rows_to.take(to, now, false) && self.rows.take(now, 1)
     }
@@ -239,7 +240,7 @@ mod tests {
             bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(7),
             "never for ever"
         );
-        // A clock that stands still, or goes back, gives nothing.
+        // A clock that stops or goes back adds no tokens.
         assert!(!bucket.take(Duration::ZERO, 3));
     }
 }

@@ -1,4 +1,4 @@
-//! Search for the MTU of a path to the byte, by questions of different sizes.
+//! Search for the MTU of a path, to the byte, with probes of different sizes.
 
 use std::time::Duration;
 use types::Family;
@@ -11,12 +11,12 @@ pub const fn least(family: Family) -> u16 {
     }
 }
 
-/// How often a size is asked before it is taken to be too large.
+/// How many probes of one size have to be lost before that size is taken to be too large.
 const MAX_TRIES: u8 = 2;
-/// The shortest and the longest time to wait for an answer.
+/// Shortest and longest time to wait for a reply.
 const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
-/// A search. A size that was answered is carried; a size that was asked twice without an answer is not.
+/// A search for the MTU of a path. The path carries a size if one probe of that size got a reply. It does not carry a size if two probes got none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     /// The largest size known to be carried.
@@ -27,7 +27,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Begins between a size that is carried, or assumed to be, and one that is not.
+    /// Starts a search between a size that is carried, or assumed to be, and one that is too large.
     pub fn new(carried: u16, too_large: u16) -> Self {
         Self {
             carried: carried.min(too_large.saturating_sub(1)),
@@ -36,7 +36,7 @@ impl Search {
         }
     }
 
-    /// Returns the size to ask next; none once the MTU is found.
+    /// Returns the size of the next probe, or `None` once the MTU is found.
     pub fn next(&self) -> Option<u16> {
         let apart = self.too_large.saturating_sub(self.carried);
         (apart > 1).then(|| self.carried + apart / 2)
@@ -47,17 +47,17 @@ impl Search {
         self.next().is_none().then_some(self.carried)
     }
 
-    /// Notes that a question of this size was answered.
+    /// Records that a probe of this size got a reply.
     pub fn answered(&mut self, size: u16) {
         if size >= self.too_large {
-            // It was lost by chance before.
+            // The path carries this size; earlier probes of it were lost by chance.
             self.too_large = size.saturating_add(1);
         }
         self.carried = self.carried.max(size);
         self.tries = 0;
     }
 
-    /// Notes that a question of this size was not answered in time.
+    /// Records that a probe of this size got no reply in time.
     pub fn lost(&mut self, size: u16) {
         if Some(size) != self.next() {
             return;
@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    /// Returns how long to wait for an answer, by the round trip so far.
+    /// Returns how long to wait for a reply, given the round trip so far.
     pub fn wait(rtt: Option<Duration>) -> Duration {
         rtt.map_or(ANSWER_TIMEOUT.1, |rtt| {
             (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1)
@@ -108,7 +108,7 @@ mod tests {
                 prop_assert!((577..1450).contains(&size));
                 asked += 1;
                 prop_assert!(asked <= 22);
-                // One question gets lost by chance.
+                // One probe is lost by chance.
                 if size <= mtu && asked != unlucky {
                     search.answered(size);
                 } else {

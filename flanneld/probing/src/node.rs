@@ -1,5 +1,5 @@
-//! A node that asks its peers and answers them, as a pure state machine: datagrams and the time go in, datagrams and verdicts come out. The
-//! prober moves them over sockets, the simulation between nodes.
+//! A node that probes its peers and replies to their probes, as a pure state machine. Datagrams and the time go in; datagrams and verdicts come out.
+//! The prober connects it to sockets, the simulation to other nodes.
 
 mod answers;
 mod asks;

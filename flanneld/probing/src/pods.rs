@@ -1,8 +1,8 @@
-//! Probes on the path of pods' packets: from an address of this node's subnet, through the pods' bridge and what forwards packets there, to other nodes.
-//! What is asked, and what follows from the answers. Pure.
+//! Pod probes: probes on the path of pods' packets. They start at an address of this node's subnet and pass the pods' bridge and forwarding to other
+//! nodes. This module encodes the probes and evaluates the replies. It is pure.
 //!
-//! A pod question gets two answers: one as any question, and a call, the first packet of a new connection to the address that asked. So packets of a pod's
-//! own connections are told apart from those of connections to it.
+//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The call is the first packet of a new connection to the
+//! address that sent the probe. So a loss on pods' own connections is distinguished from a loss on connections to pods.
 
 use crate::wire::{Echo, Header, MessageKind, POD_QUESTION, echo};
 use ipnet::IpNet;
@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Family;
 
-/// How many peers are asked in one round.
+/// How many peers are probed in one round.
 pub const ASKED: usize = 8;
-/// How many of the peers that do not answer are asked by the host too, in one round.
+/// How many of the peers that do not reply are also probed by the host itself in one round.
 pub const CONFIRMED: usize = 2;
-/// A peer is lost after so many rounds.
+/// Number of failed rounds after which a peer is reported as lost.
 const ROUNDS: u8 = 2;
-/// A subnet needs so many bits for hosts: of a smaller one, no address is taken from pods.
+/// Minimum number of host bits of a subnet. Probes take no address from smaller subnets.
 const MIN_HOST_BITS: u8 = 4;
 
-/// Returns the address of a subnet from which pod probes are sent: the last one of a host. None if the subnet is too small.
+/// Returns the address of a subnet that sends pod probes: its last host address. Returns `None` if the subnet is too small.
 pub fn address(subnet: &IpNet) -> Option<IpAddr> {
     if subnet.max_prefix_len() - subnet.prefix_len() < MIN_HOST_BITS {
         return None;
@@ -31,7 +31,7 @@ pub fn address(subnet: &IpNet) -> Option<IpAddr> {
     })
 }
 
-/// Returns the last address of a subnet that pods may have where pod probes are sent.
+/// Returns the last address that pods may use in a subnet with pod probes. Returns `None` if the subnet is too small.
 pub fn last_of_pods(subnet: &IpNet) -> Option<IpAddr> {
     Some(match address(subnet)? {
         IpAddr::V4(ours) => Ipv4Addr::from_bits(ours.to_bits() - 1).into(),
@@ -39,7 +39,8 @@ pub fn last_of_pods(subnet: &IpNet) -> Option<IpAddr> {
     })
 }
 
-/// Returns what [`address`] has in the bits of hosts, where `hosts` are the last 32 of them at most. Where subnets are too small, a number that none has.
+/// Returns the host bits of [`address`]. `hosts` is the mask of these bits, at most the last 32. Returns a number that no address has if subnets are
+/// too small.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     if hosts.count_ones() < MIN_HOST_BITS.into() {
@@ -49,19 +50,20 @@ pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     }
 }
 
-/// Returns the UDP port from which a question is sent, and to which its answer comes: another one each time, so that no earlier connection lets it pass.
+/// Returns the UDP port that sends a pod probe and receives its reply. It differs for each probe, so that no earlier tracked connection lets the
+/// probe pass.
 pub fn port(nonce: u64) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let [.., high, low] = nonce.to_be_bytes();
     u16::from_be_bytes([high, low]) | DYNAMIC
 }
 
-/// Returns the UDP port to which the call for a question comes: not the one of the question, whose connection would let it pass.
+/// Returns the UDP port that receives the pod call. It is not the port of the probe, whose tracked connection would let the call pass.
 pub fn call_port(nonce: u64) -> u16 {
     port(nonce) ^ 1
 }
 
-/// Writes a question. `from` is the number of this node, as [`crate::who::who`] makes it.
+/// Encodes a pod probe. `from` is the number of this node, as [`crate::who::who`] computes it.
 pub fn question(nonce: u64, from: u64) -> Vec<u8> {
     let header = Header {
         kind: MessageKind::PodQuestion,
@@ -73,32 +75,32 @@ pub fn question(nonce: u64, from: u64) -> Vec<u8> {
     echo(&header, &Echo::default(), POD_QUESTION)
 }
 
-/// What is lost on the path of pods' packets.
+/// Kind of loss on the path of pods' packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lost {
-    /// Nothing: packets of pods arrive with another address, and so calls do not come.
+    /// No loss: packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
-    /// Questions get no answer, and no call comes.
+    /// Probes get neither a reply nor a pod call.
     Everything,
-    /// Calls come, answers do not.
+    /// Pod calls arrive, replies do not.
     Answers,
-    /// Answers come, calls do not: packets of connections to pods are lost.
+    /// Replies arrive, pod calls do not: packets of connections to pods are lost.
     Calls,
 }
 
-/// What is known of the path of pods' packets in one address family.
+/// Results of the pod probes in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodPath {
-    /// The address that asks.
+    /// The source address of the probes.
     pub address: Option<IpAddr>,
-    /// Why nobody is asked.
+    /// Why there are no results.
     pub obstacle: Option<Obstacle>,
-    /// How many peers were asked in the last round, and answer the host; 0 if nobody was.
+    /// How many peers were probed in the last round and reply to the host; 0 if there were none.
     pub asked: usize,
-    /// How many of them answered and called.
+    /// How many of them sent a reply and a pod call.
     pub answered: usize,
-    /// The subnets of the peers to which or from which packets of pods are lost, while the host's own pass.
+    /// Subnets of the peers to or from which packets of pods are lost while the host's own packets pass, with the kind of loss.
     pub lost: BTreeMap<IpNet, Lost>,
 }
 
@@ -106,13 +108,13 @@ pub struct PodPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodState {
-    /// Nobody is asked, or nobody was until now.
+    /// No peer has been probed yet, or probing is not possible.
     Unknown,
-    /// Packets of pods pass, both ways.
+    /// Packets of pods pass in both directions.
     Well,
     /// Packets from or to some peers are lost.
     Some,
-    /// Packets from or to all peers that were asked are lost.
+    /// Packets from or to all probed peers are lost.
     All,
 }
 
@@ -125,7 +127,7 @@ impl PodState {
         PodState::All,
     ];
 
-    /// Its name, as in JSON.
+    /// Returns the name of the state, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             PodState::Unknown => "unknown",
@@ -137,7 +139,7 @@ impl PodState {
 }
 
 impl PodPath {
-    /// Returns its state.
+    /// Returns the state of the path.
     pub fn state(&self) -> PodState {
         match (self.asked, self.lost.is_empty()) {
             (0, _) => PodState::Unknown,
@@ -148,53 +150,53 @@ impl PodPath {
     }
 }
 
-/// Why no pod questions are sent.
+/// Reason why pod probes have no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No bridge has an address of this node's subnet: it comes with the first pod.
+    /// No bridge has an address of this node's subnet. The bridge appears with the first pod.
     NoBridge,
     /// The subnet has too few addresses.
     SmallSubnet,
-    /// Somebody on the bridge has the address, with this hardware address.
+    /// Another device on the bridge has the address; the value is its hardware address.
     Taken(String),
-    /// The kernel refuses the device or the socket, with this error.
+    /// The kernel refuses the device or the socket with this error.
     Refused(String),
-    /// No peer answers through the overlay network.
+    /// No peer replies over the overlay.
     NobodyAnswers,
-    /// Peers answer the host, and let no packets to the probe port in that are the first of a connection.
+    /// Peers reply to the host, but drop packets to the probe port that are the first of a connection.
     Filtered,
-    /// So much else comes to the address of the probe that answers may have been displaced.
+    /// So many other packets arrive at the address of the probe that replies may have been dropped.
     Flooded,
 }
 
-/// A question of the present round.
+/// A probe of the current round.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     subnet: IpNet,
     to: IpAddr,
     answered: bool,
     called: bool,
-    /// Whether the peer saw another address than that of the probe.
+    /// Whether the peer saw another source address than that of the probe.
     changed: bool,
 }
 
-/// Judges the answers in one address family.
+/// Evaluates the pod probes of one address family.
 #[derive(Debug, Default)]
 pub struct PodProbes {
     asked: BTreeMap<u64, Asked>,
-    /// Peers that were lost in the last rounds in which they were asked, and in how many.
+    /// Peers that were lost in their last rounds, with the number of these rounds.
     doubted: BTreeMap<IpNet, (u8, Lost)>,
     last: Option<IpNet>,
     counts: (usize, usize),
 }
 
 impl PodProbes {
-    /// Returns the peer after which the next round begins.
+    /// Returns the peer after which the next round starts.
     pub fn after(&self) -> Option<IpNet> {
         self.last
     }
 
-    /// Begins a round with peers that answer the host: those that are doubted first. Returns a nonce for each peer's address; `random` makes them.
+    /// Starts a round with these peers, which reply to the host. Returns each peer's address with the nonce of its probe, taken from `random`.
     pub fn begin(
         &mut self,
         peers: &[(IpNet, IpAddr)],
@@ -218,7 +220,7 @@ impl PodProbes {
         questions
     }
 
-    /// Asks those again whose answer or call has not come: single packets are lost on any network. Returns the new nonces.
+    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. Returns the new nonces.
     pub fn again(&mut self, mut random: impl FnMut() -> u64) -> Vec<(u64, IpAddr)> {
         let round = std::mem::take(&mut self.asked);
         let mut questions = Vec::new();
@@ -235,12 +237,12 @@ impl PodProbes {
         questions
     }
 
-    /// Returns the peers that are doubted, to be asked again in the next round.
+    /// Returns up to [`ASKED`] peers that failed in their last round, to be probed again in the next one.
     pub fn doubted(&self) -> Vec<IpNet> {
         self.doubted.keys().copied().take(ASKED).collect()
     }
 
-    /// Takes the answer of a peer. `changed`: it saw another address than that of the probe.
+    /// Records a peer's reply. `changed` is set if the peer saw another source address than that of the probe.
     pub fn answer(&mut self, nonce: u64, from: IpAddr, changed: bool) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.answered = true;
@@ -248,21 +250,21 @@ impl PodProbes {
         }
     }
 
-    /// Takes the call of a peer.
+    /// Records a pod call.
     pub fn call(&mut self, nonce: u64, from: IpAddr) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.called = true;
         }
     }
 
-    /// Whether every answer and call of the round has come.
+    /// Returns whether every reply and every pod call of the round has arrived.
     pub fn is_complete(&self) -> bool {
         self.asked
             .values()
             .all(|asked| asked.answered && asked.called)
     }
 
-    /// Ends a round. Returns the peers that do not answer a pod: whether they answer the host decides what it means.
+    /// Ends a round. Returns the peers that do not reply to a pod. Their meaning depends on whether they reply to the host: see [`Self::confirm`].
     pub fn end(&mut self) -> Vec<(IpNet, Lost)> {
         let round = std::mem::take(&mut self.asked);
         let mut lost = Vec::new();
@@ -282,12 +284,12 @@ impl PodProbes {
             };
             lost.push((asked.subnet, what));
         }
-        // Those that are doubted already are first.
+        // Peers that are doubted already come first.
         lost.sort_by_key(|(subnet, _)| !self.doubted.contains_key(subnet));
         lost
     }
 
-    /// Takes whether a peer answered the same question of the host while it did not answer a pod.
+    /// Records whether a peer replied to the same probe from the host, after it did not reply to the pod probe.
     pub fn confirm(&mut self, subnet: IpNet, lost: Lost, answers_host: bool) {
         if !answers_host {
             self.doubted.remove(&subnet);
@@ -299,17 +301,17 @@ impl PodProbes {
         *what = lost;
     }
 
-    /// Forgets peers that are not among these.
+    /// Drops all peers for which `is_peer` returns false.
     pub fn retain(&mut self, is_peer: impl Fn(&IpNet) -> bool) {
         self.doubted.retain(|subnet, _| is_peer(subnet));
     }
 
-    /// Forgets everything: nobody is asked any more.
+    /// Drops all results, because no peer is probed any more.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns what is known.
+    /// Returns the results.
     pub fn path(&self, address: IpAddr) -> PodPath {
         PodPath {
             address: Some(address),
@@ -326,7 +328,7 @@ impl PodProbes {
     }
 }
 
-/// What is known of the path of pods' packets, for each address family of the network.
+/// Results of the pod probes by address family.
 pub type PodPaths = BTreeMap<Family, PodPath>;
 
 #[cfg(test)]
@@ -369,7 +371,7 @@ mod tests {
         assert_eq!(host_part(0x7, Family::V4), u32::MAX);
     }
 
-    /// A round with one peer: what of its two answers comes, and whether it answers the host.
+    /// Runs a round with one peer. The flags set whether its reply and its pod call arrive, and whether it replies to the host.
     fn round(probes: &mut PodProbes, answers: bool, calls: bool, host: bool) {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         let questions = probes.begin(&[peer], || 7);
@@ -380,7 +382,7 @@ mod tests {
         if calls {
             probes.call(7, peer.1);
         }
-        // Another address, and another question, count for nothing.
+        // A reply from another address and a call for another probe have no effect.
         probes.answer(7, "10.5.3.0".parse().unwrap(), true);
         probes.call(8, peer.1);
         for (subnet, lost) in probes.end() {
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_the_second_try_counts() {
+    fn reply_to_the_second_try_is_used() {
         let mut probes = PodProbes::default();
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         probes.begin(&[peer], || 1);
@@ -471,7 +473,7 @@ mod tests {
         assert_eq!(path.state(), PodState::Some);
         assert_eq!(path.lost, [(peers[1].0, Lost::Everything)].into());
         assert_eq!(probes.doubted(), [peers[1].0]);
-        // It does not answer the host any more.
+        // This peer no longer replies to the host.
         probes.retain(|subnet| *subnet == peers[0].0);
         assert!(probes.doubted().is_empty());
         assert!(probes.path("10.5.1.254".parse().unwrap()).lost.is_empty());

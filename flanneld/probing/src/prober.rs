@@ -29,23 +29,23 @@ use types::Family;
 use types::Subnets;
 use types::reachability::{Impact, State};
 
-/// The pause after all peers were taken over, as a multiple of the time that took. It bounds the cost of any number of changes ...
+/// The pause after an update of all peers, as a multiple of the time that the update took. It bounds the cost of any number of changes ...
 const PAUSE_FACTOR: u32 = 40;
-/// ... and at most this: the machine may have been busy.
+/// ... but lasts at most this long, because the machine may have been busy during the update.
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
-/// How often a socket that could not be opened is tried again.
+/// How often opening a socket is tried again.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
-/// A delay from which on the program is taken to have been stopped.
+/// A wake-up that is late by at least this much shows that the program was stopped.
 const MIN_STALL: Duration = Duration::from_millis(400);
-/// The pause between reads during a flood, so that it does not take the whole processor.
+/// Pause between reads during a flood, so that the flood does not take the whole processor.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Reads wait for the next probe if it is due within this time. The kernel timestamps packets, so this saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
 /// Above this many packets per read, the socket is drained without a pause so that its buffer does not overflow ...
 const MAX_BATCH: usize = 16;
-/// ... and for this long afterwards: a flood comes in waves.
+/// ... and for this long afterwards, because a flood comes in waves.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
-/// The longest sleep: clocks may be changed meanwhile.
+/// Longest sleep. Clocks may be changed meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// How long [`Prober::ask`] may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,32 +57,32 @@ pub struct ProberSettings {
     pub port: u16,
     /// The node id that this node's lease publishes.
     pub id: String,
-    /// This node's subnets: their leases are no peers.
+    /// This node's subnets. Their leases are not peers.
     pub own: Subnets,
     /// The backends whose leases are peers.
     pub kinds: Kinds,
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
-    /// The family of the tunnels, where all families use one.
+    /// The family of the tunnels, if all families share one.
     pub outer: Option<Family>,
-    /// Whether questions may go over the underlay, in the clear.
+    /// Whether probes may go over the underlay, in the clear.
     pub clear: bool,
 }
 
-/// What a prober follows of this host.
+/// State of this host that a prober follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnderlayState {
-    /// The addresses from which it asks over the underlay: IPv4 and IPv6.
+    /// The source addresses of probes over the underlay: IPv4 and IPv6.
     pub addresses: (Option<IpAddr>, Option<IpAddr>),
-    /// All addresses of this host, with the lengths of their prefixes.
+    /// All addresses of this host, with their prefix lengths.
     pub local: Vec<IpNet>,
-    /// The MTU of the overlay network for IPv4 and for IPv6, in bytes.
+    /// The MTU of the overlay for IPv4 and for IPv6, in bytes.
     pub mtu: (u16, u16),
-    /// The tunnel on this host that uses the probe port, if one does. It keeps the port, because the packets of pods take precedence.
+    /// The tunnel on this host that uses the probe port, if there is one. It keeps the port, because packets of pods take precedence.
     pub yields_to: Option<String>,
 }
 
-/// Asks and answers. Clones are the same prober.
+/// Probes peers and replies to probes. Clones share one prober.
 #[derive(Clone)]
 pub struct Prober {
     shared: Arc<Shared>,
@@ -101,17 +101,17 @@ struct Inner {
     problems: Vec<Problem>,
 }
 
-/// What the loop of [`Prober::run`] keeps.
+/// State of the loop of [`Prober::run`].
 struct LoopState {
     sockets: Sockets,
     log: Log,
-    /// When the sockets that could not be opened are tried again.
+    /// When opening the missing sockets is tried again.
     reopen_at: Duration,
     /// Until then a flood is expected, and reads are not delayed.
     calm_at: Duration,
-    /// Whether leases or addresses have changed since they were taken over.
+    /// Whether leases or addresses have changed since they were last applied.
     changed: bool,
-    /// When changes may be taken over.
+    /// When changes may be applied.
     follow_at: Duration,
     /// The bits that distinguish addresses of nodes from those of pods, by [`host_bits`].
     hosts: (u32, u32),
@@ -140,7 +140,7 @@ impl std::fmt::Debug for Prober {
 }
 
 impl Prober {
-    /// Creates a prober; [`Prober::run`] makes it run.
+    /// Creates a prober. [`Prober::run`] runs it.
     pub fn new(settings: ProberSettings, underlay: &UnderlayState) -> Self {
         let mut random = StdRng::from_os_rng();
         let node = Node::new(local(&settings, underlay), Duration::ZERO, move || {
@@ -161,7 +161,8 @@ impl Prober {
         }
     }
 
-    // The state machine leaves consistent values between its calls; a panic in one of them must not end the daemon's views.
+    // The lock is used even if it is poisoned: the state machine is consistent between its calls, and a panic in one of them must not end the
+    // daemon's views.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.shared
             .state
@@ -179,7 +180,7 @@ impl Prober {
         }
     }
 
-    /// Returns everything that is known.
+    /// Returns all results.
     pub fn view(&self) -> Arc<Mesh> {
         let now = self.now();
         let inner = self.inner();
@@ -201,7 +202,7 @@ impl Prober {
         self.inner().problems.clone()
     }
 
-    /// As [`Node::answering`].
+    /// Calls [`Node::answering`].
     pub fn answering(
         &self,
         family: Family,
@@ -212,13 +213,13 @@ impl Prober {
         self.inner().node.answering(family, first, after, most)
     }
 
-    /// As [`Node::strangers`].
+    /// Calls [`Node::strangers`].
     pub fn strangers(&self) -> Vec<IpAddr> {
         let now = self.now();
         self.inner().node.strangers(now)
     }
 
-    /// Returns the number of this node in a family on the wire.
+    /// Returns this node's number on the wire in a family.
     pub fn who(&self, family: Family) -> Option<u64> {
         let settings = &self.shared.settings;
         let mut own = settings.own.nets();
@@ -231,25 +232,25 @@ impl Prober {
         self.shared.settings.port
     }
 
-    /// Returns the faults that all peers of a family have in common, and what was lost of all questions lately.
+    /// Returns the faults that all peers of a family have in common, and the losses among all recent probes.
     pub fn common(&self) -> (Vec<CommonFault>, Losses) {
         let now = self.now();
         let inner = self.inner();
         (inner.node.show_faults(now), inner.node.show_losses(now))
     }
 
-    /// Returns a counter that changes with each verdict that concerns packets.
+    /// Returns a counter that changes with each verdict that affects packets.
     pub fn verdicts(&self) -> watch::Receiver<u64> {
         self.shared.verdicts.subscribe()
     }
 
-    /// Returns the counters, and how many peers are in each state.
+    /// Returns the counters, and the number of peers in each state.
     pub fn figures(&self) -> (Traffic, BTreeMap<State, u32>) {
         let inner = self.inner();
         (inner.node.traffic(), inner.node.counts())
     }
 
-    /// Returns whether any peer is cut off. It is cheaper than the view.
+    /// Returns whether any peer is cut off. This is cheaper than the view.
     pub fn anybody_cut_off(&self) -> bool {
         self.inner()
             .node
@@ -258,21 +259,22 @@ impl Prober {
             .is_some_and(|count| *count > 0)
     }
 
-    /// Asks other nodes for their rows for the next ten seconds, so that [`Prober::view`] has them.
+    /// Requests the rows of other nodes for the next ten seconds, so that [`Prober::view`] includes them.
     pub fn request_rows(&self) {
         let now = self.now();
         self.inner().node.request_rows(now);
         self.shared.wake.notify_one();
     }
 
-    /// Sets what this node reports of itself to other nodes.
+    /// Sets what this node reports about itself to other nodes.
     pub fn set_own(&self, own: Own) {
         self.inner().node.set_own(own);
     }
 
-    /// Asks the peer of this subnet at once, several times. Returns none if there is no such peer, or if too many are asked at the moment.
+    /// Probes the peer of this subnet on demand, several times. Returns `None` if there is no such peer, if too many are probed at the moment, or if
+    /// the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
-        /// Ends the session also where its future is dropped.
+        /// Ends the session even if its future is dropped.
         struct Asking<'a>(&'a Prober, u64);
         impl Drop for Asking<'_> {
             fn drop(&mut self) {
@@ -293,12 +295,12 @@ impl Prober {
         None
     }
 
-    /// Returns the address from which this node asks over the overlay, if it has one now.
+    /// Returns the address from which this node probes over the overlay, if it has one now.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.inner().node.source(family)
     }
 
-    /// Asks and answers until `stop`.
+    /// Probes peers and replies to probes until `stop` is cancelled.
     pub async fn run(
         self,
         mut leases: watch::Receiver<Arc<LeaseTable>>,
@@ -339,7 +341,7 @@ impl Prober {
         }
     }
 
-    /// Takes over changed leases and addresses, and opens and closes sockets, where that is due.
+    /// Applies changed leases and addresses, and opens and closes sockets, if that is due.
     fn follow(
         &self,
         state: &mut LoopState,
@@ -389,8 +391,8 @@ impl Prober {
         }
     }
 
-    /// Notifies subscribers where the changes concern packets. The first verdict on a peer that is well is no news: in a large cluster there are
-    /// such for minutes.
+    /// Notifies subscribers of changes that affect packets. The first verdict on a peer that is well is no news: in a large cluster, such verdicts
+    /// occur for minutes.
     fn publish(&self, notices: &[Notice], common: &[CommonNotice]) {
         let is_news = |notice: &Notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some;
         if !common.is_empty() || notices.iter().any(is_news) {
@@ -400,7 +402,7 @@ impl Prober {
         }
     }
 
-    /// Waits until something is to be done; `next` is when the node wants to be woken. Breaks once `stop` is cancelled.
+    /// Waits until work is due. `next` is when the node wants to be woken. Breaks once `stop` is cancelled.
     async fn wait(
         &self,
         state: &mut LoopState,
@@ -450,14 +452,14 @@ impl Prober {
         ControlFlow::Continue(())
     }
 
-    /// Reads the received packets, and answers.
+    /// Reads the received packets and sends replies.
     fn drain(&self, sockets: &mut Sockets) -> Drained {
         let port = self.shared.settings.port;
         sockets.drain(|incoming, age| {
             let now = self.now();
             let at = now.at.saturating_sub(age);
             match incoming {
-                // A datagram from another port is from no node, but it may be a probe on the path of pods.
+                // A datagram from another port is from no node, but it may be a pod probe.
                 Incoming::Datagram {
                     path: Path::Overlay,
                     from,
@@ -496,7 +498,7 @@ impl Prober {
         })
     }
 
-    /// Does what is due, and sends.
+    /// Does the work that is due, and sends packets.
     fn step(&self, sockets: &Sockets) -> Step {
         let (sends, step) = {
             let now = self.now();
@@ -516,20 +518,20 @@ impl Prober {
     }
 }
 
-/// What a step of the node came to.
+/// The result of a step of the node.
 struct Step {
-    /// When the next one is due.
+    /// When the next step is due.
     next: Duration,
     notices: Vec<Notice>,
     common: Vec<CommonNotice>,
 }
 
-/// Returns the pause after all peers were taken over, which took this long.
+/// Returns the pause after an update of all peers that took this long.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
 }
 
-/// Returns the address from which the node of a subnet asks over the overlay.
+/// Returns the address from which the node of a subnet probes over the overlay.
 fn overlay_address(settings: &ProberSettings, subnet: &IpNet) -> IpAddr {
     let [device, bridge] = overlay_addresses(subnet);
     if settings.device { device } else { bridge }
@@ -550,7 +552,7 @@ fn addresses(settings: &ProberSettings, underlay: &UnderlayState) -> Vec<(Path, 
 
 fn local(settings: &ProberSettings, underlay: &UnderlayState) -> LocalNode {
     let number = |subnet: Option<IpNet>| subnet.map(|subnet| who(&settings.id, &subnet));
-    // A device that is gone comes back; until then its peers are cut off. A bridge comes with the first pod.
+    // A missing device comes back, and until then its peers are cut off. A bridge appears with the first pod.
     let overlay = |subnet: Option<IpNet>| {
         let address = overlay_address(settings, &subnet?);
         let is_here = underlay.local.iter().any(|net| net.addr() == address);

@@ -1,63 +1,62 @@
-//! A node's row in one datagram: what it reports of itself and of its peers. `docs/probing.md` describes the format.
+//! A node's row in one datagram: its report about itself and its peers. `docs/probing-format.md` describes the format.
 
 use crate::view::Own;
 use crate::wire::{HEADER, ROW, Reader};
 use std::collections::BTreeMap;
 use types::reachability::State;
 
-/// The room for the name of the most severe finding's check, in bytes.
+/// Space for the check's name of the most severe finding, in bytes.
 const NAME_LENGTH: usize = 24;
-/// The most checks that a row names.
+/// Maximum number of checks in a row.
 const MAX_CHECKS: usize = 16;
-/// The length of one peer in bytes.
+/// Encoded length of one peer, in bytes.
 const CELL_LENGTH: usize = 8;
-/// The bit of "ping only" in a peer's state.
+/// The "ping only" bit in the encoded state of a peer.
 const PING_ONLY: u8 = 0x80;
-/// A round trip or an age that is not known.
+/// Encoding of an unknown round trip or age.
 const NEVER: u8 = u8::MAX;
 
-/// The content of a row answer.
+/// The content of a row reply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
-    /// What the node reports of itself.
+    /// The node's report about itself.
     pub own: Own,
-    /// How many peers are in each state.
+    /// Number of peers in each state.
     pub counts: BTreeMap<State, u32>,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// The peers, or the worst of them.
+    /// The peers, or only the worst of them if there is no room for all.
     pub cells: Vec<Wire>,
 }
 
 /// A peer in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
-    /// The number of its subnet.
+    /// The number of its subnet, as [`crate::who::short`] computes it.
     pub subnet: u32,
-    /// The verdict of the node on this peer.
+    /// The node's verdict on this peer.
     pub state: State,
-    /// Whether it answers only ping.
+    /// Whether it replies only to ping.
     pub ping_only: bool,
-    /// Round trip in microseconds, roughly.
+    /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// How many of the last 16 questions got no answer.
+    /// How many of the last 16 probes got no reply.
     pub lost: u8,
-    /// Milliseconds since it was asked, roughly.
+    /// Approximate time since the last probe, in milliseconds.
     pub asked_age_ms: Option<u64>,
 }
 
-/// Returns whether so many peers have room beside what the node reports of itself. Where they have not, sort `cells` by [`Wire::rank`] so that the
-/// worst are kept.
+/// Returns whether a row has room for this many peers. If it has not, sort `cells` by [`Wire::rank`], so that the worst peers are kept.
 pub fn fit(own: &Own, peers: usize) -> bool {
     peers <= room(own)
 }
 
-/// Returns for how many peers a row has room.
+/// Returns how many peers a row has room for.
 pub fn room(own: &Own) -> usize {
     (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
 }
 
-/// Encodes the checks, which follow the peers: versions that do not know them read no further.
+/// Encodes the checks. They follow the peers, because versions that do not know them stop reading there.
 fn checks(own: &Own) -> Vec<u8> {
     let mut out = Vec::new();
     let named = own.checks.iter().take(MAX_CHECKS);
@@ -79,13 +78,13 @@ fn fixed() -> usize {
 }
 
 impl Wire {
-    /// Returns a key that sorts the worst first: by impact on packets, then by losses, then by round trip.
+    /// Returns a sort key that puts the worst peers first: by impact on packets, then by state, losses and round trip.
     pub fn rank(&self) -> impl Ord + use<> {
         std::cmp::Reverse((self.state.impact(), self.state, self.lost, self.rtt_us))
     }
 }
 
-/// Encodes a row. Peers for which there is no room are left out.
+/// Encodes a row. Leaves out peers that have no room.
 pub fn write(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROW - HEADER);
     out.push(u8::from(body.own.ready));
@@ -116,7 +115,7 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Decodes a row; none if it is truncated. Its content may be false, but numbers are in range and names are printable ASCII.
+/// Decodes a row. Returns `None` if it is truncated. Its content may be false, but numbers are in range and names are printable ASCII.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;
@@ -127,7 +126,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     for number in 0..read.u8()? {
         let count = read.u32()?;
         if count > 0 {
-            // States of later versions count as unknown ones.
+            // An unknown number is a state of a later version. Its peers are added to those in the `unknown` state.
             let known: &mut u32 = counts.entry(State::of_number(number)).or_default();
             *known = known.saturating_add(count);
         }
@@ -163,7 +162,7 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
     })
 }
 
-/// Decodes the checks behind the peers: as many as are there and legible.
+/// Decodes the checks that follow the peers. Stops at a name that is truncated or too long, and skips illegible names.
 fn named_checks(read: &mut Reader<'_>) -> Vec<String> {
     let count = usize::from(read.u8().unwrap_or(0)).min(MAX_CHECKS);
     let mut name = || {
@@ -175,14 +174,14 @@ fn named_checks(read: &mut Reader<'_>) -> Vec<String> {
     names.filter_map(|name| legible(&name)).collect()
 }
 
-/// The name of a check, if it is one.
+/// Returns the bytes as text if they can be the name of a check: lower-case letters, digits and hyphens.
 fn legible(bytes: &[u8]) -> Option<String> {
     let fits = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
     (!bytes.is_empty() && bytes.iter().all(fits))
         .then(|| bytes.iter().copied().map(char::from).collect())
 }
 
-/// Encodes a number as a byte: its logarithm in steps of `1/steps` of a doubling.
+/// Encodes a number as a byte: its logarithm, in `steps` steps per doubling.
 fn rough(number: u64, steps: u32) -> u8 {
     #[expect(
         clippy::cast_precision_loss,
@@ -248,7 +247,7 @@ mod tests {
         let bytes = write(&body);
         assert_eq!(read(&bytes), Some(body.clone()));
         assert_eq!(read(&write(&Body::default())), Some(Body::default()));
-        // What a version without the checks sends.
+        // The row of a version without checks.
         let earlier = Body {
             own: Own {
                 checks: Vec::new(),
@@ -333,7 +332,7 @@ mod tests {
             }
         }
         assert_eq!(rough(u64::MAX, 12), 254);
-        // Of a day: more than any cycle.
+        // The largest age that can be encoded is 12 hours. One hour is below that limit.
         assert!(exact(254, 10) > 40_000_000 && rough(3_600_000, 10) < 254);
     }
 

@@ -1,36 +1,36 @@
-//! When each peer is asked. The cost for a node does not depend on the size of the cluster.
+//! Schedule of the probes. Its cost for a node does not depend on the size of the cluster.
 //!
-//! In small clusters a walk asks all peers in turn. In large ones half of the turns go to a fixed sample, so that a few peers are known well and
-//! each node is watched by a few others; the walk has the other half.
+//! In small clusters, a walk probes all peers in turn. In large ones, half of the turns go to a fixed sample. So a node knows a few peers well, and a
+//! few other nodes watch it. The other half of the turns continues the walk.
 
 use crate::who::mix;
 use std::time::Duration;
 
-/// How often each peer is asked in small clusters; larger ones take longer, by [`PER_SECOND`].
+/// How often each peer is probed in small clusters. Larger clusters take longer, because of [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
-/// Turns a second in large clusters.
+/// Turns per second in large clusters.
 const PER_SECOND: u32 = 4;
-/// With more paths than this, half of the turns go to a sample.
+/// Above this number of paths, half of the turns go to a sample.
 pub const MAX_UNSAMPLED: usize = 200;
-/// How many paths are in the sample.
+/// Number of paths in the sample.
 pub const SAMPLE_SIZE: usize = 16;
-/// The rings that make the sample, on each of which a node has two neighbours.
+/// Number of rings that make the sample. A node has two neighbours on each ring.
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
-/// How often each path of the sample is asked.
+/// How often each path of the sample is probed.
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
-/// The time between two turns of the walk where there is a sample, at least.
+/// Minimum time between two turns of the walk if there is a sample.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// How many turns a second the walks of all nodes on a link have together. With more neighbours than a host keeps, each turn costs a broadcast
-/// (ARP, neighbour discovery) that every host on the link receives.
+/// Maximum turns per second of the walks of all nodes on a link together. If a node has more neighbours than its kernel keeps, each turn costs a
+/// broadcast (ARP, neighbour discovery) that every host on the link receives.
 const WALKS_A_LINK: u32 = 500;
-/// The time between two questions that are as long as the MTU.
+/// Minimum time between two probes of the MTU's length.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
-/// Up to this many peers, a turn over the underlay also asks over the overlay.
+/// Up to this many peers, a turn over the underlay also probes the overlay.
 const MAX_BOTH_PATHS: usize = 16;
-/// One in this many turns of a peer goes over the underlay.
+/// One in this many turns of a peer probes the underlay.
 const UNDERLAY_INTERVAL: u32 = 4;
 
-/// Returns how long it takes to ask each of this many peers once, of which so many are on a link with this node.
+/// Returns how long it takes to probe each of `peers` once. `on_link` of them share a link with this node.
 pub fn cycle(peers: usize, on_link: usize) -> Duration {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     if peers <= MAX_UNSAMPLED {
@@ -40,16 +40,16 @@ pub fn cycle(peers: usize, on_link: usize) -> Duration {
     of_link.max(MIN_WALK_STEP).saturating_mul(count(peers))
 }
 
-/// The paths over which a turn asks.
+/// The paths that a turn probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnPaths {
-    /// Whether it asks over the overlay.
+    /// Whether it probes the overlay.
     pub overlay: bool,
-    /// Whether it asks over the underlay.
+    /// Whether it probes the underlay.
     pub underlay: bool,
 }
 
-/// Returns the paths of a peer's turn. Every fourth turn goes over the underlay, not the same one for all `peers`.
+/// Returns the paths of a peer's turn. Every fourth turn of a peer probes the underlay; which one it is differs between peers.
 pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     let underlay = mix([who, 0, 0])
         .wrapping_add(u64::from(turn))
@@ -60,7 +60,7 @@ pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     }
 }
 
-/// The order in which peers have their turns, evenly over a cycle. It differs between nodes and between cycles.
+/// A walk, which gives each peer one turn per cycle, at even intervals. The order differs between nodes and between cycles.
 #[derive(Clone, Debug)]
 pub struct Walk<K> {
     own: u64,
@@ -72,7 +72,8 @@ pub struct Walk<K> {
 }
 
 impl<K: Copy> Walk<K> {
-    /// Creates a walk whose first turn is due within a second, so that nodes that start together do not ask together.
+    /// Creates a walk whose first turn is due within a second. The delay differs between nodes, so that nodes that start together do not probe
+    /// together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
         Self {
@@ -100,7 +101,7 @@ impl<K: Copy> Walk<K> {
         self.next += by;
     }
 
-    /// Returns the next peer, if one is due. `peers` yields all of them with their numbers, and is called only once a cycle.
+    /// Returns the next peer if a turn is due. `peers` yields all peers with their numbers and is called only once per cycle.
     pub fn turn<I: Iterator<Item = (K, u64)>>(
         &mut self,
         now: Duration,
@@ -117,7 +118,7 @@ impl<K: Copy> Walk<K> {
         self.rest.pop()
     }
 
-    /// Adds a new peer somewhere in the rest of the cycle.
+    /// Inserts a new peer at a pseudo-random place in the rest of the cycle.
     pub fn add(&mut self, key: K, who: u64) {
         let Some(rest) = u64::try_from(self.rest.len()).ok().filter(|rest| *rest > 0) else {
             return;
@@ -140,16 +141,16 @@ impl<K: Copy> Walk<K> {
         self.rest.clear();
         self.rest.extend(order.into_iter().map(|(_, key)| key));
         let peers = u32::try_from(self.rest.len()).unwrap_or(u32::MAX).max(1);
-        // Up to a tenth more or less: cycles of several nodes do not stay together.
+        // Varies the step by up to a tenth, so that the cycles of several nodes drift apart.
         let tenths = u32::try_from(mix([self.own, self.number, 1]) % 201).unwrap_or(100);
         self.step = cycle(self.rest.len(), self.on_link) * (900 + tenths) / 1000 / peers;
     }
 }
 
-/// The paths that are asked every [`SAMPLE_CYCLE`], whatever the size of the cluster; none where the walk asks all of them often enough.
+/// The paths that are probed every [`SAMPLE_CYCLE`], regardless of the size of the cluster. It is empty if the walk probes all paths often enough.
 ///
-/// All nodes are on several rings, in the orders of as many hashes. Each node asks its neighbours on each ring: so every node is asked by as many
-/// as it asks, and a node that comes or goes changes the samples of its neighbours alone.
+/// All nodes are on several rings, each ordered by a hash of its own. A node probes its neighbours on each ring. So as many nodes probe it as it
+/// probes. A node that joins or leaves changes only the samples of its neighbours.
 #[derive(Clone, Debug)]
 pub struct Sample<K> {
     members: Vec<K>,
@@ -158,7 +159,7 @@ pub struct Sample<K> {
     round: u64,
 }
 
-/// A path to a peer, with the numbers of both ends as [`crate::who::short`] makes them.
+/// A path to a peer, with the numbers of both ends as [`crate::who::short`] computes them.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<K> {
     /// The path.
@@ -180,7 +181,7 @@ impl<K: Copy + Ord> Sample<K> {
         }
     }
 
-    /// Chooses among these paths.
+    /// Chooses the sample from these paths.
     pub fn choose(&mut self, now: Duration, paths: &[Ends<K>]) {
         if paths.len() <= MAX_UNSAMPLED {
             self.members.clear();
@@ -210,7 +211,7 @@ impl<K: Copy + Ord> Sample<K> {
         u32::try_from(SAMPLE_SIZE).unwrap_or(1)
     }
 
-    /// Returns whether a path is in the sample, or there is none because all are asked often.
+    /// Returns whether a path is in the sample, or there is no sample because the walk probes all paths often.
     pub fn has(&self, key: &K) -> bool {
         self.members.is_empty() || self.members.contains(key)
     }
@@ -237,7 +238,7 @@ impl<K: Copy + Ord> Sample<K> {
             .copied()?;
         self.place = (self.place + 1) % self.members.len();
         self.round = self.round.wrapping_add(1);
-        // Up to a tenth more or less, as the walk has it.
+        // Varies the step by up to a tenth, as the walk does.
         let tenths = u32::try_from(mix([self.round, 4, 1]) % 201).unwrap_or(100);
         let step = SAMPLE_CYCLE / Self::size() * (900 + tenths) / 1000;
         self.next = (self.next + step).max(now);
@@ -264,7 +265,7 @@ impl<K: Copy + Ord> Default for Sample<K> {
     }
 }
 
-/// Decides which questions are as long as the MTU: one in two seconds, in turn over the peers.
+/// Decides which probes have the MTU's length: one every two seconds, to each peer in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct FullSize {
     last: Option<Duration>,
@@ -281,8 +282,8 @@ impl Default for FullSize {
 }
 
 impl FullSize {
-    /// Returns whether this question is a long one. `done` is the round in which the peer had its last one; `waits` returns whether another peer
-    /// still waits for its own in a round.
+    /// Returns whether this probe is a long one. `done` is the round in which the peer got its last long probe. `waits` returns whether another peer
+    /// still waits for its long probe in a round.
     pub(crate) fn turn(
         &mut self,
         now: Duration,
@@ -366,7 +367,7 @@ mod tests {
                 assert!(samples[*other as usize].contains(&own), "{own} and {other}");
             }
         }
-        // A new node changes the samples of its neighbours, and no others.
+        // A new node changes only the samples of its neighbours.
         let changed = (0..NODES).filter(|own| {
             let after = sample(*own, others(*own).chain([NODES]));
             after != samples[*own as usize]
@@ -494,7 +495,7 @@ mod tests {
         let mut full = FullSize::default();
         let mut done = [0u32; 5];
         let mut long = [0; 5];
-        // Ten questions a second, over five peers, for a minute.
+        // Ten probes a second to five peers, for a minute.
         for step in 0..600u32 {
             let peer = usize::try_from(step * 3 % 5).unwrap();
             let mut own = done[peer];

@@ -1,4 +1,4 @@
-//! The peers of a node, and the paths to them.
+//! The peers of a node and the paths to them.
 
 use crate::who::who;
 use ipnet::IpNet;
@@ -11,16 +11,16 @@ use types::Subnets;
 /// A path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Through the overlay, as the packets of pods.
+    /// Over the overlay, as packets of pods.
     Overlay,
-    /// From node to node, outside of the overlay.
+    /// Directly from node to node, over the underlay.
     Underlay,
 }
 
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The node's id, if it publishes one: none of Go flannel's do.
+    /// The node's id, if it publishes one. Go flannel publishes none.
     pub id: Option<Arc<str>>,
     /// Its hostname, if it publishes one.
     pub name: Option<Arc<str>>,
@@ -28,7 +28,7 @@ pub struct Target {
     pub subnet: IpNet,
     /// The address at which nodes reach it.
     pub address: IpAddr,
-    /// Whether its row is requested in this family: one family is enough.
+    /// Whether its row is requested in this family. One family is enough.
     pub primary: bool,
     /// Whether its address is on a link with this host, so that a neighbour entry is needed to reach it.
     pub on_link: bool,
@@ -40,7 +40,7 @@ impl Target {
         self.id.as_ref().map(|id| who(id, &self.subnet))
     }
 
-    /// Returns the addresses at which it can be asked over the overlay: that of its device and that of its bridge.
+    /// Returns the addresses at which it can be probed over the overlay: those of its device and of its bridge.
     pub fn overlay_addresses(&self) -> [IpAddr; 2] {
         overlay_addresses(&self.subnet)
     }
@@ -60,7 +60,8 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     }
 }
 
-/// Returns the bits in which addresses differ in each of these subnets, of IPv4 and of the last 32 of IPv6. Nodes have 0 or 1 there, pods more.
+/// Returns the host bits that all these subnets have in common, for IPv4 and for the last 32 bits of IPv6. In these bits, addresses of nodes are 0 or
+/// 1, and addresses of pods are larger.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     let (mut v4, mut v6) = (u32::MAX, u32::MAX);
@@ -76,7 +77,7 @@ pub(crate) fn host_bits(subnets: impl Iterator<Item = IpNet>) -> (u32, u32) {
     (v4, v6)
 }
 
-/// Returns the peers in a table of leases. `outer` is the family of the tunnels, where all families use one.
+/// Returns the peers in a lease table. `local` are the addresses of this host. `outer` is the family of the tunnels, if all families share one.
 pub fn targets(
     leases: &LeaseTable,
     own: &Subnets,
@@ -91,7 +92,7 @@ pub fn targets(
     let is_local = |ip: &IpAddr| local.iter().any(|net| net.addr() == *ip);
     let of = |lease: &Lease| -> Vec<Target> {
         let node = lease.attrs.node.as_ref();
-        // A lease without an id is Go flannel's or an operator's: any node that answers there may be the peer.
+        // A lease without an id comes from Go flannel or an operator. Any node that replies at its address may be the peer.
         let id = node
             .filter(|node| !node.by_go && !node.id.is_empty())
             .map(|node| node.id.clone());
@@ -116,7 +117,7 @@ pub fn targets(
         };
         found.map(target).collect()
     };
-    // Room for one each: there may be ten thousand.
+    // Reserves exactly one element per lease, because there may be ten thousand.
     let mut all = Vec::with_capacity(leases.others(own, kinds).count());
     all.extend(leases.others(own, kinds).flat_map(of));
     all
@@ -227,7 +228,7 @@ mod tests {
             found[2].overlay_addresses().map(|ip| ip.to_string()),
             ["fd00:2::", "fd00:2::1"]
         );
-        // udp: both families go by one.
+        // udp: the tunnels of both families use IPv4.
         let by_v4 = targets(&table, &own.subnets, Kinds::Any, &[], Some(Family::V4));
         assert!(by_v4.iter().any(|target| target.subnet.addr().is_ipv6()));
         assert!(by_v4.iter().all(|target| target.address.is_ipv4()));

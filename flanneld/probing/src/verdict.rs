@@ -2,59 +2,59 @@
 
 use types::reachability::{State, Verdict};
 
-/// How recently a peer has to have received a question over the overlay to prove that direction, in milliseconds. Rounds are a second apart.
+/// If a peer received a probe over the overlay at most this many milliseconds ago, that direction works. Rounds are a second apart.
 const JUST_NOW_MS: u32 = 2_500;
-/// So many losses among the last sixteen questions may go on: a verdict then takes more rounds.
+/// From this many losses among the last sixteen probes on, a verdict takes more rounds, because more probes may be lost by chance.
 pub(crate) const MIN_LOSSES: u32 = 2;
-/// A peer is slow above this round trip in microseconds,
+/// A peer is slow if its round trip exceeds this many microseconds ...
 const SLOW_US: u32 = 5_000;
-/// if it is also this many times what is usual for the pair.
+/// ... and this many times the usual round trip of the pair.
 const SLOW_TIMES: u32 = 5;
-/// A node loses packets everywhere if at least one in this many questions is lost,
+/// A node loses packets everywhere if at least one in this many probes is lost ...
 const NODE_LOSS: u32 = 100;
-/// and if at least this many peers, or all, are among those that did not answer.
+/// ... and if at least this many peers did not reply to some of them.
 const NODE_LOSERS: u32 = 5;
 
-/// What came of one kind of question.
+/// Result of one kind of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// The question was not asked.
+    /// No probe was sent.
     #[default]
     NotAsked,
-    /// The answer arrived in time.
+    /// The reply arrived in time.
     Answered,
-    /// No answer arrived in time.
+    /// No reply arrived in time.
     Lost,
 }
 
-/// The results of one round of questions.
+/// Results of one round of probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// A question as long as the MTU, over the overlay.
+    /// A probe of the MTU's length, over the overlay.
     pub full: ProbeResult,
-    /// A short question, over the overlay.
+    /// A short probe, over the overlay.
     pub small: ProbeResult,
     /// A short ping, over the overlay.
     pub ping: ProbeResult,
-    /// Ping as long as the MTU, over the overlay.
+    /// A ping of the MTU's length, over the overlay.
     pub full_ping: ProbeResult,
-    /// A question over the underlay.
+    /// A probe over the underlay.
     pub underlay: ProbeResult,
     /// A short ping, over the underlay.
     pub underlay_ping: ProbeResult,
-    /// How many milliseconds ago the peer received a question over the overlay, as it reports over the underlay.
+    /// How many milliseconds ago the peer received a probe over the overlay, as it reports over the underlay.
     pub hears_us_ms: Option<u32>,
-    /// Whether a node with another number answered in the peer's place.
+    /// Whether a node with another number replied in the peer's place.
     pub other: bool,
 }
 
 impl Evidence {
-    /// Returns whether any answer arrived over the overlay.
+    /// Returns whether any reply arrived over the overlay.
     pub fn through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping].contains(&ProbeResult::Answered)
     }
 
-    /// Returns whether anything was asked over the overlay.
+    /// Returns whether any probe or ping was sent over the overlay.
     pub fn asked_through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping]
             .iter()
@@ -112,7 +112,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     if underlay_ping == Answered {
         return Verdict::by_ping(cut);
     }
-    // Without ping, a peer that answers only ping cannot be distinguished from one that is gone.
+    // Without ping, a peer that replies only to ping cannot be distinguished from one that is gone.
     let pinged = [ping, full_ping, underlay_ping] != [NotAsked; 3];
     let silent = pinged && (evidence.asked_through() || underlay == Lost || underlay_ping == Lost);
     Verdict::of(if silent {
@@ -122,10 +122,10 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     })
 }
 
-/// Returns the verdict on several rounds at once. `lost` is the number of their questions without an answer.
+/// Returns the verdict on several rounds at once. `lost` is the number of their probes that got no reply.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
-    // The round trips of other peers are not known here.
+    // The usual round trip of the pair is not known here.
     if verdict.state == State::Well {
         Verdict {
             state: grade(lost >= MIN_LOSSES, false),
@@ -157,7 +157,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
         (State::Unknown, _) => false,
         (State::Well, false) => kept(full) && kept(small) && kept(underlay),
         (State::SmallMtu, false) => lost(full) && full != NotAsked && kept(small) && kept(underlay),
-        // Firewalls may refuse the port on one of the devices only.
+        // A firewall may refuse the port on only one of the devices.
         (State::Well, true) => {
             kept(ping)
                 && kept(full_ping)
@@ -174,7 +174,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
 }
 
-/// Grades a peer that is well.
+/// Returns the grade of a peer whose packets arrive.
 pub fn grade(lossy: bool, slow: bool) -> State {
     match (lossy, slow) {
         (true, _) => State::LosesSome,
@@ -183,13 +183,13 @@ pub fn grade(lossy: bool, slow: bool) -> State {
     }
 }
 
-/// Returns whether a round trip is slow for a pair whose usual one is known (both in microseconds).
+/// Returns whether a round trip is slow for a pair with this usual round trip. Both are in microseconds.
 pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
     rtt_us > SLOW_US && rtt_us > usual_us.saturating_mul(SLOW_TIMES)
 }
 
-/// Returns whether a node loses packets to and from all peers, by the questions to all of them in the last minutes: how many were asked and lost, and
-/// how many of its peers lost some. One bad peer is no fault of the node.
+/// Returns whether a node loses packets to and from all peers. The counts are those of the probes to all peers in the last minutes: how many were
+/// sent, how many were lost, and how many peers did not reply to some. One bad peer is no fault of the node.
 pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
     losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
@@ -202,15 +202,15 @@ pub(crate) struct DebouncedVerdict {
     next: Option<(Verdict, u8)>,
 }
 
-/// Rounds that have to agree on a change.
+/// Number of rounds that have to agree on a change.
 const AGREE: u8 = 2;
-/// Rounds that have to agree where some answers arrived: the others may have been lost by chance.
+/// Number of rounds that have to agree if some replies arrived. The other probes may have been lost by chance.
 const AGREE_PARTLY: u8 = 3;
-/// Rounds that have to agree on anything worse where questions are lost by chance.
+/// Number of rounds that have to agree on anything worse while probes are lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
-    /// Takes the verdict of one round. Returns whether the present one changed.
+    /// Takes the verdict of one round. Returns whether the present verdict changed.
     pub(crate) fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
             self.next = None;
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A whole round: full, small, ping, underlay, underlay ping.
+    /// Returns the evidence of a whole round. The order of `results` is: full, small, ping, underlay, underlay ping.
     fn round(results: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
         let [full, small, ping, underlay, underlay_ping] = results;
         Evidence {
@@ -282,7 +282,7 @@ mod tests {
             ([l, l, l, a, l], None, Verdict::of(State::OverlayCut)),
             ([l, l, l, l, a], None, Verdict::by_ping(State::OverlayCut)),
             ([l, l, l, l, l], None, Verdict::of(State::CutOff)),
-            // host-gw without a pod at one of the ends, or wireguard without a question in the clear.
+            // host-gw without a pod at one of the ends, or wireguard, which sends no probe in the clear.
             ([n, n, n, a, a], Some(1), Verdict::of(State::Well)),
             ([n, n, n, l, a], None, Verdict::by_ping(State::Well)),
             ([n, n, n, l, l], None, Verdict::of(State::CutOff)),
@@ -450,7 +450,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             [false, false, false, true]
         );
-        // A grade is no other verdict.
+        // Another grade is not another verdict.
         let mut graded = DebouncedVerdict {
             present: Verdict::of(State::LosesSome),
             next: None,
@@ -498,7 +498,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any answer through the overlay network, from the right node, means that packets arrive.
+        /// Any reply over the overlay, from the right node, means that packets arrive.
         #[test]
         fn answer_over_the_overlay_is_never_a_cut(results in proptest::array::uniform5(results()), age in proptest::option::of(0u32..100_000)) {
             let evidence = round(results, age);
@@ -506,12 +506,12 @@ mod tests {
             prop_assert_eq!(evidence.through(), evidence.asked_through() && matches!(state, State::Well | State::SmallMtu));
         }
 
-        /// The verdict of a whole round expects the same results again: rounds do not repeat forever.
+        /// The verdict of a whole round expects the same results again, so rounds do not repeat forever.
         #[test]
         fn verdict_expects_the_evidence_of_its_round(results in proptest::array::uniform5(any::<bool>()), age in proptest::option::of(0u32..100_000)) {
             let evidence = round(results.map(|results| if results { Answered } else { Lost }), age);
             let verdict = judge(&evidence);
-            // Where questions are answered, one that is not is looked into.
+            // If a peer replies to probes over the overlay, a lost probe starts another round. Such results are left out.
             let sizes = [evidence.full, evidence.small, evidence.underlay];
             prop_assume!(verdict.ping_only || !evidence.through() || verdict.state == State::Well && sizes == [Answered; 3]);
             prop_assert!(expected(verdict, &evidence), "{:?}", verdict);

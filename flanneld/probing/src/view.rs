@@ -1,4 +1,4 @@
-//! What a node knows of the mesh, as the API carries it. Names come from the store and are hostile: a program that prints them escapes them.
+//! Results of a node's probes, as the API carries them. Names come from the store and may be hostile: a program that prints them has to escape them.
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
@@ -11,161 +11,161 @@ use std::sync::Arc;
 use types::Family;
 use types::reachability::{State, Verdict};
 
-/// What this node knows of its peers, and what other nodes report of theirs.
+/// Results of this node's probes of its peers, and reports of other nodes on theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mesh {
-    /// When this was taken: milliseconds since 1970, by this node's clock.
+    /// When this snapshot was taken, in milliseconds since 1970 by this node's clock.
     pub at_ms: u64,
-    /// How long the prober has run, in milliseconds: before the first cycle is over, states are still unknown.
+    /// How long the prober has run, in milliseconds. Until the first cycle is over, states are still unknown.
     pub running_ms: u64,
-    /// The UDP port of questions and answers.
+    /// The UDP port of probes and replies.
     pub port: u16,
-    /// How often each peer is asked, in milliseconds.
+    /// How often each peer is probed, in milliseconds.
     pub cycle_ms: u64,
-    /// What was sent and received since the prober started.
+    /// Counters since the prober started.
     pub traffic: Traffic,
     /// Sockets that this node cannot use.
     pub problems: Vec<Problem>,
     /// Faults that all peers of a family have in common.
     #[serde(default)]
     pub faults: Vec<CommonFault>,
-    /// What was lost of the questions to all peers in the last minutes.
+    /// Losses among the probes to all peers in the last minutes.
     #[serde(default)]
     pub losses: Losses,
-    /// This node's peers, one for each address family, in order of their subnets.
+    /// This node's peers, one entry per address family, in the order of their subnets.
     pub peers: Vec<PeerView>,
-    /// The rows of other nodes, in order of their subnets. Empty unless they were viewed in the last minutes.
+    /// The rows of other nodes, in the order of their subnets. Empty unless they were viewed in the last minutes.
     pub rows: Vec<Row>,
 }
 
 /// Counters of the prober since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Probes and row questions that were sent, without pings and answers.
+    /// Probes and row requests that were sent, without pings and replies.
     pub sent: u64,
     /// ICMP echo requests that were sent.
     pub pings: u64,
-    /// Questions and pings that the right node answered.
+    /// Probes, row requests and pings that got a reply from the right node.
     pub answered: u64,
-    /// Questions of others that were answered.
+    /// Probes and row requests of other nodes that got a reply.
     pub questions: u64,
-    /// Packets that were dropped: not in the format, or an answer to no outstanding question.
+    /// Packets that were dropped: malformed ones, and replies to no outstanding probe.
     pub junk: u64,
-    /// Questions from addresses of no lease.
+    /// Probes from addresses without a lease.
     pub strangers: u64,
-    /// Questions that were not answered because there were too many.
+    /// Probes that got no reply because of a rate limit.
     pub limited: u64,
 }
 
-/// A fault that all peers of a family have in common, but for those that answer. It was found from the peers that were asked.
+/// A fault that all peers of a family have in common, except those that reply. It is inferred from the peers that were probed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommonFault {
-    /// The family.
+    /// The address family.
     pub family: Family,
     /// The state of the peers that fail.
     pub state: State,
     /// How long ago the first of them failed, in milliseconds.
     pub age_ms: u64,
-    /// How many peers were asked since then,
+    /// How many peers were probed since then.
     pub asked: usize,
-    /// and how many of these fail.
+    /// How many of the probed peers fail.
     pub failed: usize,
-    /// How many peers of the family there are.
+    /// How many peers the family has.
     pub peers: usize,
 }
 
-/// Questions through the overlay network to peers that are not broken, in the last five minutes.
+/// Probes over the overlay in the last five minutes, to peers that are not broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// How many were asked.
+    /// How many probes were sent.
     pub asked: u32,
-    /// How many got no answer.
+    /// How many of them got no reply.
     pub lost: u32,
-    /// How many peers did not answer at least one.
+    /// How many peers did not reply to at least one.
     pub losers: u32,
 }
 
 /// A socket that this node cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The address and port of the socket; none for ping.
+    /// The address and port of the socket. `None` for ping.
     pub address: Option<SocketAddr>,
     /// Whether another program has the port.
     pub taken: bool,
-    /// What failed, on what, and why.
+    /// The error: what failed, on what, and why.
     pub what: String,
 }
 
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// The peer's node id; Go flannel publishes none.
+    /// The peer's node id. Go flannel publishes none.
     pub id: Option<Arc<str>>,
-    /// The hostname in its lease, or the name of its Node; Go flannel publishes none elsewhere.
+    /// The hostname in its lease, or the name of its Node on Kubernetes. Without Kubernetes, Go flannel publishes none.
     pub name: Option<Arc<str>>,
     /// Its subnet of this family.
     pub subnet: IpNet,
     /// The address at which nodes reach it.
     pub address: IpAddr,
-    /// The address that is asked through the overlay network; none where there is none yet (host-gw before the first pod).
+    /// The address that is probed over the overlay. `None` while there is none (host-gw before the first pod).
     pub overlay: Option<IpAddr>,
-    /// What this node's probes of it show, after several rounds agreed.
+    /// The verdict of this node's probes, after several rounds agreed.
     pub state: State,
-    /// How long that has been the verdict, in milliseconds.
+    /// How long it has been in this state, in milliseconds.
     pub state_age_ms: u64,
-    /// Whether it answers ping and nothing else: Go flannel, or the probe port is filtered, or its daemon is silent.
+    /// Whether it replies only to ping: it runs Go flannel, the probe port is filtered, or its daemon is silent.
     pub ping_only: bool,
-    /// Whether it is judged by other peers that fail alike, and was not asked since then.
+    /// Whether its state is inferred from other peers that fail alike, because it was not probed since then.
     #[serde(default)]
     pub inferred: bool,
-    /// Whether its host refuses questions: its daemon does not listen, or a firewall rejects them.
+    /// Whether its host refuses probes: its daemon does not listen, or a firewall rejects them.
     #[serde(default)]
     pub refuses: bool,
-    /// Round trip in microseconds: the median of the last answers through the overlay network.
+    /// Round trip in microseconds: the median of the last replies over the overlay.
     pub rtt_us: Option<u32>,
-    /// How many of the last [`Self::asked`] questions through the overlay network got no answer.
+    /// How many of the last [`Self::asked`] probes over the overlay got no reply.
     pub lost: u8,
-    /// How many were asked lately: at most 16.
+    /// How many recent probes over the overlay are covered, at most 16.
     pub asked: u8,
-    /// The largest packet that arrives there, in bytes; none before it is known.
+    /// The largest packet that arrives there, in bytes. `None` until it is known.
     pub carries: Option<u16>,
-    /// The largest packet that should: the MTU of the overlay network.
+    /// The largest packet that should arrive there, in bytes: the MTU of the overlay.
     pub mtu: u16,
-    /// When packets were exchanged with it.
+    /// Ages of the last packets exchanged with it.
     #[serde(flatten)]
     pub ages: Ages,
-    /// How far its clock is ahead of ours, in milliseconds.
+    /// How far its clock is ahead of this node's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// Who answered in its place: a node's name if it is known, else its number.
+    /// The node that replied in its place: its name if it is known, else its number.
     pub answered_by: Option<String>,
-    /// The opinions of other nodes on it, at most 16.
+    /// The verdicts of other nodes on it, at most 16.
     pub others: Vec<PeerOpinion>,
 }
 
-/// When packets were exchanged with a peer, in milliseconds before [`Mesh::at_ms`]; none if never.
+/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. `None` if there was no such packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
-    /// When it was asked last.
+    /// Age of the last probe that this node sent to it.
     pub asked_age_ms: Option<u64>,
-    /// When it last answered over the overlay: a probe, a ping or a refusal.
+    /// Age of its last reply over the overlay: to a probe or a ping, or a refusal.
     pub answered_age_ms: Option<u64>,
-    /// When it last answered over the underlay: a probe, a ping or a refusal.
+    /// Age of its last reply over the underlay: to a probe or a ping, or a refusal.
     #[serde(rename = "beside_age_ms")]
     pub underlay_age_ms: Option<u64>,
-    /// When it last received a question of ours over the overlay, as it reports.
+    /// Age of this node's last probe that the peer received over the overlay, as it reports.
     pub hears_us_age_ms: Option<u64>,
-    /// When it last received a question of ours over the underlay, as it reports.
+    /// Age of this node's last probe that the peer received over the underlay, as it reports.
     #[serde(rename = "hears_us_beside_age_ms")]
     pub hears_us_underlay_age_ms: Option<u64>,
-    /// When this node last received a question of its over the overlay.
+    /// Age of the peer's last probe that this node received over the overlay.
     pub heard_age_ms: Option<u64>,
-    /// When this node last received a question of its over the underlay.
+    /// Age of the peer's last probe that this node received over the underlay.
     #[serde(rename = "heard_beside_age_ms")]
     pub heard_underlay_age_ms: Option<u64>,
 }
 
 impl PeerView {
-    /// Returns the verdict with its limitation to ping.
+    /// Returns the state together with its limitation to ping.
     pub fn verdict(&self) -> Verdict {
         Verdict {
             state: self.state,
@@ -173,7 +173,7 @@ impl PeerView {
         }
     }
 
-    /// Returns the hostname, or the address if it has none.
+    /// Returns the hostname, or the address if the peer has no hostname.
     pub fn title(&self) -> String {
         self.name
             .as_deref()
@@ -185,40 +185,40 @@ impl PeerView {
 /// Another node's verdict on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerOpinion {
-    /// Its hostname, else its address.
+    /// The hostname of that node, else its subnet.
     pub by: String,
-    /// The verdict in the row that the node sent last.
+    /// The verdict in the last row of that node.
     pub state: State,
     /// How many milliseconds ago that row arrived.
     pub age_ms: u64,
 }
 
-/// What another node reported of itself and of its peers.
+/// The report of another node about itself and its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// The node's id, if it publishes one.
     pub id: Option<Arc<str>>,
     /// The hostname in its lease; Go flannel publishes none.
     pub name: Option<Arc<str>>,
-    /// Its subnet of the family in which it was asked.
+    /// Its subnet of the family in which its row was requested.
     pub subnet: IpNet,
-    /// When it was asked last.
+    /// Age of the last request for its row, in milliseconds.
     pub asked_age_ms: u64,
-    /// When it answered last; none if it cannot be asked.
+    /// Age of its last reply, in milliseconds. `None` if it has not replied.
     #[serde(rename = "said_age_ms")]
     pub answered_age_ms: Option<u64>,
-    /// What it reported of itself.
+    /// Its report about itself.
     #[serde(rename = "said")]
     pub own: Option<Own>,
-    /// Its peers by state, all of them.
+    /// Number of its peers in each state, all peers included.
     pub counts: BTreeMap<State, u32>,
     /// Median of its round trips in microseconds.
     pub rtt_us: Option<u32>,
-    /// Its peers, where the answer had room for them: the worst first.
+    /// Its peers. If the reply has no room for all of them, it has only the worst, and the worst come first.
     pub peers: Vec<Cell>,
 }
 
-/// What a node reports of itself.
+/// A node's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
     /// Whether pods on it have a network.
@@ -229,10 +229,10 @@ pub struct Own {
     pub degraded: u16,
     /// How many findings have the severity `risk`.
     pub risks: u16,
-    /// The check of the most severe finding.
+    /// The check of its most severe finding.
     pub gravest: Option<String>,
-    /// The checks of its findings that no other one explains, the most severe first, at most 16: first those that are broken, then degraded, then
-    /// risks. Versions before this field send none.
+    /// The checks of its findings that no other finding explains, at most 16. The most severe come first: broken, then degraded, then risks. Versions
+    /// before this field send none.
     #[serde(default)]
     pub checks: Vec<String>,
 }
@@ -240,49 +240,49 @@ pub struct Own {
 /// A peer in the row of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The peer's subnet, where this node knows it.
+    /// The peer's subnet, as this node knows it.
     pub subnet: IpNet,
     /// The node's verdict on it.
     pub state: State,
-    /// Whether it answers only ping.
+    /// Whether it replies only to ping.
     pub ping_only: bool,
-    /// Round trip in microseconds, roughly.
+    /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// How many of the node's last 16 questions to it were not answered.
+    /// How many of the node's last 16 probes to it got no reply.
     pub lost: u8,
-    /// When it was asked last.
+    /// Approximate age of the node's last probe to it, in milliseconds.
     pub asked_age_ms: Option<u64>,
 }
 
-/// What came of asking a peer at once.
+/// Result of probing one peer on demand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// What is known of the peer.
+    /// Present state of the peer.
     pub peer: PeerView,
-    /// Short questions over the overlay.
+    /// Short probes over the overlay.
     pub small: Tally,
-    /// Questions as long as the MTU, over the overlay.
+    /// Probes of the MTU's length, over the overlay.
     pub full: Tally,
-    /// Short questions over the underlay; none with a backend that encrypts.
+    /// Short probes over the underlay. A backend that encrypts sends none.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,
-    /// Pings as long as the MTU, over the overlay.
+    /// Pings of the MTU's length, over the overlay.
     pub full_ping: Tally,
     /// Short pings over the underlay.
     pub underlay_ping: Tally,
-    /// Who answered in its place: a node's name if it is known, else its number.
+    /// The node that replied in its place: its name if it is known, else its number.
     pub answered_by: Option<String>,
 }
 
-/// How often one kind of question was asked and answered.
+/// Counts of one kind of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// How often it was asked.
+    /// How many probes were sent.
     pub asked: u8,
-    /// How often it was answered.
+    /// How many of them got a reply.
     pub answered: u8,
-    /// How often the host refused: it was reached, and its port is closed or its firewall rejects.
+    /// How many of them the host refused. It was reached, but the port is closed or its firewall rejects.
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
@@ -298,14 +298,14 @@ impl Tally {
         }
     }
 
-    /// Returns how many questions were not answered.
+    /// Returns how many probes got no reply.
     pub const fn lost(&self) -> u8 {
         self.asked.saturating_sub(self.answered)
     }
 }
 
 impl Mesh {
-    /// How many peers are in each state.
+    /// Returns the number of peers in each state.
     pub fn counts(&self) -> BTreeMap<State, u32> {
         let mut counts = BTreeMap::new();
         for peer in &self.peers {

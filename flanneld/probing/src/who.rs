@@ -1,4 +1,4 @@
-//! The number of a node on the wire, which each node computes from the lease.
+//! The number of a node on the wire. Each node computes it from the lease.
 
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
@@ -9,7 +9,7 @@ pub fn who(id: &str, subnet: &IpNet) -> u64 {
         | u64::from(short(subnet))
 }
 
-/// Returns whether two numbers are of one node, which may have another network or subnet.
+/// Returns whether two numbers belong to one node. Its network or subnet may differ.
 pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
@@ -27,7 +27,7 @@ fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     out
 }
 
-/// Mixes numbers into one: for orders that differ between nodes and cycles, not for secrets.
+/// Mixes three numbers into one. The result gives orders that differ between nodes and cycles; it is not for secrets.
 pub fn mix(numbers: [u64; 3]) -> u64 {
     numbers
         .into_iter()
@@ -56,7 +56,7 @@ mod tests {
             is_same_node(who("n1", &a), who("n1", &b))
                 && !is_same_node(who("n1", &a), who("n2", &a))
         );
-        // The format on the wire: another version must compute the same.
+        // These numbers are part of the wire format: other versions have to compute the same.
         assert_eq!((who("n1", &a), short(&a)), (WHO, SHORT));
     }
 

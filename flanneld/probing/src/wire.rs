@@ -1,6 +1,6 @@
-//! The format of questions and answers, which `docs/probing.md` describes. Numbers are big-endian.
+//! Wire format of probes and replies, which `docs/probing-format.md` describes. Numbers are big-endian.
 //!
-//! Messages are not trusted. Those that do not fit the format are dropped, and so are unknown kinds and versions, which later versions may use.
+//! Messages are not trusted. A message that does not fit the format is dropped. So are unknown kinds and versions, which later versions may use.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,31 +10,31 @@ const MAGIC: [u8; 4] = *b"flpr";
 const VERSION: u8 = 1;
 /// The length of the header of all kinds, in bytes.
 pub const HEADER: usize = 32;
-/// The length of an echo answer, and of a small echo question.
+/// Length of an echo reply and of a short echo probe, in bytes.
 pub const ECHO: usize = 72;
-/// The kind of a pod question.
+/// Number of the kind "pod probe".
 pub(crate) const POD_QUESTION_KIND: u8 = 5;
-/// The length of a pod question: as long as its two answers.
+/// Length of a pod probe in bytes: as long as its reply and its pod call together.
 pub const POD_QUESTION: usize = 2 * ECHO;
-/// The length of a row question, and the most that a row answer has: it fits any IPv6 path.
+/// Length of a row request and maximum length of a row reply, in bytes. It fits any IPv6 path.
 pub const ROW: usize = 1232;
-/// An age, or a token, that is not known.
+/// Encoding of an unknown age or token.
 pub const NONE: u32 = u32::MAX;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// A probe, which asks for an [`MessageKind::EchoAnswer`].
+    /// A probe, which requests an [`MessageKind::EchoAnswer`].
     EchoQuestion,
-    /// Answers an [`MessageKind::EchoQuestion`] and repeats its nonce.
+    /// Replies to an [`MessageKind::EchoQuestion`] and repeats its nonce.
     EchoAnswer,
-    /// Asks for a [`MessageKind::RowAnswer`], and is as long as the answer may be.
+    /// Requests a [`MessageKind::RowAnswer`]. It is as long as the reply may be.
     RowQuestion,
-    /// Answers a [`MessageKind::RowQuestion`] with the node's own row.
+    /// Replies to a [`MessageKind::RowQuestion`] with the node's own row.
     RowAnswer,
-    /// A probe on the path of pods' packets. It asks for an [`MessageKind::EchoAnswer`], and for a [`MessageKind::PodCall`].
+    /// A probe on the path of pods' packets. It requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
     PodQuestion,
-    /// A packet of a new connection to the pod that asked, with the nonce of its question.
+    /// A packet of a new connection to the address that sent the pod probe, with the nonce of that probe.
     PodCall,
 }
 
@@ -43,9 +43,9 @@ pub enum MessageKind {
 pub struct Header {
     /// The kind of the message.
     pub kind: MessageKind,
-    /// The length of the question: in an answer, as it came in.
+    /// The length of the probe in bytes. A reply repeats the length with which the probe arrived.
     pub length: u16,
-    /// Random for each question, and repeated in its answer.
+    /// Random for each probe, and repeated in its reply.
     pub nonce: u64,
     /// The number of the sender.
     pub from: u64,
@@ -53,33 +53,33 @@ pub struct Header {
     pub to: u64,
 }
 
-/// The body of an echo: the tokens in a question, the ages and `held_us` in an answer.
+/// The body of an echo message. A probe carries the tokens; a reply carries the ages and `held_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
-    /// The token that the receiver is to repeat in its questions, which proves that it receives packets at its address.
+    /// The token that the receiver has to repeat in its probes. Repeating it proves that the receiver gets packets at its address.
     pub token: Option<u32>,
-    /// The token that the receiver gave last.
+    /// A token that the receiver sent before.
     pub repeats: Option<u32>,
-    /// Milliseconds since the last question of the receiver arrived over the overlay, this one included.
+    /// Milliseconds since the receiver's last probe arrived over the overlay, including the present one.
     pub heard_overlay_ms: Option<u32>,
-    /// Milliseconds since the last question of the receiver arrived over the underlay, this one included.
+    /// Milliseconds since the receiver's last probe arrived over the underlay, including the present one.
     pub heard_underlay_ms: Option<u32>,
-    /// Microseconds between the arrival of the question and its answer.
+    /// Microseconds between the arrival of the probe and its reply.
     pub held_us: u32,
     /// The sender's clock: milliseconds since 1970.
     pub wall_ms: u64,
-    /// The sender's address in the overlay network, if it has one.
+    /// The sender's address in the overlay, if it has one.
     pub answers_at: Option<IpAddr>,
     /// Milliseconds since the sender started to listen.
     pub up_ms: u32,
 }
 
-/// A message in the format.
+/// A parsed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// An echo question or answer.
+    /// An echo probe, an echo reply, a pod probe or a pod call.
     Echo(Header, Echo),
-    /// A row question, or a row answer with the bytes after the header.
+    /// A row request or a row reply, with the bytes after the header.
     Row(Header, &'a [u8]),
 }
 
@@ -108,7 +108,7 @@ impl MessageKind {
         .find(|kind| kind.number() == number)
     }
 
-    /// Returns whether it is a question.
+    /// Returns whether the message requests a reply.
     pub fn asks(self) -> bool {
         matches!(
             self,
@@ -117,7 +117,7 @@ impl MessageKind {
     }
 }
 
-/// Writes an echo of this length; questions are padded with zeros.
+/// Encodes an echo message, padded with zeros to this length.
 pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     let mut out = head(header);
     let words = if header.kind.asks() {
@@ -138,8 +138,8 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     out
 }
 
-/// Writes a row question, padded to [`ROW`] bytes.
-/// `about` is the number of a subnet, as [`crate::who::short`] makes it, whose node the sender does not reach.
+/// Encodes a row request, padded to [`ROW`] bytes. `about` is the number of the subnet of a node that the sender does not reach, as
+/// [`crate::who::short`] computes it.
 pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
     let mut out = head(header);
     out.extend(about.unwrap_or(0).to_be_bytes());
@@ -147,12 +147,12 @@ pub fn row_question(header: &Header, about: Option<u32>) -> Vec<u8> {
     out
 }
 
-/// Returns what a row question is about, from the bytes after its header.
+/// Returns the subnet number that a row request is about, from the bytes after its header.
 pub fn row_about(rest: &[u8]) -> Option<u32> {
     Reader(rest).u32().filter(|about| *about != 0)
 }
 
-/// Writes a row answer; none if `body` is too long, which [`crate::rows::write`] never returns.
+/// Encodes a row reply. Returns `None` if `body` is too long, which it never is if [`crate::rows::write`] made it.
 pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
     let mut out = head(header);
     out.extend(body);
@@ -170,7 +170,7 @@ fn head(header: &Header) -> Vec<u8> {
     out
 }
 
-/// Reads a message; none if it is not in the format. The length that a question states has to be its own.
+/// Parses a message. Returns `None` if it does not fit the format. The length field of a probe has to equal its actual length.
 pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     let mut read = Reader(bytes);
     if read.take::<4>()? != MAGIC || read.u8()? != VERSION {
@@ -217,7 +217,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     }
 }
 
-/// An address as 16 bytes: IPv4 as an IPv4-mapped address, zeros for none.
+/// Encodes an address as 16 bytes: IPv4 as an IPv4-mapped address, zeros for none.
 fn address_bytes(address: Option<IpAddr>) -> [u8; 16] {
     match address {
         Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
@@ -334,7 +334,7 @@ mod tests {
             1400,
         );
         assert!(parse(&question).is_some());
-        // A question cut short, or with something behind it, would be answered with a wrong length.
+        // A truncated probe, or one with trailing bytes, would get a reply with a wrong length.
         assert!(parse(&question[..1399]).is_none());
         assert!(parse(&[question.clone(), vec![0]].concat()).is_none());
         for (place, value) in [(0, b'F'), (4, 2), (5, 0), (5, 9)] {

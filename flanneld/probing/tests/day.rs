@@ -1,5 +1,5 @@
-//! A day of whole clusters without sockets: restarts, stalls, clocks that are set, floods, losses by chance. No peer is called broken, and a
-//! partition is known for what it is and forgotten when it heals.
+//! A day of whole clusters without sockets, with restarts, stalls, clock changes, floods and losses by chance. No peer gets a broken verdict. A
+//! partition gets the right verdict, which ends when the partition heals.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use world::{Link, World, subnet};
 const S: Duration = Duration::from_secs(1);
 const HOUR: u64 = 3600;
 
-/// A cluster of which at most fifty nodes ask, and a choice of these.
+/// A cluster and up to fifty of its nodes, which run the state machine.
 struct Day {
     world: World,
     nodes: Vec<usize>,
@@ -61,7 +61,7 @@ impl Day {
         self.nodes[chosen]
     }
 
-    /// A daemon restarts, within two seconds.
+    /// Restarts a daemon. It is down for up to two seconds.
     fn restart(&mut self) -> usize {
         let (node, time) = (self.any(), self.random() % 2000);
         self.world.deaf.insert(node);
@@ -71,14 +71,14 @@ impl Day {
         node
     }
 
-    /// A host is stopped for a moment, as by its hypervisor.
+    /// Stops a host for a moment, as its hypervisor would.
     fn stall(&mut self) -> usize {
         let (node, time) = (self.any(), self.random() % 2500);
         self.world.stall(node, Duration::from_millis(time));
         node
     }
 
-    /// The clock of a node is set, by an hour at most.
+    /// Sets the clock of a node forward or back by up to an hour.
     fn set_clock(&mut self) -> usize {
         let (node, by) = (self.any(), self.random() % 7_200_000);
         let by = i64::try_from(by).unwrap() - 3_600_000;
@@ -86,7 +86,7 @@ impl Day {
         node
     }
 
-    /// Somebody sends questions and hints in the name of a peer, 300 a second for five seconds.
+    /// Sends probes and hints with the address of a peer, 300 a second for five seconds.
     fn flood(&mut self) -> usize {
         let (node, peer) = (self.any(), self.any());
         if node == peer {
@@ -127,7 +127,7 @@ impl Day {
         node
     }
 
-    /// One of these every seven minutes, and no false verdict.
+    /// Causes one of these events every seven minutes, and asserts that no verdict is false.
     fn run(&mut self, seconds: u64) {
         let end = self.world.now.at + Duration::from_secs(seconds);
         while self.world.now.at < end {
@@ -153,7 +153,7 @@ impl Day {
         }
     }
 
-    /// The verdicts that no fault explains.
+    /// Returns the verdicts that no fault explains.
     fn false_verdicts(&self) -> Vec<&(usize, Notice)> {
         let may_lose = self.world.lost >= 10;
         let is_false = |(_, notice): &&(usize, Notice)| match notice.is {
@@ -197,7 +197,7 @@ fn day_of_many_nodes_has_no_false_verdict() {
     }
 }
 
-/// Two halves that do not reach each other: each knows of all of the other one, and takes none of its own for broken.
+/// Two halves of a cluster do not reach each other. Each node finds that the other half is cut off, and that its own half is well.
 #[test]
 fn partition_is_known_and_forgotten_when_it_heals() {
     let mut world = World::new(48);

@@ -1,4 +1,4 @@
-//! Faults of many nodes at once, and of one among many, in whole clusters without sockets: who knows them, and how soon.
+//! Faults of many nodes at once, and of one among many, in whole clusters without sockets: which nodes detect them, and how soon.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use world::{World, subnet};
 
 const S: Duration = Duration::from_secs(1);
 
-/// The nodes that a node watches, and that watch it: all in small clusters.
+/// Returns the nodes that a node watches, which also watch it: all nodes in small clusters.
 fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     let others = || (0..count).filter(|other| *other != node);
     if count - 1 <= MAX_UNSAMPLED {
@@ -42,7 +42,7 @@ fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     sample.members().iter().copied().collect()
 }
 
-/// A cluster that has run for a while; of a large one only some nodes ask, those that watch `whom` and some more.
+/// Returns a cluster that has run for a while. In a large one only some nodes run the state machine: those that watch `whom`, and some more.
 fn cluster(count: usize, whom: &[usize]) -> World {
     let mut world = if count <= MAX_UNSAMPLED + 1 {
         World::new(count)
@@ -61,7 +61,7 @@ fn fails(world: &World, node: usize, on: usize) -> bool {
     world.state(node, on).impact() == Impact::All
 }
 
-/// Runs until each of these nodes has found something, and returns how long the first and the last took.
+/// Runs until `found` holds for each of these nodes. Returns how long the first and the last took.
 fn times(
     world: &mut World,
     nodes: &BTreeSet<usize>,
@@ -82,7 +82,7 @@ fn times(
     (first.unwrap(), world.now.at - start)
 }
 
-/// Whoever watches a node knows of its end within this time, and somebody within the other.
+/// Time within which all nodes that watch a dead node detect it. [`FIRST`] is the time of the first of them.
 const SOON: Duration = Duration::from_secs(15);
 const FIRST: Duration = Duration::from_secs(10);
 
@@ -101,7 +101,7 @@ fn one_dead(count: usize, lost: u64) {
     assert!(first <= FIRST && all <= SOON, "{count}: {first:?}, {all:?}");
 }
 
-/// Cuts all links of one node, and mends them.
+/// Cuts all links of one node, then restores them.
 fn all_links(count: usize, state: State, lost: u64) {
     let node = count / 3;
     let mut world = cluster(count, &[node]);
@@ -140,7 +140,7 @@ fn all_links(count: usize, state: State, lost: u64) {
     assert!(world.faults(node).is_empty());
 }
 
-/// Switches many nodes off. Every other node that watches one of them knows of some soon, and hardly any takes the living for dead.
+/// Switches many nodes off. Every other node that watches one of them soon detects some, and hardly any node takes all its peers for dead.
 fn many_dead(count: usize, dead: &BTreeSet<usize>) {
     let mut world = cluster(count, &[0, count - 1]);
     world.off = dead.clone();
@@ -188,7 +188,7 @@ fn node_knows_that_nothing_reaches_it_or_leaves_it() {
     }
 }
 
-/// What a fault lost tells nothing about how often packets are lost by chance.
+/// Losses during a fault are not counted as losses by chance.
 #[test]
 fn breaks_that_are_over_are_no_losses() {
     for state in [State::CutOff, State::OverlayCut, State::OneWay] {
@@ -242,7 +242,7 @@ fn faults_among_five_thousand_are_known() {
     many_dead(5000, &(0..2500).collect());
 }
 
-/// A firewall comes to all nodes: the tunnel's port is dropped everywhere.
+/// A firewall starts to drop the tunnel's port on all nodes.
 #[test]
 fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
     for count in [48, 200] {
@@ -267,7 +267,7 @@ fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
     }
 }
 
-/// One peer that answers does not end a fault of all others, and is not judged by them.
+/// One peer that replies does not end a common fault of all others, and their verdict does not apply to it.
 #[test]
 fn peer_that_answers_is_no_part_of_a_common_fault() {
     let mut world = cluster(48, &[]);
@@ -286,7 +286,7 @@ fn peer_that_answers_is_no_part_of_a_common_fault() {
     }
 }
 
-/// Who names well peers to others makes them ask a little more, and changes nothing else.
+/// Hints about well peers cause a few more probes and change no verdict.
 #[test]
 fn false_hints_cost_little_and_change_no_verdict() {
     let mut world = cluster(48, &[]);
@@ -329,7 +329,7 @@ fn false_hints_cost_little_and_change_no_verdict() {
     );
 }
 
-/// Losses by chance raise nothing worse than what they are.
+/// Losses by chance cause no verdict that is worse than `loses-some`.
 #[test]
 fn losses_by_chance_are_no_other_fault() {
     for (lost, seed) in [(0, 1), (1, 2), (10, 3)] {

@@ -1,4 +1,4 @@
-//! Whole clusters of probing nodes without sockets: their cost, how soon they notice faults, and what forged messages and junk can do.
+//! Whole clusters of probing nodes without sockets: their cost, how soon they detect faults, and what forged or malformed messages can do.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use types::reachability::State;
 
 const S: Duration = Duration::from_secs(1);
 
-/// The verdicts of one node, by peer.
+/// Returns the verdicts of one node, in the order of its peers.
 fn states(world: &World, node: usize) -> Vec<State> {
     world
         .view(node)
@@ -81,7 +81,7 @@ fn healthy_cluster_is_well_and_only_well() {
     }
 }
 
-/// Cuts a link and waits until both ends have the wanted verdict.
+/// Cuts a link and waits until both ends have the wanted verdict. Returns the time that took.
 fn time_until(link: Link, near: State, far: State) -> Duration {
     let mut world = World::new(3);
     world.run(20 * S);
@@ -143,7 +143,7 @@ fn fault_has_its_verdict_at_both_ends() {
             State::CutOff,
             State::CutOff,
         ),
-        // What 0 sends does not arrive at 1: questions of 0, and answers to 1.
+        // What node 0 sends does not arrive at node 1: neither its probes nor its replies.
         (
             Link {
                 overlay: [false, true],
@@ -182,7 +182,7 @@ fn fault_has_its_verdict_at_both_ends() {
     }
 }
 
-/// With an encrypted tunnel only pings go over the underlay, whatever happens and also while rows are viewed.
+/// With an encrypted tunnel, only pings go over the underlay, even during a fault and while rows are viewed.
 #[test]
 fn encrypted_tunnel_sends_no_question_in_the_clear() {
     let mut world = World::encrypted(3);
@@ -332,7 +332,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
         [false, true]
     );
     world.run(60 * S);
-    // Its MTU is known all the same.
+    // Its MTU is known nevertheless.
     assert_eq!(world.view(0).peers[1].carries, Some(1450));
     world.set(
         0,
@@ -352,7 +352,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
         world.view(0).peers[1]
     );
     world.set(0, 2, Link::default());
-    // It starts: its questions make its peers ask it at once.
+    // The prober of node 2 starts. Its probes make its peers probe it at once.
     world.deaf.clear();
     assert!(
         world
@@ -360,7 +360,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
                 && !world.view(0).peers[1].ping_only)
             .is_some()
     );
-    // The ports are filtered everywhere: no peer is broken, now or later.
+    // Firewalls drop the probe port everywhere. No peer is broken, now or later.
     world.filtered = true;
     let before = world.notices.len();
     assert!(
@@ -379,7 +379,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
         "{:?}",
         &world.notices[before..]
     );
-    // The overlay network is cut there.
+    // The overlay is also cut.
     world.set(
         0,
         1,
@@ -425,7 +425,7 @@ fn restarts_and_stalls_are_no_losses() {
         .filter(|(_, notice)| notice.is != State::Well)
         .collect();
     assert!(bad.is_empty(), "{bad:?}");
-    // A node that does not run for a while counts no losses.
+    // A node whose daemon is stopped for a while counts no losses.
     let before = world.notices.len();
     for _ in 0..10 {
         world.stall(0, 4 * S);
@@ -442,7 +442,7 @@ fn restarts_and_stalls_are_no_losses() {
 fn other_node_in_a_peers_place_is_noticed() {
     let mut world = World::new(3);
     world.run(20 * S);
-    // Node 2 answers at node 1's address.
+    // Node 2 replies at node 1's address.
     world.takes_over(1, 2);
     assert!(
         world
@@ -518,9 +518,9 @@ fn rows_are_requested_only_while_they_are_viewed() {
             .count(),
         1
     );
-    // Its own cell of this node is not among this node's peers.
+    // The row has nine peers. One of them is node 0 itself, which is not a peer of node 0.
     assert_eq!(of_3.peers.len(), 8);
-    // Other nodes' opinions of a peer in trouble: each of the two has an opinion of both.
+    // A view has other nodes' verdicts on a peer in trouble, here those of both ends of the link.
     assert!(world.view(3).peers.iter().any(|peer| {
         peer.state == State::OverlayCut
             && peer
@@ -544,7 +544,7 @@ fn rows_are_requested_only_while_they_are_viewed() {
     );
 }
 
-/// A message as a hostile host would write it.
+/// Returns a message as a hostile host would write it.
 fn forged(kind: MessageKind, nonce: u64, from: u64, to: u64) -> Vec<u8> {
     let length = if kind == MessageKind::RowQuestion {
         ROW
@@ -647,7 +647,7 @@ fn hostile_messages_change_no_other_peers_verdict() {
     );
 }
 
-/// Questions with a forged address use up no answers of the peer, whichever of the two started first.
+/// Probes with a forged address use up no replies of the peer, no matter which of the two started first.
 #[test]
 fn forged_flood_costs_the_peer_no_answer() {
     let mut world = World::new(3);
@@ -718,11 +718,11 @@ fn forged_flood_costs_the_peer_no_answer() {
         "{:?}",
         world.view(0).traffic
     );
-    // A restarted node knows no token; it gets one with the first question.
+    // A restarted node knows no token. It gets one with the first probe.
     world.restart(1);
     world.run(20 * S);
     flood(&mut world, 30 * S, &[0, 1, 2]);
-    // Or it restarts during the flood, which gives it forged tokens; one or two questions of the peer itself correct that.
+    // A node that restarts during the flood gets forged tokens. One or two probes of the peer itself correct that.
     for node in [0, 1] {
         world.restart(node);
         flood(&mut world, 200 * S, &[]);
@@ -730,7 +730,7 @@ fn forged_flood_costs_the_peer_no_answer() {
     }
 }
 
-/// A pod with raw sockets can forge a peer's address in the overlay network.
+/// A pod with raw sockets can forge a peer's address in the overlay.
 #[test]
 fn forged_questions_do_not_turn_a_cut_into_one_way() {
     let mut world = World::new(3);
@@ -782,7 +782,7 @@ fn forged_questions_do_not_turn_a_cut_into_one_way() {
         (world.state(0, 1), world.state(1, 0)),
         (State::OverlayCut, State::OverlayCut)
     );
-    // A restarted daemon knows no token, and learns it over the underlay.
+    // A restarted daemon knows no token. It learns the token over the underlay.
     world.restart(1);
     forge(&mut world, 90 * S);
     assert_eq!(
@@ -834,7 +834,7 @@ fn false_row_is_only_the_claim_of_one_node() {
     );
 }
 
-/// The document stays small, however many and large rows are: the worst peers of each row are kept.
+/// The size of the view is bounded for any number and size of rows: of each row, only the worst peers are kept.
 #[test]
 fn rows_of_many_nodes_are_bounded() {
     let mut world = World::new(300);
@@ -875,17 +875,17 @@ fn rows_of_many_nodes_are_bounded() {
     );
 }
 
-/// Checks the cost of an idle cluster: questions and bytes of each node, and that each direction is asked once a cycle.
+/// Checks the cost of an idle cluster: probes and bytes of each node, and that each direction is probed once a cycle.
 fn costs(nodes: usize, cycles: u32, link: Link) {
     let mut world = World::new(nodes);
     for a in 0..nodes {
         (0..a).for_each(|b| world.set(b, a, link));
     }
     let cycle = probing::schedule::cycle(nodes - 1, nodes - 1);
-    // After one cycle all peers are known, and after five it is known what is filtered: every fourth question goes over the underlay.
+    // After one cycle all peers are known. After five it is known what is filtered, because every fourth probe goes over the underlay.
     world.run(cycle * if link.underlay == [true; 2] { 12 } else { 120 } / 10 + 2 * S);
     world.count();
-    // A peer may be the first of one cycle, and the last of the next.
+    // A peer may be the first of one cycle and the last of the next.
     let time = cycle * 22 / 10 * cycles;
     world.run(time);
     let seconds = time.as_secs_f64();
@@ -945,7 +945,7 @@ fn thousand_idle_nodes_send_little() {
     costs(1000, 1, Link::default());
 }
 
-/// Ten thousand nodes are too many to hold all that they know of each other, so only their walks are followed through a whole cycle.
+/// Ten thousand nodes are too many to simulate with all their state, so the test follows only their walks through a whole cycle.
 #[test]
 fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     const NODES: usize = 10_000;
@@ -996,7 +996,7 @@ fn ten_thousand_nodes_spread_their_questions_over_a_cycle() {
     );
 }
 
-/// How often each kind of question of a session was asked and answered.
+/// Returns how many probes of each kind a session sent, and how many got a reply.
 fn counts(probe: &Probe) -> [(u8, u8); 6] {
     [
         probe.small,
@@ -1037,7 +1037,7 @@ fn session_asks_over_all_paths_at_once() {
 fn session_shows_which_direction_is_cut() {
     let mut world = World::new(3);
     world.run(20 * S);
-    // What the peer reports over the underlay shows the direction.
+    // The peer's report over the underlay shows the direction.
     world.set(
         0,
         1,
@@ -1085,7 +1085,7 @@ fn session_loses_long_questions_where_the_mtu_is_small() {
     );
 }
 
-/// A late answer to one session counts in no other one.
+/// A late reply to one session is not counted in another one.
 #[test]
 fn session_counts_no_answer_of_another_one() {
     let mut world = World::new(3);

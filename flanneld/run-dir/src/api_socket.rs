@@ -1,7 +1,7 @@
-//! The unix socket next to subnet.env over which `flannelctl` requests documents of the daemon.
+//! Unix socket next to subnet.env over which `flannelctl` requests documents from the daemon.
 //!
-//! It has mode 0600 from its first moment and replaces a stale one by a rename. Its folder is opened first and the path leads through
-//! `/proc/self/fd`: a socket's address has room for 107 bytes only.
+//! The socket has mode 0600 from the moment it exists, and a rename replaces a stale one. The address of a socket holds only 107 bytes. Its path
+//! therefore leads through `/proc/self/fd` to the folder, which is opened first.
 
 use crate::replace::{folder, replace};
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use types::Coded;
 use types::problem::text;
 
-/// How many connections may wait.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// Returns the path of the socket that belongs to a subnet.env.
@@ -29,12 +29,12 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Why the socket could not be created.
+/// Error when the socket cannot be created.
 #[derive(Debug)]
 pub enum SocketError {
-    /// Another running daemon listens there.
+    /// Another running daemon listens on the socket.
     Held(PathBuf),
-    /// The path is taken by a file that is no socket.
+    /// A file that is not a socket occupies the path.
     Foreign(PathBuf),
     /// A system call failed.
     System {
@@ -61,12 +61,12 @@ impl fmt::Display for SocketError {
             Self::Held(path) => write!(f, "another flanneld listens on {}", path.display()),
             Self::Foreign(path) => write!(
                 f,
-                "cannot listen on {}: there is a file that is no socket: delete it",
+                "cannot listen on {}: the file is not a socket: delete it",
                 path.display()
             ),
             Self::System { path, why } => write!(
                 f,
-                "cannot listen on {}: {why}; flannelctl cannot ask this daemon: check the directory's permissions and free space",
+                "cannot listen on {}: {why}; flannelctl cannot connect to this daemon: check the directory's permissions and free space",
                 path.display()
             ),
         })
@@ -86,7 +86,7 @@ impl std::error::Error for SocketError {
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    /// The device and inode of the one in place.
+    /// Device and inode of the socket in place.
     ours: Option<(u64, u64)>,
 }
 
@@ -104,10 +104,10 @@ impl Socket {
         &self.path
     }
 
-    /// Puts the socket in place, unless it is there already. Returns a new listener, which does not block.
+    /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if the socket is already in place.
     ///
     /// # Errors
-    /// Another daemon listens there, the path is a file that is no socket, or a system call fails.
+    /// Returns an error if another daemon listens on the socket, a file that is not a socket occupies the path, or a system call fails.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);
@@ -143,7 +143,7 @@ impl Socket {
 fn listener(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // Before the name exists, so that no other user can ever open it.
+    // The mode is set before the name exists, so that no other user can ever open the socket.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let (_opened, address) = address(path)?;
     bind(socket.as_raw_fd(), &address)?;
@@ -151,10 +151,10 @@ fn listener(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to a daemon's socket; the stream blocks.
+/// Connects to a daemon's socket. The stream is blocking.
 ///
 /// # Errors
-/// `NotFound` or `ConnectionRefused` where no daemon runs; `PermissionDenied` for a user other than root.
+/// Returns `NotFound` or `ConnectionRefused` if no daemon runs, and `PermissionDenied` for a user other than root.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let socket = socket(
         AddressFamily::Unix,
@@ -169,16 +169,16 @@ pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Returns whether a process listens there.
+/// Returns whether a process listens on the socket.
 fn is_answered(path: &Path) -> bool {
     match connect_to(path) {
         Ok(_) => true,
-        // A full backlog has an owner.
+        // A full backlog means that a process holds the listener.
         Err(error) => error.raw_os_error() == Some(Errno::EAGAIN as i32),
     }
 }
 
-/// Returns a short address for any path, valid while the folder is open.
+/// Returns a short address for any path. It is valid while the returned folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let opened = open(
         folder(path),

@@ -10,38 +10,38 @@ use std::path::{Path, PathBuf};
 use types::Problem;
 use types::printable;
 
-/// The longest file that is read, in bytes: a longer one is not ours.
+/// Maximum number of bytes to read. flanneld writes no longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// Why and when a daemon ended.
+/// Time, exit code and reason of a daemon's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
-    /// When it ended.
+    /// Time at which the daemon ended.
     pub at: Timestamp,
-    /// Its exit code, as `--help` explains them.
+    /// Exit code; `--help` explains the codes.
     pub code: u8,
-    /// Why it ended, as text.
+    /// Reason as text.
     pub text: String,
-    /// Its version, as `--version` prints it.
+    /// Version of the daemon, as `--version` prints it.
     pub version: String,
-    /// Why it ended, as a value; none if it was stopped on request.
+    /// Reason as a value; absent if the daemon was stopped on request.
     pub problem: Option<Problem>,
-    /// The interface that it had chosen for packets between nodes.
+    /// Underlay interface that the daemon had chosen.
     pub choice: Option<Choice>,
 }
 
-/// The interface that was chosen for packets between nodes.
+/// Underlay interface that a daemon chose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// The name of the interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its addresses, one a family.
+    /// Addresses of the interface, one per address family.
     pub addresses: Vec<IpAddr>,
-    /// Why this one, as a phrase: `named by --iface=eth1`.
+    /// Reason for the choice, as a phrase: `named by --iface=eth1`.
     pub why: String,
-    /// The flag that named it: `--iface=eth1`.
+    /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
-    /// Whether a flag or a variable named it, or its address.
+    /// Whether a flag or an environment variable named the interface or its address.
     pub named: bool,
 }
 
@@ -55,7 +55,7 @@ pub fn path(subnet_file: &Path) -> PathBuf {
 /// Writes the exit report, unless another daemon with this subnet.env is running.
 ///
 /// # Errors
-/// The folder or the file cannot be created, written or renamed.
+/// Returns an error if the folder or the file cannot be created, written or renamed.
 pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
@@ -65,7 +65,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
         ..words.clone()
     };
     replace(&path(subnet_file), |temporary| {
-        // It may quote the store, as the log does, so only root may read it.
+        // The report may quote the store, as the log does, so only root may read it.
         let mut file = create(temporary)?;
         file.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())
     })
@@ -74,7 +74,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
 /// Reads the exit report that belongs to a subnet.env; `None` if there is none.
 ///
 /// # Errors
-/// The file exists and cannot be read, or it is no exit report.
+/// Returns an error if the file exists but cannot be read, or is not an exit report.
 pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     match regular::read(&path(subnet_file), MAX_FILE) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -83,7 +83,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     }
 }
 
-/// Removes the exit report, because a daemon is ready.
+/// Removes the exit report. A daemon calls this once it is ready.
 pub fn remove(subnet_file: &Path) {
     let path = path(subnet_file);
     if let Err(error) = std::fs::remove_file(&path)

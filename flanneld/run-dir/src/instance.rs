@@ -1,4 +1,4 @@
-//! One daemon per network: an abstract socket named after the network, and a lock next to subnet.env.
+//! Ensures that only one daemon serves a network, by an abstract socket named after the network and a lock next to subnet.env.
 
 mod error;
 pub mod lent;
@@ -22,10 +22,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// The mode of the lock's file: another user must not be able to lock it, for which reading is enough.
+/// Mode of the lock file. No other user may read it, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
 
-/// The right to run. It is held until it is dropped or the process ends for any reason.
+/// The right of a process to serve a network and a subnet.env. It ends when it is dropped, or when the process ends for any reason.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
@@ -35,7 +35,7 @@ pub struct Instance {
 /// Claims a network and a subnet.env for this process. The claim on the network covers the network namespace, like the kernel state.
 ///
 /// # Errors
-/// Another process holds the claim, which the error names if possible; or the socket or the lock cannot be created.
+/// Returns an error if another process holds the claim (the error names it if possible), or if the socket or the lock cannot be created.
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
@@ -99,7 +99,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
             .mode(LOCK_MODE),
     )
     .map_err(host)?;
-    // Writing the pid would overwrite a file that is also known by another name.
+    // Writing the pid would overwrite a file that also has another name.
     if file.metadata().map_err(host)?.nlink() > 1 {
         return Err(host(Irregular::HardLinks.into()));
     }
@@ -142,7 +142,7 @@ pub(crate) mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
-    /// Holds names as user `nobody` does. Only root can.
+    /// Holds names as user `nobody`. Works only as root.
     pub(crate) fn held_by_nobody(names: &[&str]) -> Vec<UnixListener> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let hold = move || {
@@ -154,7 +154,7 @@ pub(crate) mod tests {
                 })
                 .collect()
         };
-        // The user of files is a thread's.
+        // setfsuid(2) affects only the calling thread.
         std::thread::spawn(hold).join().unwrap()
     }
 
@@ -264,18 +264,18 @@ pub(crate) mod tests {
             "{:?}",
             sockets()
         );
-        // Any number of attempts get an answer, and none of them blocks.
+        // Every further attempt fails at once, and none of them blocks.
         for _ in 0..300 {
             claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         }
-        // Another network with the same file.
+        // Another network with the same subnet.env.
         let error = claim(&format!("{network} b"), "vxlan", &file).unwrap_err();
         assert!(
             matches!(&error, InstanceError::SubnetFile { holder: Holder::Process { pid, .. }, .. } if *pid == here),
             "{error}"
         );
         assert!(error.to_string().contains(&pid), "{error}");
-        // Another backend type is another daemon (issue #765 of Go flannel: several networks on one host).
+        // A daemon with another backend type may serve the same network (issue #765 of Go flannel: several networks on one host).
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
         drop(first);
         drop(other);

@@ -11,7 +11,7 @@ use types::problem::text;
 /// Opens a file if it is a regular file.
 ///
 /// # Errors
-/// The file cannot be opened, or it is a link, a pipe or a device ([`Irregular`]).
+/// Returns an error if the file cannot be opened, or if it is a link, a pipe or a device ([`Irregular`]).
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file =
@@ -33,7 +33,7 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// Reads at most a given number of bytes of a regular file.
 ///
 /// # Errors
-/// As for [`open`], or the file cannot be read.
+/// Returns an error as [`open`] does, or if the file cannot be read.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true))?
@@ -42,12 +42,12 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why a file is not used. It is the inner error of an [`io::Error`].
+/// Reason why a file is not used. It is the inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Irregular {
     /// It is a symbolic link.
     Link,
-    /// A pipe, a device, a socket or a directory.
+    /// It is a pipe, a device, a socket or a directory.
     Other,
     /// It has further hard links.
     HardLinks,

@@ -1,4 +1,4 @@
-//! Replaces files by a rename: a reader sees all of the old one or all of the new one.
+//! Replaces files atomically by a rename: a reader sees either the old or the new file as a whole.
 
 use rand::Rng;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Creates the folder of `path`, lets `make` create something at a temporary path there, and renames that to `path`. What `make` left is removed
-/// if a step fails.
+/// Creates the folder of `path`, calls `make` to create a file at a temporary path in it, and renames that file to `path`. Removes the temporary
+/// file if a step fails.
 pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let folder = folder(path);
-    // On a fresh host it does not exist yet.
+    // The folder does not exist yet on a fresh host.
     DirBuilder::new()
         .recursive(true)
         .mode(0o755)
@@ -25,7 +25,7 @@ pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>)
         Ok(made)
     });
     if made.is_err() {
-        // It may not exist; the first error is the one to report.
+        // The temporary file may not exist; the first error is the one to report.
         let _ = std::fs::remove_file(&temporary);
     }
     made

@@ -1,6 +1,6 @@
 //! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads it.
 //!
-//! The daemon holds a lock on the file for life. A file whose lock is free was left by a dead daemon; unlike a pid, this holds across the
+//! The daemon holds a lock on the file as long as it runs, so a free lock means that the daemon is dead. Unlike a pid, the lock works across the
 //! pid namespaces of containers. Go flannel writes no such file.
 
 use crate::replace::{create, replace};
@@ -16,17 +16,17 @@ use std::path::{Path, PathBuf};
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// The longest file that is read, in bytes: a longer one is not ours.
+/// Maximum number of bytes to read. flanneld writes no longer file.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// A condition that is not met, and why.
+/// A condition that is not met, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The name of the condition.
     pub condition: String,
-    /// Why it is not met, as text.
+    /// Reason why the condition is not met, as text.
     pub reason: String,
-    /// Why it is not met, as a value.
+    /// Reason why the condition is not met, as a value.
     pub problem: Problem,
 }
 
@@ -45,18 +45,18 @@ impl Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// The conditions that keep it from being ready, and why. Empty if it is.
+    /// Conditions that keep the daemon from being ready, with the reasons; empty if it is ready.
     pub reasons: Vec<Reason>,
     /// The version of the program.
     pub version: String,
-    /// The device to which peers send, also while no daemon runs here.
+    /// Device to which peers send packets, even while no daemon runs on this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vtep: Option<Vtep>,
-    /// What a new pod needs of this node's network.
+    /// Parts of this node's network that new pods need.
     pub pods: Pods,
 }
 
-/// The device to which peers send.
+/// Device to which peers send packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Vtep {
@@ -66,13 +66,13 @@ pub struct Vtep {
     pub mac: String,
 }
 
-/// What a new pod needs of a node's network. It outlives the daemon, as the network does.
+/// Parts of a node's network that new pods need. They outlive the daemon, as the network does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pods {
-    /// The conditions that keep a new pod from working, and why.
+    /// Conditions that keep a new pod from working, with the reasons.
     pub reasons: Vec<Reason>,
-    /// The devices that carry packets of pods to other nodes.
+    /// Devices that carry pod packets to other nodes.
     pub devices: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Why the file could not be written.
+/// Error when the status file cannot be written.
 #[derive(Debug)]
 pub enum StatusError {
     /// Another running daemon wrote it.
@@ -130,7 +130,7 @@ impl fmt::Display for StatusError {
             Self::Held(path) => write!(f, "another flanneld holds {}", path.display()),
             Self::Write { path, why } => write!(
                 f,
-                "writing {}: {why}; the CNI plugin judges by subnet.env alone: check the directory's permissions and free space",
+                "writing {}: {why}; the CNI plugin relies only on subnet.env: check the directory's permissions and free space",
                 path.display()
             ),
         })
@@ -146,11 +146,11 @@ impl std::error::Error for StatusError {
     }
 }
 
-/// The daemon's side of the file. The file shows that the daemon has ended once this is dropped or the process has died.
+/// The daemon's side of the file. Once this value is dropped or the process has died, the file shows that the daemon has ended.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    /// The file in place with its lock, and its content.
+    /// The file in place with its lock, and the status that it contains.
     current: Option<(Flock<File>, Status)>,
 }
 
@@ -163,10 +163,10 @@ impl Writer {
         }
     }
 
-    /// Puts a status in place, unless it is there already.
+    /// Writes a status, unless the file already contains it.
     ///
     /// # Errors
-    /// Another running daemon wrote the file, or a system call fails. The file stays as it is.
+    /// Returns an error if another running daemon wrote the file, or if a system call fails. The file stays unchanged.
     pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
         let in_place = self.is_in_place();
         if in_place
@@ -181,10 +181,10 @@ impl Writer {
             return Err(StatusError::Held(self.path.clone()));
         }
         if self.current.is_none() {
-            // A daemon that was killed while writing left it.
+            // A daemon that was killed while writing leaves temporary files.
             subnet_env::clear(&self.path);
         }
-        // A user who can read it can lock it, and make a dead daemon look alive.
+        // Only root may read the file: a user who can read it can lock it, and make a dead daemon look alive.
         let file = replace(&self.path, |temporary| {
             let mut file = Flock::lock(create(temporary)?, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, errno)| io::Error::from(errno))?;
@@ -195,7 +195,7 @@ impl Writer {
             path: self.path.clone(),
             why,
         })?;
-        // The lock of the old file is given up only now: at any time, the one in place is locked.
+        // The lock of the old file is released only now, so that the file in place is locked at any time.
         self.current = Some((file, status.clone()));
         Ok(())
     }
@@ -223,7 +223,7 @@ pub struct StatusFile {
 /// Reads the file that belongs to a subnet.env; `None` if there is none.
 ///
 /// # Errors
-/// The file cannot be read: only root may.
+/// Returns an error if the file cannot be read. Only root can read it.
 pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
     let bytes = match crate::regular::read(&path, MAX_FILE) {
@@ -233,7 +233,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     };
     Ok(Some(StatusFile {
         alive: is_held(&path),
-        // A file that is not ours reports nothing.
+        // A file that flanneld did not write yields an empty status.
         status: serde_json::from_slice(&bytes).unwrap_or_default(),
     }))
 }

@@ -17,7 +17,7 @@ use types::Coded;
 use types::Subnets;
 use types::problem::text;
 
-/// The longest file that is read, in bytes: a longer one is not ours.
+/// Maximum number of bytes to read. flanneld writes no longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
 /// The contents of the file.
@@ -31,7 +31,7 @@ pub struct SubnetEnv {
     pub mtu: u32,
     /// `--ip-masq`: whether traffic that leaves the network is masqueraded.
     pub ip_masq: bool,
-    /// The last addresses that pods may have; empty where they may have all. Go flannel has nothing like it, and its plugin ignores it.
+    /// Last addresses that pods may have; empty if pods may have all. Go flannel does not write them, and its plugin ignores them.
     pub range_ends: Vec<IpAddr>,
 }
 
@@ -74,7 +74,7 @@ impl SubnetEnv {
     }
 }
 
-/// Why subnet.env could not be written.
+/// Error when subnet.env cannot be written.
 #[derive(Debug)]
 pub struct WriteError {
     /// The path of the file.
@@ -100,7 +100,7 @@ pub enum Step {
     Sync,
     /// The temporary file is renamed.
     Rename,
-    /// The file is set aside.
+    /// The file is renamed to [`former_path`].
     SetAside,
 }
 
@@ -123,8 +123,8 @@ impl fmt::Display for WriteError {
         text(f, self, |f| {
             let step = match self.step {
                 Step::Directory => "creating its directory",
-                Step::Temporary => "creating a temporary file beside it",
-                Step::Write => "writing a temporary file beside it",
+                Step::Temporary => "creating a temporary file in its folder",
+                Step::Write => "writing a temporary file in its folder",
                 Step::Mode => "setting its mode",
                 Step::Sync => "syncing it",
                 Step::Rename => "renaming the temporary file",
@@ -148,7 +148,7 @@ impl std::error::Error for WriteError {
 
 /// Reads the file of an earlier run. Empty if there is no file or it cannot be read.
 pub fn read(path: &Path) -> Previous {
-    // The file has six short lines; a larger one is not ours and must not exhaust memory.
+    // The file has at most eight short lines. A larger file was not written by flanneld, and must not exhaust memory.
     match regular::read(path, MAX_FILE) {
         Ok(bytes) => parse(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
@@ -162,7 +162,7 @@ pub fn read(path: &Path) -> Previous {
 /// Writes the file atomically: a temporary file in the same directory is synced and renamed over the target.
 ///
 /// # Errors
-/// A step failed, which the error names. The old file stays as it is.
+/// Returns an error that names the step that failed. The old file stays unchanged.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not matter.
     let mode = match std::fs::symlink_metadata(path) {
@@ -188,7 +188,7 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         step: step.get(),
         why,
     })?;
-    // The new subnet is served, and the former one no longer matters. If the former file stays, it does no harm: this one takes precedence.
+    // The node serves the new subnet, so the former file no longer matters. If it cannot be removed, the new file takes precedence.
     let _ = std::fs::remove_file(former_path(path));
     // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
     let folder = folder(path);
@@ -225,7 +225,7 @@ pub fn former_path(path: &Path) -> PathBuf {
 /// Succeeds if there is no file.
 ///
 /// # Errors
-/// The file cannot be renamed.
+/// Returns an error if the file cannot be renamed.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError {
@@ -237,7 +237,7 @@ pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     }
 }
 
-/// Reads which subnet this node served last: from the file of an earlier run, or from the one that was set aside.
+/// Reads the subnet that this node served last: from the file of an earlier run, or from the file that was set aside.
 pub fn last_served(path: &Path) -> Previous {
     let present = read(path);
     if present.subnets().is_some() {

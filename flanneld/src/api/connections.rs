@@ -1,8 +1,8 @@
-//! The HTTP server behind every listener: few connections, short heads, one answer each.
+//! The HTTP server behind every listener: few connections, short heads, one response per connection.
 //!
-//! A listener has at most 64 connections. The newest displaces the oldest that has not sent a whole request. Where more than half of them
-//! have, the oldest answer may also be displaced. A client gets 5 s for its head of at most 8 KiB, and 10 s to take its answer. The kernel
-//! buffers little of an answer, and nothing after that time.
+//! A listener has at most 64 connections. A new one displaces the oldest connection that has not sent a whole request. If more than half of the
+//! connections have sent one, the oldest of these may also be displaced. A client gets 5 s to send its head of at most 8 KiB, and 10 s to read its
+//! response. The kernel buffers little of a response, and nothing after that time.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};
@@ -20,22 +20,22 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// The longest head of a request.
+/// Maximum size of the head of a request, in bytes.
 const HEAD: usize = 8 * 1024;
-/// How long open requests may take once the daemon stops.
+/// Time that open requests get once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
-/// Limit on the tasks of one listener. A displaced task keeps its file descriptor until the runtime drops it, which is late on a busy
+/// Maximum number of tasks of one listener. A displaced task keeps its file descriptor until the runtime drops it, which is late on a busy
 /// machine.
 const TASKS: usize = CONNECTIONS + CONNECTIONS / 2;
-/// The pause after a failed accept: the process or the system has no file descriptor left.
+/// Pause after a failed accept: the process or the system has no file descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// The time that a client gets.
+/// Time limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// To send the head of its request.
+    /// Time to send the head of the request.
     pub head: Duration,
-    /// To get its answer and read it.
+    /// Time to get the response and read it.
     pub answer: Duration,
 }
 
@@ -78,7 +78,7 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers until `stop`, then gives open requests at most 3 seconds.
+/// Serves requests until `stop`, then gives open ones at most 3 seconds.
 pub async fn serve(
     listener: Listener,
     router: Router,
@@ -108,7 +108,7 @@ pub async fn serve(
                 let task =
                     tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));
                 let mut places = locked(&places);
-                // It may have ended already.
+                // The task may have ended already.
                 if places.slots.is_open(number) {
                     places.tasks.insert(number, task);
                 }
@@ -139,7 +139,7 @@ pub async fn serve(
     }
 }
 
-/// Waits until there is a free slot, and displaces connections that have to go.
+/// Waits until a slot is free, and displaces connections if necessary.
 async fn make_room(places: &Mutex<Places>) {
     loop {
         let room = locked(places).slots.room(Instant::now());
@@ -157,7 +157,7 @@ async fn make_room(places: &Mutex<Places>) {
     }
 }
 
-/// Answers one request.
+/// Serves the request of one connection.
 async fn converse(
     stream: Stream,
     router: Router,
@@ -180,7 +180,7 @@ async fn converse(
         TowerToHyperService::new(router)
     };
     let mut server = http1::Builder::new();
-    // One request per connection: an idle connection would only hold a slot. A client that closes its half after the request still gets the answer.
+    // One request per connection: an idle connection would only hold a slot. A client that closes its half after the request still gets the response.
     server
         .timer(TokioTimer::new())
         .keep_alive(false)
@@ -204,7 +204,7 @@ async fn converse(
     drop(place);
 }
 
-/// Whether the connection failed, and not this process.
+/// Whether the connection caused the error, rather than this process.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,6 +1,6 @@
-//! The health endpoint, as Go flannel has it: /healthz, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
+//! The health endpoint, as in Go flannel: /healthz, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
 //!
-//! The port is often open to pods and to the whole network. From there, /status gives counts only.
+//! The port is often open to pods and to the whole network. Clients there get only counts from /status.
 
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;
@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use types::printable;
 
-/// How many unused leases /readyz lists.
+/// Maximum number of unused leases that /readyz lists.
 const REFUSED: usize = 20;
 
-/// A server that listens but does not answer yet.
+/// A server that listens but does not respond yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -38,7 +38,7 @@ impl Server {
     /// Starts listening.
     ///
     /// # Errors
-    /// The port is taken, the address is not this host's, or the port needs a capability. The error names the remedy.
+    /// Returns an error if the port is taken, the address is not this host's, or the port needs a capability. The error contains the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
         let listener = listen::tcp(address)
             .await
@@ -57,12 +57,12 @@ impl Server {
     /// Returns the address it listens on, with the port that the system chose if 0 was requested.
     ///
     /// # Errors
-    /// The kernel does not report the socket's address.
+    /// Returns an error if the kernel does not report the socket's address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`, then gives open requests at most 3 seconds.
+    /// Serves requests until `stop`, then gives open ones at most 3 seconds.
     pub async fn serve(self, stop: CancellationToken) {
         connections::serve(
             Listener::Tcp(self.listener),
@@ -84,8 +84,8 @@ struct Answers {
     counts: Shared,
 }
 
-/// Returns the routes of the health endpoint. They answer to any method, as Go's do. Probes may name the node in any way; /status requires one of
-/// its own names.
+/// Returns the routes of the health endpoint. They accept any method, as Go's do. The `Host` header of probes may have any value; for /status it
+/// must be one of the node's own names.
 fn of_the_port(health: Health) -> Router {
     let status = Router::new()
         .route("/status", any(status))
@@ -96,7 +96,7 @@ fn of_the_port(health: Health) -> Router {
     routes(health, documents, (METRICS, DOCUMENT))
 }
 
-/// Returns the same routes for the socket, which only root can open.
+/// Returns the same routes for the Unix socket, which only root can open.
 pub(super) fn of_the_socket(health: Health) -> Router {
     routes(
         health,

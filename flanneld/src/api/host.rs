@@ -1,6 +1,7 @@
 //! The `Host` headers that a port accepts.
 //!
-//! A web page of another site can point its own name at 127.0.0.1 and request this port by it (DNS rebinding). Its requests carry that name.
+//! A web page of another site can make its own name resolve to 127.0.0.1 and send requests to this port (DNS rebinding). Its requests contain
+//! that name.
 
 use crate::health::Health;
 use axum::extract::{Request, State};
@@ -10,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, Ipv6Addr};
 use types::printable;
 
-/// Refuses requests that a web page of another site makes (DNS rebinding).
+/// Middleware that refuses requests from web pages of other sites (DNS rebinding).
 pub async fn own_name_only(State(health): State<Health>, request: Request, next: Next) -> Response {
     let host = host(request.uri(), request.headers().get(header::HOST));
     match host {
@@ -27,13 +28,13 @@ pub async fn own_name_only(State(health): State<Health>, request: Request, next:
     }
 }
 
-/// The host that a request names. A host in the target takes precedence over the header.
+/// Returns the host of a request. A host in the target takes precedence over the header.
 fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
     let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     target.authority().map(ToString::to_string).or_else(header)
 }
 
-/// The names of this node that `Host` may have.
+/// Returns the names of this node that `Host` may contain.
 fn names(health: &Health) -> Vec<String> {
     let hostname = nix::unistd::gethostname()
         .ok()
@@ -41,7 +42,7 @@ fn names(health: &Health) -> Vec<String> {
     hostname.into_iter().chain([health.name()]).collect()
 }
 
-/// Whether a request for this host is answered: an address, `localhost`, or a name of this node.
+/// Whether requests for this host are served: it is an address, `localhost`, or a name of this node.
 fn is_ours(host: &str, names: &[String]) -> bool {
     let Some(name) = without_port(host) else {
         return false;
@@ -56,7 +57,7 @@ fn is_ours(host: &str, names: &[String]) -> bool {
     name.parse::<IpAddr>().is_ok() || is("localhost") || names.iter().any(|known| is(known))
 }
 
-/// The host without its port; none where the port is no number.
+/// Returns the host without its port; `None` if the port is not a number.
 fn without_port(host: &str) -> Option<&str> {
     let end = host.find(']').map_or(0, |end| end + 1);
     let (_, rest) = host.split_at_checked(end)?;

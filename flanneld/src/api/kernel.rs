@@ -10,23 +10,23 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long reading the kernel may take: clients wait for three seconds in all.
+/// Timeout of reading the kernel. Clients wait for three seconds in total.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// The kernel is read for one client after the other.
+/// Serialises the reads: the kernel is read for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Why there is no document, as the client gets it.
+/// Reason why there is no document, as the client gets it.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// This node has no network yet.
     #[error(
-        "this node has no network yet, so nothing is wanted in its kernel; flannelctl status tells what flanneld waits for"
+        "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for"
     )]
     NoNetwork,
-    /// The loop that keeps the kernel is busy.
+    /// The reconcile loop is busy.
     #[error(
-        "the kernel was not compared within {TIMEOUT:?}: flanneld's task for it is busy, or the kernel does not answer; flannelctl status tells more"
+        "the kernel was not compared within {TIMEOUT:?}: flanneld's task for it is busy, or the kernel does not answer; see flannelctl status"
     )]
     Late,
     /// The kernel cannot be read.
@@ -34,10 +34,10 @@ pub enum Silence {
     Unreadable(#[from] netstate::kernel::KernelError),
 }
 
-/// Reads the kernel and compares.
+/// Reads the kernel and compares it with the desired state.
 ///
 /// # Errors
-/// There is no network yet, or the kernel cannot be read in time.
+/// Returns an error if there is no network yet, or the kernel cannot be read in time.
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,
@@ -50,7 +50,7 @@ pub(super) async fn routes(
     };
     let sighting = timeout(TIMEOUT, look).await.map_err(|_| Silence::Late)??;
     let at = Timestamp::now();
-    // On a thread of its own, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
+    // On a separate thread, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
     let compared =
         tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
     let Ok(Inspection { objects, foreign }) = compared.await else {

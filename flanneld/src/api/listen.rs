@@ -1,4 +1,4 @@
-//! Listening sockets: a TCP address, or a unix socket.
+//! Listening sockets: TCP and Unix sockets.
 
 use super::stream::Stream;
 use nix::sys::socket::setsockopt;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::either::Either;
 use tracing::debug;
 
-/// The most bytes of a segment. Those of other networks are smaller.
+/// Maximum segment size in bytes. On networks other than loopback, segments are smaller.
 const SEGMENT: u32 = 8 * 1024;
 
 /// Listening socket of the health endpoints or of the status API.
@@ -26,7 +26,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// The process or the system has no file descriptor left, or the client is gone already.
+    /// Returns an error if the process or the system has no file descriptor left, or the client is gone already.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
             Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
@@ -35,13 +35,13 @@ impl Listener {
     }
 }
 
-/// Listens on an address. 0.0.0.0 means all addresses of this host, also IPv6, as in Go: kubelet asks an IPv6 node by IPv6.
+/// Listens on an address. As in Go, 0.0.0.0 means all addresses of this host, including IPv6: kubelet probes an IPv6 node over IPv6.
 pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listening(address).await?;
-    // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement be delayed.
+    // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement would be delayed.
     let _ = setsockopt(&listener, TcpMaxSeg, &SEGMENT);
     if address.ip().is_loopback() {
-        // With route_localnet (kube-proxy sets it), packets of pods reach loopback addresses.
+        // With route_localnet (kube-proxy sets it), pod packets reach loopback addresses.
         let _ = SockRef::from(&listener).bind_device(Some(b"lo"));
     }
     Ok(listener)
@@ -57,7 +57,7 @@ async fn listening(address: SocketAddr) -> io::Result<TcpListener> {
             {
                 return Err(error);
             }
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(error) => debug!(error = %error, "cannot listen on IPv6"),
         }
     }
@@ -67,7 +67,7 @@ async fn listening(address: SocketAddr) -> io::Result<TcpListener> {
 fn on_all(port: u16) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
     socket.set_only_v6(false)?;
-    // As tokio does by default.
+    // tokio also sets this by default.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;

@@ -1,4 +1,4 @@
-//! The status API's port and the socket next to subnet.env. The daemon never ends because of them: it logs what it cannot open, and retries.
+//! The TCP port of the status API and the Unix socket next to subnet.env. They never end the daemon: it logs what it cannot open, and retries.
 
 use super::connections::{self, Times};
 use super::listen::{self, Listener};
@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Problem;
 
-/// How often a port that is taken is tried again.
+/// Delay before a port that is taken is tried again.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often it is checked that the socket is still in place.
+/// Interval at which the socket is checked to be in place.
 const CHECK: Duration = Duration::from_secs(1);
-/// The notice about the status API's port.
+/// Name of the notice about the status API's port.
 const PORT_TAKEN: &str = "port-taken";
 
-/// Serves the status API's port until `stop`. The port may be another program's for a while.
+/// Serves the status API's port until `stop`. Another program may hold the port for a while.
 pub async fn status_port(
     address: SocketAddr,
     status_source: StatusSource,
@@ -89,7 +89,7 @@ pub async fn socket(
                 Ok(Some(listener)) => {
                     logged = None;
                     debug!(path = %socket.path().display(), "status API listens on its socket");
-                    // The file of the former listener was deleted: no client can reach it.
+                    // The file of the former listener was deleted, so no client can reach it.
                     if let Some((former, _)) = serving.take() {
                         former.cancel();
                     }
@@ -108,7 +108,7 @@ pub async fn socket(
                     };
                     serving = Some((end, tokio::spawn(task)));
                 }
-                // The claim on subnet.env ends one of the two daemons.
+                // The claim on subnet.env will end one of the two daemons.
                 Err(error @ SocketError::Held(_)) => {
                     debug!(error = %error, "another daemon has the socket of the status API");
                 }

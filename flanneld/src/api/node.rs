@@ -1,4 +1,4 @@
-//! `GET /api/v1/node`: the document, put together from what the daemon's tasks know.
+//! `GET /api/v1/node`: the document, assembled from what the daemon's tasks know.
 
 use super::kernel;
 use crate::health::Health;
@@ -23,7 +23,7 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// Knows nothing of a network yet.
+    /// Creates the source. It has no network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
         Self {
             health,
@@ -34,7 +34,7 @@ impl StatusSource {
     /// Compares the kernel with the desired state.
     ///
     /// # Errors
-    /// There is no network yet, or the kernel cannot be read in time.
+    /// Returns an error if there is no network yet, or the kernel cannot be read in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
         let kernel_audit = self
             .health
@@ -98,14 +98,14 @@ impl StatusSource {
         node
     }
 
-    /// Makes the prober ask other nodes for their reports.
+    /// Makes the prober request the reports of other nodes.
     pub fn look(&self) {
         if let Some(prober) = self.health.network().and_then(|running| running.prober) {
             prober.request_rows();
         }
     }
 
-    /// Returns the daemon's health, from which the documents are made.
+    /// Returns the daemon's health, which is the source of the documents.
     pub fn health(&self) -> &Health {
         &self.health
     }
@@ -113,7 +113,7 @@ impl StatusSource {
     /// Renders the document as a text that is safe for a terminal.
     pub fn text(&self, rows: bool) -> serde_json::Result<String> {
         let mut node = self.node();
-        // The reports of all nodes of a large cluster are large: only clients that ask for them get them.
+        // The reports of all nodes of a large cluster are large, so only clients that request them get them.
         if let Some(mesh) = node.mesh.as_mut().filter(|_| !rows) {
             mesh.rows.clear();
         }
@@ -121,7 +121,7 @@ impl StatusSource {
     }
 }
 
-/// Converts what the probes on the path of pods' packets found for the document.
+/// Converts the results of the probes on the path of pod packets for the document.
 fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     let (obstacle, detail) = match &path.obstacle {
         None => (None, None),
@@ -177,7 +177,7 @@ fn lease(held: &Held) -> Lease {
     }
 }
 
-/// Makes a document safe also for terminals: cuts long strings and escapes what is not printable.
+/// Serializes a document as text that is safe for terminals: shortens long strings and escapes unprintable characters.
 pub fn safe(document: &impl serde::Serialize) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
     printable::bound(&mut document);

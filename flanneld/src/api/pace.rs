@@ -1,4 +1,4 @@
-//! Limits the requests per second: a client that asks in a loop must not take a processor from pods.
+//! Limits the requests per second, so that a client that sends them in a loop does not take a processor from pods.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// The time between two answers. An answer takes about 65 µs, most of it for its connection, so a loop costs 2 % of a processor.
+/// Time between two responses. A response takes about 65 µs, most of it for its connection, so a loop costs 2 % of a processor.
 const PERIOD: Duration = Duration::from_millis(4);
-/// Number of answers that may follow each other without delay after a pause.
+/// Number of responses without delay after a pause.
 const BURST: u32 = 50;
 
-/// The turns of one port. Requests take them in the order in which they arrived.
+/// The turns of one port. Requests take them in the order of their arrival.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     period: Duration,
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// Waits for a turn. A client that gives up while it waits takes none.
+    /// Waits for a turn. A client that gives up while it waits does not use one.
     async fn turn(&self) {
         let mut next = self.next.lock().await;
         tokio::time::sleep_until(*next).await;
@@ -43,7 +43,7 @@ impl Pace {
     }
 }
 
-/// Middleware that delays requests to keep the pace. kubelet's probes do not pass through it.
+/// Middleware that delays requests to limit their rate. kubelet's probes do not pass through it.
 pub(super) async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
     pace.turn().await;
     next.run(request).await

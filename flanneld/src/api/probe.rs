@@ -1,4 +1,4 @@
-//! `GET /api/v1/probe?peer=…`, only on the socket: it sends packets, so clients of a port must not be able to request it.
+//! `GET /api/v1/probe?peer=…`, only on the Unix socket. It sends packets, so clients of a TCP port must not be able to request it.
 
 use super::node::{StatusSource, safe};
 use crate::probe::Tracer;

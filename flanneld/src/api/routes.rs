@@ -1,4 +1,4 @@
-//! The routes of the status API's port and of the socket: `/api/v1/`, read only. The socket also has those of the health endpoint.
+//! The routes of the status API's port and of the Unix socket: `/api/v1/`, read-only. The socket also has those of the health endpoint.
 
 use super::health;
 use super::host::own_name_only;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Documents are made one after the other.
+/// Serialises the rendering of documents.
 static ONE: Semaphore = Semaphore::const_new(1);
 
 /// State of one listener: the daemon, and the documents that were rendered last.
@@ -37,7 +37,7 @@ impl FromRef<Answers> for StatusSource {
     }
 }
 
-/// Returns the routes of the status API's port. Only requests that name this node in `Host` are answered.
+/// Returns the routes of the status API's port. They serve only requests that name this node in `Host`.
 pub(super) fn of_the_status_port(status_source: StatusSource) -> Router {
     let health = status_source.health().clone();
     api(status_source, get(findings), DOCUMENT)
@@ -54,7 +54,7 @@ pub(super) fn of_the_socket(status_source: StatusSource, health: Health) -> Rout
     let probe = Router::new()
         .route(node_api::PROBE_PATH, get(probe))
         .with_state(status_source.clone());
-    // Only root reaches the socket, and root needs no limit.
+    // Only root reaches the socket, so it needs no limit.
     api(status_source, get(fresh_findings), Duration::ZERO)
         .merge(kernel)
         .merge(probe)
@@ -77,7 +77,7 @@ fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Dura
         .with_state(answers)
 }
 
-/// Answers with the node's document. With `?rows` in the target, other nodes are asked for what they know.
+/// Responds with the node's document. With `?rows` in the target, also requests the reports of other nodes.
 async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
@@ -95,7 +95,7 @@ async fn nothing_here() -> Response {
     (
         StatusCode::NOT_FOUND,
         format!(
-            "nothing is here; ask for {} or {}\n",
+            "there is no such document; request {} or {}\n",
             node_api::NODE,
             node_api::FINDINGS
         ),
@@ -103,7 +103,7 @@ async fn nothing_here() -> Response {
         .into_response()
 }
 
-/// Answers with the latest report: clients of the port must not set the pace of the doctor's rounds.
+/// Responds with the latest report, because clients of the port must not set the pace of the doctor's rounds.
 async fn findings(State(answers): State<Answers>) -> Response {
     match answers.status_source.report() {
         Some(report) => document(answers.findings.get(|| safe(&*report)).await),
@@ -115,7 +115,7 @@ async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
     report(status_source.fresh_report().await)
 }
 
-/// Answers with the comparison with the kernel. It reads all of flannel's objects, so it is not offered on the status API's port.
+/// Responds with the comparison of the kernel. It reads all of flannel's objects, so the status API's port does not offer it.
 async fn routes(State(status_source): State<StatusSource>) -> Response {
     match status_source.routes().await {
         Ok(routes) => {
@@ -133,7 +133,7 @@ fn report(report: Option<Arc<Report>>) -> Response {
 fn none_yet() -> Response {
     (
         StatusCode::SERVICE_UNAVAILABLE,
-        "nothing has been looked at yet: ask again in a few seconds\n",
+        "no check has run yet: try again in a few seconds\n",
     )
         .into_response()
 }
@@ -156,7 +156,7 @@ fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
     }
 }
 
-/// Nothing can be changed through the API.
+/// Middleware that refuses methods other than GET and HEAD.
 async fn read_only(request: Request, next: Next) -> Response {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = next.run(request).await;
@@ -169,7 +169,7 @@ async fn read_only(request: Request, next: Next) -> Response {
     (
         StatusCode::METHOD_NOT_ALLOWED,
         [(header::ALLOW, "GET, HEAD")],
-        "the API only reads: use GET or HEAD\n",
+        "the API is read-only: use GET or HEAD\n",
     )
         .into_response()
 }

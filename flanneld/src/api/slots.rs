@@ -1,16 +1,16 @@
-//! Which connections a listener keeps, and which one it displaces for the next.
+//! Decides which connections a listener keeps, and which one it displaces for the next.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Limit on the connections of one listener.
+/// Maximum number of connections of one listener.
 pub(super) const CONNECTIONS: usize = 64;
-/// Least time before a connection is displaced: a client that sends its request at once always gets an answer.
+/// Minimum time before a connection is displaced. A client that sends its request at once always gets a response.
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
-/// Limit on the connections that keep their slots for their answers while others wait.
+/// Maximum number of connections that keep their slots for their responses while others wait.
 const ANSWERS: usize = CONNECTIONS / 2;
-/// How long an answer beyond those is not displaced. A probe behind a full backlog (1024) of clients that do not read is accepted within half a second;
-/// kubelet waits for one.
+/// Time for which responses beyond that number are not displaced. A probe behind a full backlog (1024) of clients that do not read is accepted
+/// within half a second; kubelet waits for one second.
 pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
 /// The connections of one listener, by number. The lower number is the older connection.
@@ -23,7 +23,7 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since: Instant,
-    /// When the request had arrived completely.
+    /// Time at which the request had arrived completely.
     asked: Option<Instant>,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Room {
     Free,
     /// Close this connection.
     Displace(u64),
-    /// Wait this long, then ask again.
+    /// Wait for this time, then decide again.
     Wait(Duration),
 }
 
@@ -69,7 +69,7 @@ impl Slots {
         self.open.contains_key(&number)
     }
 
-    /// Decides which connection is displaced for the next: the oldest one without a complete request. Where answers hold most slots, it is the
+    /// Decides which connection is displaced for the next: the oldest one without a complete request. If responses hold most slots, it is the
     /// connection whose time ended first.
     pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
@@ -133,17 +133,18 @@ mod tests {
         let mut slots = full(begun);
         let last = u64::try_from(CONNECTIONS).unwrap();
         for number in 1..=last {
-            // The oldest connection asked last.
+            // The oldest connection sent its request last.
             slots.asked(number, begun + Duration::from_millis(last - number));
         }
         assert_eq!(slots.room(begun), Room::Wait(ANSWERING));
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
-        // A second request does not prolong the time.
+        // A second request does not extend the time.
         slots.asked(last, begun + ANSWERING);
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
     }
 
-    /// The time until a client that has `ahead` others before it and all places taken gets one. `request_after` tells after which time each of them asks.
+    /// Returns the time until a client gets a slot if all are taken and `ahead` others wait before it. `request_after` returns the time after which each
+    /// of them sends its request.
     fn time_until_in(ahead: usize, request_after: impl Fn(usize) -> Option<Duration>) -> Duration {
         let begun = Instant::now();
         let mut now = begun;
@@ -170,7 +171,7 @@ mod tests {
         now - begun
     }
 
-    /// The backlog of a port has 1024 connections, and kubelet waits for one second. Nobody in this flood reads an answer or goes.
+    /// The backlog of a port has 1024 connections, and kubelet waits for one second. No client in this flood reads a response or leaves.
     #[test]
     fn probe_behind_clients_that_do_not_read_is_accepted_in_time() {
         const BACKLOG: usize = 1024;
@@ -206,7 +207,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// However clients behave, no more places are taken than there are, and the next connection waits a moment at most.
+        /// However clients behave, no more slots are taken than there are, and the next connection waits only for a moment.
         #[test]
         fn slot_becomes_free_soon_after_any_history(steps in prop::collection::vec((0u8..3, 0u64..200, 0u64..50), 0..400)) {
             let mut now = Instant::now();

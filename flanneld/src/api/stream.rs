@@ -1,6 +1,6 @@
-//! A connection whose unread answer costs little, and ends with it.
+//! A connection whose unread response costs little memory, and is discarded with the connection.
 
-// One ioctl, which nix has no safe wrapper for.
+// One ioctl, for which nix has no safe wrapper.
 #![allow(unsafe_code)]
 
 use socket2::SockRef;
@@ -15,15 +15,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 use tokio_util::either::Either;
 
-/// Send buffer of a connection, in bytes; the kernel doubles it. Its default is megabytes on loopback.
+/// Send buffer of a connection, in bytes; the kernel doubles it. The default is megabytes on loopback.
 const SEND_BUFFER: usize = 32 * 1024;
-/// How often to check whether the client took the rest of its answer.
+/// Interval at which to check whether the client took the rest of its response.
 const CHECK: Duration = Duration::from_millis(5);
 
 nix::ioctl_read_bad!(outstanding, libc::TIOCOUTQ, libc::c_int);
 
-/// A connection of a client. Closing it while the client has not taken its answer resets it: the kernel would otherwise keep the answer for
-/// minutes, and for any number of clients.
+/// Connection of a client. Closing it before the client has taken its response resets it. Otherwise the kernel would keep the response for minutes,
+/// and for any number of clients.
 #[derive(Debug)]
 pub struct Stream {
     inner: Either<TcpStream, UnixStream>,
@@ -31,19 +31,19 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Takes a connection that was just accepted.
+    /// Wraps a connection that was just accepted.
     pub fn new(inner: Either<TcpStream, UnixStream>) -> Self {
         if let Either::Left(tcp) = &inner {
             let socket = SockRef::from(tcp);
-            // Without these options an unread answer costs more memory.
+            // Without these options an unread response costs more memory.
             let _ = socket.set_send_buffer_size(SEND_BUFFER);
             let _ = socket.set_linger(Some(Duration::ZERO));
         }
         Self { inner, check: None }
     }
 
-    /// Whether the client is on this host: it came by the unix socket, or from a loopback address to one. A pod that is routed to 127.0.0.1 did
-    /// not.
+    /// Whether the client is on this host: it uses the Unix socket, or connects from a loopback address to one. A pod whose packets are routed to
+    /// 127.0.0.1 does not.
     pub fn is_local(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => [tcp.local_addr(), tcp.peer_addr()]
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Whether the client has not acknowledged all that was written.
+    /// Whether the client has not acknowledged all written bytes.
     fn is_owed(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => {
@@ -64,7 +64,7 @@ impl Stream {
     }
 }
 
-/// Bytes that were written and not acknowledged.
+/// Returns the number of written bytes that are not acknowledged.
 fn owed(socket: RawFd) -> libc::c_int {
     let mut count = 0;
     // SAFETY: the descriptor is open, and the kernel writes one c_int to a valid place.
@@ -79,7 +79,7 @@ impl Drop for Stream {
         if let Either::Left(tcp) = &self.inner
             && !self.is_owed()
         {
-            // Nothing to lose: the connection ends as usual.
+            // No data can be lost, so the connection ends normally.
             let _ = SockRef::from(tcp).set_linger(None);
         }
     }
@@ -108,7 +108,7 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.inner).poll_flush(context)
     }
 
-    /// Waits until the client has taken its answer: until then the connection keeps its place.
+    /// Waits until the client has taken its response. Until then, the connection keeps its slot.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.is_owed() {
             let check = self

@@ -1,23 +1,23 @@
-//! How many lines about findings are logged: a fault may come and go for hours.
+//! Limits the log lines about findings, because a fault may come and go for hours.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many lines at once,
+/// Maximum number of lines at once.
 const LINES: u32 = 20;
-/// and one more in this time.
+/// Time after which one more line is allowed.
 const REFILL: Duration = Duration::from_secs(6);
 
-/// How often a line tells how many were not logged.
+/// Minimum interval between lines that report how many were not logged.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The lines that may be logged.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
-    /// Until when refills are counted.
+    /// Time until which refills are included.
     counted: Option<Instant>,
-    /// How many lines were not logged since the last summary, and when that was.
+    /// Number of lines that were not logged since the last summary, and the time of that summary.
     unlogged: usize,
     told: Option<Instant>,
 }
@@ -34,7 +34,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes as many of these lines as there are left.
+    /// Takes as many of these lines as are left. Returns their number.
     pub(super) fn take(&mut self, now: Instant, lines: usize) -> usize {
         let since = *self.counted.get_or_insert(now);
         let refills = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
@@ -52,7 +52,7 @@ impl Budget {
         taken
     }
 
-    /// How many lines were not logged, if it is time to tell.
+    /// Returns the number of lines that were not logged, if a summary is due.
     pub(super) fn summary(&mut self, now: Instant) -> Option<usize> {
         let is_time = self
             .told

@@ -1,19 +1,19 @@
-//! Whether this host's clock was set back: WireGuard's peers refuse handshakes with an earlier time than the last one had.
+//! Detects that this host's clock was set back. WireGuard peers refuse handshakes with an earlier time than that of the last one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use subnet_lease::manager::boot_time;
 
-/// A leap second is no setting of the clock.
+/// Smallest difference that is reported. A leap second is smaller.
 const STEP: Duration = Duration::from_secs(3);
 
-/// The time at which this host started, by its clock: it moves when the clock is set, and with nothing else.
+/// The latest time at which this host started, by its clock. That time changes only when the clock is set.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     latest: Option<Duration>,
 }
 
 impl Clock {
-    /// By how many seconds the clock is behind what it was since this program started.
+    /// Returns by how many seconds the clock is behind its most advanced setting since this program started; `None` below [`STEP`].
     pub(super) fn behind(&mut self) -> Option<u64> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

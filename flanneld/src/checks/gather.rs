@@ -30,13 +30,13 @@ use subnet_lease::{Kinds, Lease, RawJson};
 use types::reachability::{Impact, State};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
-/// How long after the start findings that need waiting are left out.
+/// Time after the start for which findings that need waiting are left out.
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
-/// How long a watch may be interrupted while it moves to another endpoint.
+/// Maximum interruption of a watch while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// Longer than the reconciler compares ten thousand peers.
+/// Maximum wait for the reconciler. It compares ten thousand peers in less time.
 const COMPARISON: Duration = Duration::from_secs(2);
-/// Limit on the number of peers to which routes are looked up.
+/// Maximum number of peers to which routes are looked up.
 const MAX_LOOKUPS: usize = 32;
 
 /// Gathers the facts.
@@ -65,12 +65,13 @@ pub(super) async fn facts(
         .collect();
     let kernel = running.and_then(|running| running.observer.status().kernel.trouble);
     let notices = health.notices();
-    // The facts about ten thousand peers are megabytes: they are made when the reconciler needs little memory.
+    // The facts about ten thousand peers are megabytes, so they are gathered while the reconciler needs little memory.
     if let Some(running) = running {
         compared(&*running.observer).await;
     }
     let (mesh, probe_ports) = mesh_and_taken_ports(running);
-    // A broadcast to all hosts of the link. One dead node must not make each node of a large cluster send it, so half of the peers have to be silent.
+    // This broadcasts to all hosts of the link, so at least half of the peers must be silent. Otherwise one dead node would make each node of a large
+    // cluster send it.
     let is_silent = |mesh: &Mesh| {
         let judged =
             |path: &&PeerPath| path.address.is_ipv4() && path.verdict.state != State::Unknown;
@@ -96,7 +97,7 @@ pub(super) async fn facts(
         arguments: on_command_line(std::env::args().skip(1)),
         subnet_file: subnet_file.to_owned(),
         drift: Fact::Known(drift(running)),
-        // The caller has asked the store for them.
+        // The caller requests the pods from the store.
         pods: Fact::Absent,
         reasons: Fact::Known(reasons.clone()),
     };
@@ -131,7 +132,7 @@ pub(super) async fn facts(
     }
 }
 
-/// What the prober found, and the ports of the probes that another program has.
+/// Returns the results of the prober, and the probe ports that another program uses.
 fn mesh_and_taken_ports(running: Option<&RunningNetwork>) -> (Fact<Mesh>, Vec<Port>) {
     let Some(running) = running else {
         return (Fact::unavailable("this node has no lease yet"), Vec::new());
@@ -171,7 +172,7 @@ fn store(
     running: Option<&RunningNetwork>,
     reasons: &BTreeMap<String, Problem>,
 ) -> Store {
-    // While the daemon waits for the configuration, it may be the store that does not answer.
+    // While the daemon waits for the configuration, the reason may be a store that does not respond.
     let (config, silence) = match reasons.get("config") {
         Some(problem) if is_about_config(problem) => (Some(problem.clone()), None),
         other => (None, other.cloned()),
@@ -195,7 +196,7 @@ fn store(
     }
 }
 
-/// Waits until the reconciler does not compare states of the kernel, for a moment at most.
+/// Waits until the reconciler does not compare states of the kernel, for at most [`COMPARISON`].
 async fn compared(observer: &dyn NetworkHandle) {
     let end = tokio::time::Instant::now() + COMPARISON;
     while observer.status().kernel.comparing && tokio::time::Instant::now() < end {
@@ -203,7 +204,7 @@ async fn compared(observer: &dyn NetworkHandle) {
     }
 }
 
-/// Gathers the facts about this node's Node and the API server's answers.
+/// Gathers the facts about this node's Node and the API server's responses.
 fn kubernetes(
     known: &Known,
     running: Option<&RunningNetwork>,
@@ -255,12 +256,12 @@ fn kubernetes(
     })
 }
 
-/// How the API server refuses this node, where it does.
+/// How the API server refuses this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Refusal {
-    /// It does not know the credentials, so their rights do not matter.
+    /// It rejects the credentials, so their permissions do not matter.
     Unknown,
-    /// It knows the credentials, and they lack a right.
+    /// It accepts the credentials, but they lack a permission.
     Forbidden,
 }
 
@@ -278,7 +279,7 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
     problem.details().filter_map(of).min()
 }
 
-/// Whether a server at this address did not answer.
+/// Whether a server at this address did not respond.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     let Detail::Store {
         status: None,
@@ -291,7 +292,7 @@ fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     server.contains(&address.to_string())
 }
 
-/// Why the store does not answer a node that has a lease already: its watch is interrupted for longer than a new connection takes.
+/// Returns why the store does not respond to a node that already has a lease, if the watch is interrupted for longer than a new connection takes.
 fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     let running = running?;
     let since = running.readings.borrow().interrupted?;
@@ -308,7 +309,7 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     )
 }
 
-/// The chosen interface, by its present name.
+/// Returns the chosen interface, by its present name.
 fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon::Choice> {
     let choice = known.choice.clone().map(|mut choice| {
         choice.interface = underlay.unwrap_or(choice.interface);
@@ -319,7 +320,7 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 
 /// Returns the interface and the addresses from which packets of other nodes arrive.
 ///
-/// `bridge`: that of this node's pods, where it is known.
+/// `bridge` is the bridge of this node's pods, if known.
 pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> Surroundings {
     let leases = running.leases.borrow().clone();
     let peers = leases
@@ -333,7 +334,8 @@ pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> 
     }
 }
 
-/// The peers to whose pods routes are looked up, one entry a family: those that were probed, and so have been served for some seconds.
+/// Returns the peers to whose pods routes are looked up, one entry per family. Only peers with a probe result qualify, because they have been served
+/// for some seconds.
 fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     let Some(prober) = running.and_then(|running| running.prober.as_ref()) else {
         return Vec::new();
@@ -349,14 +351,14 @@ fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     known.into_iter().flatten().take(MAX_LOOKUPS).collect()
 }
 
-/// A peer's name; its address where it has none.
+/// Returns a peer's name, or its address if it has none.
 fn called(peer: PeerView) -> String {
     peer.name
         .filter(|name| !name.is_empty())
         .map_or_else(|| peer.address.to_string(), |name| name.to_string())
 }
 
-/// The objects that other programs keep changing.
+/// Returns the objects that other programs keep changing.
 fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
     let repaired = running
         .map(|running| running.observer.status().kernel.repaired)
@@ -378,7 +380,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         .collect()
 }
 
-/// The addresses to look up routes for: the store's, the API server's, and those of peers whose packets another route would lose.
+/// Returns the addresses to which routes are looked up: the store's, the API server's, and those of peers whose packets another route would lose.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target {
         to: *to,
@@ -402,7 +404,7 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     let to =
         |lease: &Lease, address| target(&address, name(lease).to_string(), LookupPurpose::Peer);
     if underlay.is_some_and(look::is_strict) {
-        // Of many peers those first from which nothing arrives.
+        // Of many peers, those from which nothing arrives come first.
         let lost = lost_peers(running);
         let is_lost = |lease: &&Lease| {
             let address = lease.attrs.public_for(Family::V4);
@@ -416,7 +418,7 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
                 .filter_map(|lease| Some(to(lease, lease.attrs.public_for(Family::V4)?))),
         );
     }
-    // To an address inside the network of pods, flannel's own route may lead.
+    // flannel's own route may lead to an address inside the pod network.
     let asked: BTreeSet<IpAddr> = targets
         .iter()
         .filter(|target| target.kind == LookupPurpose::Peer)
@@ -443,14 +445,14 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     targets
 }
 
-/// The addresses of the peers to or from which packets are lost.
+/// Returns the addresses of the peers to or from which packets are lost.
 fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     let lost = |peer: PeerView| (peer.state.impact() == Impact::All).then_some(peer.address);
     let all = running.prober.as_ref().map(|prober| prober.peers(lost));
     all.into_iter().flatten().flatten().collect()
 }
 
-/// The peers that answer nothing: this host's own routes may be why.
+/// Returns the peers that reply to nothing, because this host's own routes may be the reason.
 fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
     let Some(prober) = &running.prober else {
         return Vec::new();
@@ -505,7 +507,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
                 cordoned: node.cordoned,
             }),
     };
-    // Room for all of them, and no more: there may be ten thousand.
+    // There may be ten thousand peers, so the capacity is exact.
     let mut peers = Vec::with_capacity(table.others(&running.network.own, Kinds::Any).count());
     peers.extend(table.others(&running.network.own, Kinds::Any).map(peer));
     let refused = health
@@ -534,7 +536,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     }
 }
 
-/// The vxlan device in what a backend publishes: its VNI, and the hardware address that peers use for it.
+/// Returns the VNI of the vxlan device in the data that a backend publishes, and the hardware address that peers use for it.
 pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
     #[derive(serde::Deserialize)]
     struct Vtep {
@@ -547,7 +549,7 @@ pub fn vtep(data: Option<&RawJson>) -> Option<(u32, String)> {
     Some((vni, mac))
 }
 
-/// The network of a node, for the doctor.
+/// Returns the network of a node, for the doctor.
 pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: types::Subnets,

@@ -12,13 +12,13 @@ use types::Access;
 /// Facts about the daemon; they grow while it starts.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// The store of the leases, in words.
+    /// The store of the leases, as text.
     pub store: String,
-    /// Flags and variables with which commands reach the store.
+    /// Flags and environment variables with which commands reach the store.
     pub access: Access,
     /// Addresses of the store's servers.
     pub store_addresses: Vec<IpAddr>,
-    /// The namespace of this daemon's pod; none where it runs in no pod.
+    /// The namespace of this daemon's pod; `None` if it does not run in a pod.
     pub namespace: Option<String>,
     /// The store, once it was opened.
     pub manager: Option<Arc<dyn SubnetManager>>,
@@ -31,7 +31,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns what the options say, before the store is asked.
+    /// Returns the facts from the options, before the store is queried.
     pub fn of(store: &options::Store) -> Self {
         let node = store.node().map(|name| NodeAddresses {
             name,
@@ -55,7 +55,7 @@ impl Known {
 pub struct NodeAddresses {
     /// Name of the Node.
     pub name: String,
-    /// Its addresses of type InternalIP, the preferred first.
+    /// The Node's addresses of type InternalIP, the preferred ones first.
     pub internal: Vec<IpAddr>,
     /// Addresses of the API servers.
     pub servers: Vec<IpAddr>,
@@ -72,7 +72,7 @@ impl From<&NodeInfo> for NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Replaces the known addresses. Known servers stay if this has none.
+    /// Replaces the known addresses. The known servers stay if `self` has none.
     pub fn publish(mut self, known: &watch::Sender<Known>) {
         known.send_if_modified(|known| {
             if let (true, Some(before)) = (self.servers.is_empty(), &known.node) {

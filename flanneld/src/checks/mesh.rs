@@ -15,7 +15,7 @@ use types::Family;
 use types::problem::PortPurpose;
 use types::reachability::{Impact, State};
 
-/// Each peer and family is a path.
+/// Returns the mesh, with one path for each peer and family.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
     let (faults, losses) = prober.common();
     let fault = |fault: &view::CommonFault| CommonFault {
@@ -34,7 +34,7 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
     }
 }
 
-/// What the probes on the path of pods' packets found.
+/// Returns the results of the probes on the path of pod packets.
 pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
     let is_lost = |subnet: &IpNet| paths.values().any(|path| path.lost.contains_key(subnet));
     let named =
@@ -71,7 +71,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
     paths.iter().filter_map(shown).collect()
 }
 
-/// The ports of the probes that another program has.
+/// Returns the probe ports that another program uses.
 pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
     let numbers: BTreeSet<u16> = problems
         .iter()
@@ -108,7 +108,7 @@ fn path(peer: PeerView) -> Path {
             count(|state| state.impact() == Impact::All),
         )
     });
-    // The peer reports when it last received our probes: its daemon answered until then.
+    // The peer reports when it last received our probes. Its daemon responded until then.
     let spoke_ms = [
         peer.ages.hears_us_age_ms,
         peer.ages.hears_us_underlay_age_ms,

@@ -8,7 +8,7 @@ use traffic_rules::programs::run;
 #[derive(Default)]
 pub(super) struct Module {
     tried: bool,
-    /// Why it could not be loaded.
+    /// Reason why it could not be loaded.
     pub complaint: Option<String>,
 }
 

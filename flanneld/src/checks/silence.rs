@@ -1,4 +1,4 @@
-//! Since when the holders of leases have been silent: the store is asked about peers that answer no probe, and only about them.
+//! Finds out since when the holders of leases have been silent. The store is queried only about peers that do not reply to probes.
 
 use ipnet::IpNet;
 use probing::view::PeerView;
@@ -11,52 +11,52 @@ use tokio::sync::watch;
 use types::Subnets;
 use types::reachability::State;
 
-/// How often the silent peers are collected.
+/// Interval at which the silent peers are collected.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// A peer that has been unreachable for less may just be restarting.
+/// Minimum time for which a peer is unreachable. Before that, it may just be restarting.
 const MIN_CUT: Duration = Duration::from_secs(15);
 /// Age from which silence is reported.
 const MIN_SILENCE: Duration = Duration::from_secs(600);
-/// How often the store is asked about a silent peer: all nodes ask about one that is gone, and it may come back.
+/// Interval at which the store is queried about a silent peer. All nodes query it about a peer that is gone, and the peer may come back.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
-/// Delay after a request that the store did not answer.
+/// Delay after a query without a response.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest extra delay of a node: without it, all nodes would ask at the same moment, because they know the same last renewal.
+/// Longest extra delay of a node. Without it, all nodes would query the store at the same moment, because they know the same last renewal.
 const MAX_SPREAD: Duration = Duration::from_secs(60);
-/// How long an answer may take.
+/// Timeout of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit on the peers that are asked about at once, and on those known to be silent.
+/// Maximum number of peers that are queried at once, and of those known to be silent.
 const PEERS: usize = 16;
 const MANY: usize = 1024;
-/// So many are asked about in a round where there are more.
+/// Number of peers that are queried in a round while many are still to be queried.
 const EACH_ROUND: usize = 4;
 
-/// How often the Node of a silent peer is looked at: Nodes are followed, so nobody is asked.
+/// Interval at which the Node of a silent peer is read. Nodes are watched, so this sends no request.
 const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the store says of holders that answer no probe, by subnet.
+/// Reports of the store about holders that do not reply to probes, by subnet.
 pub type Heard = BTreeMap<Subnets, Holder>;
 
-/// What the store says of the holder of a lease.
+/// Report of the store about the holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// When it was heard of last (boot-time clock).
+    /// Time of its last sign of life (boot-time clock).
     pub at: Duration,
-    /// What Kubernetes says of its Node; `None` with other stores.
+    /// Health of its Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,
 }
 
-/// The peers to ask about, and the answers. Pure.
+/// Peers to query about, and the results. Without side effects.
 #[derive(Debug, Default)]
 struct Book {
-    /// When to ask next, and what the store said of the holder, if it did.
+    /// Time of the next query, and the last report of the store about the holder.
     entries: BTreeMap<Subnets, (Duration, Option<Holder>)>,
     /// This node's extra delay.
     spread: Duration,
 }
 
 impl Book {
-    /// Enters the unreachable peers, and forgets the others. Returns those to ask about in this round.
+    /// Adds the unreachable peers, and removes the others. Returns those to query about in this round.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.entries.retain(|subnets, _| cut.contains_key(subnets));
         for subnets in cut
@@ -72,7 +72,7 @@ impl Book {
             .values()
             .filter(|(_, heard)| heard.is_none())
             .count();
-        // All nodes ask about the peers of a rack that is gone.
+        // If a whole rack is gone, all nodes query the store about its peers.
         let limit = if unasked > PEERS && unasked < self.entries.len() {
             EACH_ROUND
         } else {
@@ -86,22 +86,22 @@ impl Book {
             .collect()
     }
 
-    /// Enters an answer: when the holder was heard of.
+    /// Records the result of a query.
     fn answered(&mut self, subnets: Subnets, answer: Option<LastHeard>, now: Duration) {
         let wait = match answer {
-            // It comes back, or becomes Ready, without a renewed lease.
+            // The Node may come back, or become Ready, without a renewed lease.
             Some(LastHeard { node: Some(_), .. }) => NOT_READY_INTERVAL,
-            // Until then it cannot have been silent for long.
+            // Until then, the holder cannot have been silent for long.
             Some(LastHeard { ago, .. }) if ago < MIN_SILENCE => {
                 (MIN_SILENCE - ago).max(POLL_INTERVAL)
             }
             Some(_) => REPEAT_INTERVAL,
             None => RETRY_INTERVAL,
         };
-        // However many there are, as often as for the first ones.
+        // The rate of queries stays the same, however many peers there are.
         let batches = u32::try_from(self.entries.len().div_ceil(PEERS)).unwrap_or(u32::MAX);
         let wait = wait.saturating_mul(batches.max(1));
-        // A store that does not answer changes nothing.
+        // If the store does not respond, the last report stays.
         let before = self.entries.get(&subnets).and_then(|(_, heard)| *heard);
         let heard = answer.map(|answer| Holder {
             at: now.saturating_sub(answer.ago),
@@ -119,10 +119,10 @@ impl Book {
     }
 }
 
-/// The subnet of each peer that is asked, and for how many milliseconds the peer has been cut off, if it is.
+/// The subnet of each probed peer, and the milliseconds for which the peer has been cut off, if it is.
 pub type Asked = Vec<(IpNet, Option<u64>)>;
 
-/// The part of a peer in [`Asked`].
+/// Returns the entry of a peer in [`Asked`].
 pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
     (
         peer.subnet,
@@ -130,7 +130,7 @@ pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
     )
 }
 
-/// The peers that are unreachable in every family in which they are probed, with the duration.
+/// Returns the peers that are unreachable in every family in which they are probed, with the duration.
 fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
     let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
@@ -147,7 +147,7 @@ fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Du
         .collect()
 }
 
-/// Asks until it is dropped. `asked` returns nothing while all peers are reachable.
+/// Queries the store until the future is dropped. `asked` returns `None` while all peers are reachable.
 pub async fn ask(
     manager: Arc<dyn SubnetManager>,
     asked: impl Fn() -> Option<Asked> + Send,
@@ -193,7 +193,7 @@ mod tests {
         Duration::from_secs(number)
     }
 
-    /// The holder renewed its lease so many seconds ago.
+    /// Returns the report about a holder that renewed its lease so many seconds ago.
     fn ago(number: u64) -> Option<LastHeard> {
         Some(LastHeard {
             ago: seconds(number),
@@ -201,7 +201,7 @@ mod tests {
         })
     }
 
-    /// It did so at this moment.
+    /// Returns the record of a holder that renewed its lease at this time.
     fn at(number: u64) -> Heard {
         let holder = Holder {
             at: seconds(number),
@@ -253,7 +253,7 @@ mod tests {
             ),
             (vec![], vec![subnets(1)])
         );
-        // The store does not answer.
+        // The store does not respond.
         book.answered(subnets(1), None, seconds(2101));
         assert_eq!(book.heard(), at(901), "what is known stays");
         assert_eq!(

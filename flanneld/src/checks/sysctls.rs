@@ -1,4 +1,4 @@
-//! `--set-sysctls`: sets sysctls, and counts how often.
+//! `--set-sysctls`: sets sysctls, and counts the writes.
 
 use doctor::correct::{Correction, corrections};
 use doctor::facts::Network;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// How often to log that the same sysctl had to be set again.
+/// Minimum interval between two log lines about the same sysctl.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Writes the sysctls of `--set-sysctls` and remembers what it wrote.
@@ -70,8 +70,8 @@ impl SysctlWriter {
                     from = old,
                     to = new,
                     count = times,
-                    remedy = "find out what else manages it",
-                    "another program changed a sysctl, set it again"
+                    remedy = "find the program that manages it",
+                    "another program changed a sysctl; set it again"
                 ),
                 _ => {}
             }

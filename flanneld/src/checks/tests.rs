@@ -62,7 +62,7 @@ fn each_finding_is_logged_and_counted_once() {
         "{}",
         health.metrics()
     );
-    // A check that could not be made has no number of findings.
+    // A check that could not run has no number of findings.
     for check in doctor::table::checks() {
         let metrics = health.metrics();
         let is_unknown = metrics.contains(&format!(

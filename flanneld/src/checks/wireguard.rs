@@ -1,4 +1,4 @@
-//! The peers of WireGuard, for the doctor: the kernel's sessions, joined with the leases by the peers' keys.
+//! WireGuard peers, for the doctor. Joins the kernel's sessions with the leases by the peers' keys.
 
 use super::known::name;
 use crate::network::RunningNetwork;
@@ -13,7 +13,7 @@ use subnet_lease::{Kinds, Lease, LeaseTable};
 use types::Family;
 use types::Subnets;
 
-/// Whether the network has peers of WireGuard.
+/// Whether the network has WireGuard peers.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {
     running
         .network
@@ -101,7 +101,7 @@ fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
         .collect()
 }
 
-/// Whether a program is on the path of searches.
+/// Whether PATH contains a program.
 fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file())

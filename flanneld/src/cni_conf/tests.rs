@@ -1,4 +1,4 @@
-//! When the configuration is installed, and when it is left unchanged.
+//! Tests when the configuration is installed, and when it stays unchanged.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Derived state: the published attributes, the terms of admission and subnet.env follow the backend and the underlay.
+//! Derived state: the published attributes, the terms of admission and subnet.env, which follow the backend and the underlay.
 
 use super::node::{Leased, Node};
 use backends::{Announced, Underlay};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::Addresses;
 
-/// The lease's attributes; the protocol signs them.
+/// Returns the attributes of the lease. The lease protocol signs them.
 pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: underlay.public.v4().copied(),
@@ -26,8 +26,8 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Networks that no subnet may overlap: the underlay's if they lie inside the flannel network, else only this host's address,
-/// since a cluster's network may well lie inside a wide corporate network.
+/// Returns the networks that no subnet may overlap. These are the underlay's networks, if they lie inside the flannel network. Otherwise it is
+/// only this host's address, because a cluster's network may well lie inside a wide corporate network.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |address: &IpAddr| {
         underlay.addresses.v4().map(|v4| IpAddr::V4(*v4)) == Some(*address)
@@ -59,14 +59,14 @@ fn addresses_of(public: Addresses) -> impl Iterator<Item = IpAddr> {
         .chain(public.v6().copied().map(IpAddr::V6))
 }
 
-/// Which leases the backend can use.
+/// Criteria for the leases that the backend can use.
 #[derive(Clone)]
 pub(super) struct Whose {
     /// The rules of the backend.
     pub rules: Arc<dyn PeerRules>,
     /// Whether nodes may share one public address.
     pub shared_address: bool,
-    /// Whether the underlay has to reach them without a gateway.
+    /// Whether the underlay must reach the nodes without a gateway.
     pub needs_links: bool,
 }
 
@@ -99,13 +99,13 @@ pub(super) struct Following {
     pub underlay: watch::Receiver<Underlay>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// To `hold`.
+    /// Input of `hold`.
     pub attrs: watch::Sender<LeaseAttrs>,
-    /// To `feed`.
+    /// Input of the lease feed.
     pub terms: watch::Sender<Arc<Terms>>,
-    /// To the keeper of subnet.env.
+    /// Input of the keeper of subnet.env.
     pub env: watch::Sender<SubnetEnv>,
-    /// Which leases the backend can use.
+    /// Criteria for the leases that the backend can use.
     pub whose: Whose,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Ends {
 }
 
 impl Following {
-    /// Starts from the state in which the node got its lease.
+    /// Creates the channels with the state in which the node got its lease.
     pub(super) fn new(node: &Node, ip_masq: bool, probe_pods: bool) -> (Self, Ends) {
         let Node { backend, leased } = node;
         let Leased {
@@ -180,7 +180,7 @@ impl Following {
         )
     }
 
-    /// Runs until `stop`.
+    /// Updates the derived state until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             let announced = self.announced.borrow_and_update().clone();

@@ -1,4 +1,4 @@
-//! The bridge of pods after this node got another subnet.
+//! The pods' bridge after this node got another subnet.
 
 use ipnet::IpNet;
 use netstate::bridge::{StaleGateway, stale_gateways};
@@ -42,7 +42,7 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets) -> Vec<String
                 address = %address,
                 other = %other,
                 remedy,
-                "the bridge keeps the gateway of this node's previous subnet, because it also has an address that flanneld did not make"
+                "the bridge keeps the gateway of this node's previous subnet, because it also has an address that is not flannel's"
             );
             continue;
         }

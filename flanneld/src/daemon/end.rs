@@ -1,36 +1,36 @@
-//! Why the daemon ends, and with which exit code.
+//! Reasons for which the daemon ends, with their exit codes.
 
 use types::Problem;
 
-/// Why the daemon ends without being stopped.
+/// Reason for which the daemon or its network ends without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
     /// A failure that waiting does not resolve.
     #[error("{0}")]
     Failed(Box<Problem>),
-    /// Another node holds the lease: a supervisor restarts the daemon.
+    /// Another node holds the lease. A supervisor restarts the daemon.
     #[error("{0}")]
     LeaseLost(Box<Problem>),
-    /// The network has to be restarted, inside this process.
+    /// The network must restart inside this process.
     #[error("{0}")]
     StartOver(Box<Problem>),
-    /// The same, without the subnet that this node had.
+    /// The network must restart inside this process, without the subnet that this node had.
     #[error("{0}")]
     Moved(Box<Problem>),
 }
 
 impl End {
-    /// A failure that waiting does not resolve.
+    /// Creates the end for a failure that waiting does not resolve.
     pub(super) fn failed(problem: impl Into<Problem>) -> Self {
         Self::Failed(Box::new(problem.into()))
     }
 
-    /// The network has to be restarted.
+    /// Creates the end for a network that must restart.
     pub(super) fn start_over(problem: impl Into<Problem>) -> Self {
         Self::StartOver(Box::new(problem.into()))
     }
 
-    /// The network has to be restarted without the subnet that this node had.
+    /// Creates the end for a network that must restart without the subnet that this node had.
     pub(super) fn moved(problem: impl Into<Problem>) -> Self {
         Self::Moved(Box::new(problem.into()))
     }

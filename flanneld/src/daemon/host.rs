@@ -16,7 +16,7 @@ use types::Subnets;
 /// A host with the right to serve a network.
 pub(super) struct Host {
     pub config: NetworkConfig,
-    /// This node's entry in the store; `None` from a store that knows no nodes.
+    /// This node's entry in the store; `None` if the store does not know nodes.
     pub info: Option<NodeInfo>,
     pub node: NodeId,
     pub backend: Box<dyn Backend>,
@@ -82,8 +82,11 @@ impl Daemon {
         })
     }
 
-    /// The store gave this node another subnet, perhaps while no daemon ran: no pod may get an address of the old one, and no bridge may keep
-    /// its gateway. Where nodes choose their subnets, one that loses its subnet ends, and its operator decides what becomes of its pods.
+    /// Reacts to another subnet from the store, which may have changed while no daemon ran. No pod may get an address of the former subnet, and no
+    /// bridge may keep its gateway. Returns the bridges from which the gateway was removed.
+    ///
+    /// Only stores that assign the subnets call for this. Where nodes choose their subnets, a node that loses its subnet ends, and its operator
+    /// decides about its pods.
     async fn forget_another_subnet(&self, previous: &Previous, subnets: &Subnets) -> Vec<String> {
         let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();
         if was
@@ -102,7 +105,7 @@ impl Daemon {
         released
     }
 
-    /// Collects what the backend needs.
+    /// Collects the inputs of the backend.
     pub(super) async fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
         let previous = subnet_env::last_served(&self.settings.node.subnet_file);
         let former = previous.networks();

@@ -1,4 +1,4 @@
-//! The tasks that keep a running network: each is started by a method of its own, in the order of [`Daemon::serve`].
+//! Tasks that maintain a running network. One method starts each of them, in the order of [`Daemon::serve`].
 
 use super::end::End;
 use super::node::Leased;
@@ -36,17 +36,17 @@ use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::rules::RuleOptions;
 use types::{Encapsulation, Problem, Subnets};
 
-/// Audits at least this frequent serve as a heartbeat of the network.
+/// Maximum interval of audits at which they serve as a heartbeat of the network.
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 impl Daemon {
-    /// The port of probes, unless the tunnel has it: the tunnel needs it more.
+    /// Returns the port of probes, or `None` if the tunnel uses it, because the tunnel needs it more.
     pub(super) fn probe_port(&self, tunnel: &Tunnel) -> Option<u16> {
         let port = self.settings.listen.probe_port?;
         (!tunnel.ports.contains(&port)).then_some(port)
     }
 
-    /// The prober, unless the backend carries no packets or has the port.
+    /// Creates the prober, unless the backend carries no packets or uses the port.
     pub(super) fn mesh(
         &self,
         node: &Leased,
@@ -58,7 +58,7 @@ impl Daemon {
             warn!(
                 port,
                 remedy = "name another one with --probe-port on all nodes",
-                "no probes between nodes: the UDP port is the backend's"
+                "no probes between nodes: the backend uses the UDP port"
             );
         }
         Some(Mesh::new(
@@ -71,8 +71,8 @@ impl Daemon {
         ))
     }
 
-    /// Applies the traffic rules and keeps them in place. A delay shows in readiness and delays nothing else. The receiver changes whenever
-    /// rules are written.
+    /// Applies the traffic rules and keeps them in place. If they take too long, only readiness reflects it, and the start continues. The receiver
+    /// changes whenever rules are written.
     pub(super) async fn start_rules(
         &mut self,
         node: &Leased,
@@ -84,7 +84,7 @@ impl Daemon {
         if wanted.options.guard.is_some() && wanted.encapsulation.is_none() {
             warn!(
                 backend = node.config.backend,
-                "--encap-notrack, --encap-peers and --encap-bar-pods do nothing: the backend has no tunnels to guard"
+                "--encap-notrack, --encap-peers and --encap-bar-pods have no effect: the backend has no tunnels to guard"
             );
         }
         let previous = subnet_env::last_served(&self.settings.node.subnet_file);
@@ -130,10 +130,10 @@ impl Daemon {
         }
     }
 
-    /// Tells pods' runtimes, systemd and whoever asks that the network is there.
+    /// Announces to container runtimes, systemd and readers of the status that the network is up.
     pub(super) fn publish(&mut self, network: &RunningNetwork) {
         if network.set_sysctls {
-            // Before the first pods, and without waiting.
+            // The sysctls are set before the first pods start, and without waiting.
             self.sysctls
                 .apply(&network.network, &network.underlay.borrow().name);
         }
@@ -159,7 +159,7 @@ impl Daemon {
         ));
     }
 
-    /// Probes the peers, and asks the store for the holders of those that are cut off.
+    /// Probes the peers, and asks the store about the holders of leases that are cut off.
     pub(super) fn keep_probing(
         &mut self,
         mesh: Mesh,
@@ -184,7 +184,7 @@ impl Daemon {
             .spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
     }
 
-    /// Probes the path of pods' packets, if that is wanted; otherwise removes what an earlier run left that did.
+    /// Probes the path of pod packets if `--probe-pods` is set. Otherwise removes what an earlier run left for such probes.
     pub(super) fn keep_pod_probing(
         &mut self,
         mesh: Option<&Mesh>,
@@ -193,7 +193,7 @@ impl Daemon {
         let wanted = self.settings.listen.probe_pods;
         if wanted && mesh.is_none() {
             warn!(
-                remedy = "take --probe-pods away, or give --probe-port a port that is free, and a backend that carries packets",
+                remedy = "remove --probe-pods, or set --probe-port to a free port and use a backend that carries packets",
                 "the path of pods is not probed: this node sends no probes at all"
             );
         }
@@ -206,7 +206,7 @@ impl Daemon {
         Some(paths)
     }
 
-    /// Watches the network's configuration, of which only a restart applies another one.
+    /// Watches the network's configuration. Another one takes effect only at a restart.
     pub(super) fn keep_watch_of_config(
         &mut self,
         node: &Leased,
@@ -220,14 +220,14 @@ impl Daemon {
         next
     }
 
-    /// Asks the backend for another identity when an older node has this one's.
+    /// Requests another identity from the backend when an older node has this one's.
     pub(super) fn keep_identity(&mut self, renewal: Option<Renewal>, network: &RunningNetwork) {
         if let Some(renewal) = renewal {
             self.spawn_until_stop(renew_identity(network.readings.clone(), renewal));
         }
     }
 
-    /// Keeps subnet.env as it should be.
+    /// Maintains subnet.env.
     pub(super) fn keep_subnet_env(&mut self, network: &RunningNetwork) {
         self.run.spawn(subnet_env_keeper::keep(
             self.settings.node.subnet_file.clone(),
@@ -237,7 +237,7 @@ impl Daemon {
         ));
     }
 
-    /// Looks again at the choice of the interface, where the store knows the nodes' addresses.
+    /// Re-evaluates the choice of the interface, if the store knows the nodes' addresses.
     pub(super) fn keep_choice(
         &mut self,
         node: &Leased,
@@ -291,7 +291,7 @@ impl Daemon {
         ));
     }
 
-    /// Watches readiness. The receiver says whether the kernel is in sync.
+    /// Watches readiness. The receiver holds whether the kernel is in sync.
     pub(super) fn keep_ready(&mut self, network: &RunningNetwork) -> watch::Receiver<bool> {
         let (programmed_out, programmed) = watch::channel(network.observer.status().kernel.in_sync);
         let audit = self.settings.node.audit;
@@ -333,7 +333,7 @@ impl Daemon {
         let (stop, health) = (self.run.stop.clone(), self.health.clone());
         self.run.tasks.spawn(async move {
             tokio::select! {
-                // A stop ends what `hold` follows, too: that is no loss of the lease.
+                // A stop also ends the tasks on which `hold` depends. It is checked first, because that is no loss of the lease.
                 biased;
                 () = stop.cancelled() => Ok(()),
                 lost = node.manager.hold(&node.claim, &node.config, state, node.held.0) => Err(match lost {
@@ -351,7 +351,7 @@ impl Daemon {
         });
     }
 
-    /// Starts a task that the stop ends wherever it waits.
+    /// Starts a task that the stop cancels wherever it waits.
     fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.run.stop.clone();
         self.run
@@ -359,9 +359,9 @@ impl Daemon {
     }
 }
 
-/// Asks for another identity when an older node has this one's: all peers refuse the later.
+/// Requests another identity when an older node has this one's, because all peers refuse the later node.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
-    /// The new identity has to reach the store and come back.
+    /// Time in which the new identity has to reach the store and come back.
     const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
         let older = readings
@@ -371,7 +371,7 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
             .find(|refused| refused.reason() == Reason::OurIdentity)
             .cloned();
         if let Some(older) = older {
-            warn!(peer = %older, "this node's key is that of an older node, as of a cloned disk: making another one");
+            warn!(peer = %older, "this node's key is that of an older node, as on a cloned disk: creating another one");
             renewal.ask();
             tokio::time::sleep(TIMEOUT).await;
             if readings
@@ -389,7 +389,7 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
     }
 }
 
-/// Reports this host's addresses to the store's client, so that it need not wait for answers to an address that is gone.
+/// Reports this host's addresses to the store's client, so that it does not wait for replies to an address that is gone.
 async fn report_addresses(
     manager: Arc<dyn SubnetManager>,
     mut underlay: watch::Receiver<Underlay>,

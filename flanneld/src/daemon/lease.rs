@@ -1,4 +1,4 @@
-//! From a host to a node with a lease: the underlay, the announcement, the acquisition.
+//! The steps from a host to a node with a lease: the choice of the underlay, the announcement, the acquisition.
 
 use super::end::End;
 use super::host::Host;
@@ -43,7 +43,7 @@ impl Daemon {
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
         if config != whole {
-            // A family that this node lacks is left out.
+            // The families that this node lacks are left out.
             backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         }
         if let Some(info) = &info {
@@ -77,7 +77,7 @@ impl Daemon {
             .and_then(|info| info.subnets)
             .filter(|judged| has_others(&lease.subnets, judged))
         {
-            // The evidence of this host was judged for the former subnet.
+            // The evidence of this host was evaluated for the former subnet.
             return Err(End::moved(DaemonProblem::SubnetChanged {
                 now: lease.subnets,
                 before: judged,
@@ -218,7 +218,7 @@ impl Daemon {
     }
 }
 
-/// What the lease protocol asks about this host.
+/// Queries of the lease protocol about this host.
 #[derive(Debug)]
 struct Queries {
     found: Found,
@@ -251,7 +251,7 @@ fn log_lease(lease: &Lease, info: Option<&NodeInfo>) {
     );
 }
 
-/// Whether there is a subnet that is not among these.
+/// Whether one of the subnets is not among the known ones.
 fn has_others(subnets: &Subnets, known: &Subnets) -> bool {
     subnets
         .nets()

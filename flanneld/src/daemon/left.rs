@@ -1,4 +1,4 @@
-//! The addresses that this node gave up, because no peer answered there.
+//! The addresses that this node gave up, because no peer responded there.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long such an address is not used again: otherwise two bad choices would alternate.
+/// Time for which such an address is not used again. Otherwise two bad choices would alternate.
 const NOT_BACK: Duration = Duration::from_secs(600);
 
 /// The addresses with the time at which each was given up.
@@ -14,7 +14,7 @@ const NOT_BACK: Duration = Duration::from_secs(600);
 pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 
 impl Left {
-    /// Notes that these are given up.
+    /// Notes that the node gave up these addresses.
     pub(super) fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);

@@ -1,4 +1,4 @@
-//! The devices of backends that this node had before. A route through one of them may be narrower than any of the new backend's, and packets
+//! The devices of backends that this node used before. A route through one of them may be more specific than those of the new backend. Packets
 //! that it takes are lost, or go unencrypted.
 
 use ipnet::IpNet;

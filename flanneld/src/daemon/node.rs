@@ -13,12 +13,12 @@ pub(super) struct Node {
     pub leased: Leased,
 }
 
-/// What the node leased, and by what.
+/// The lease of a node, and everything that led to it.
 pub(super) struct Leased {
     pub manager: Arc<dyn SubnetManager>,
     /// The network's configuration.
     pub whole: NetworkConfig,
-    /// The same without the families that this node lacks.
+    /// The network's configuration without the families that this node lacks.
     pub config: NetworkConfig,
     pub claim: Claim,
     pub found: Found,

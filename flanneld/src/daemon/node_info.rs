@@ -1,4 +1,4 @@
-//! This node's entry in a store that knows its nodes: waiting for it, and choosing the interface by it.
+//! This node's entry in a store that knows its nodes: waits for it, and chooses the interface by it.
 
 use super::end::End;
 use super::{Daemon, retry};
@@ -25,15 +25,15 @@ use types::{Dual, Subnets};
 
 /// Delay between two requests, unless the store reports a change. The configuration is read again each time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// How long a node waits for an address of its second family.
+/// Time for which a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
-/// How often the choice is repeated while there is no interface, in case a change came without an event.
+/// Interval at which the choice is repeated while there is no interface, in case a change came without an event.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
-/// How long changes are gathered before the interface is reconsidered.
+/// Time for which changes are collected before the interface is re-evaluated.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
 impl Daemon {
-    /// Reads the configuration, and waits until the store knows this node; `None` from a store that knows no nodes.
+    /// Reads the configuration, and waits until the store knows this node. Returns `None` as the entry if the store does not know nodes.
     pub(super) async fn find_node_info(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -106,7 +106,7 @@ impl Daemon {
                 found = self.wait_for_families(manager, &wish, &mut logged) => found.map_err(End::failed)?,
                 now = another(manager, whole, &info, &local, &mut changes) => {
                     if now.subnets != info.subnets {
-                        // The evidence of this host has to be judged for the new subnet.
+                        // The evidence of this host must be evaluated for the new subnet.
                         return Err(End::moved(DaemonProblem::SubnetChangedWhileWaiting));
                     }
                     // Another Node came or went, with addresses that matter for the choice.
@@ -165,7 +165,7 @@ impl Daemon {
             };
             match wait_for(&both, |_| ()).await {
                 Ok(found) => return Ok(found),
-                // The node has an address, which other nodes also have: it does not wait for one.
+                // The node does not lack an address: it has one that other nodes also have.
                 Err(error) if error.shared().is_some() => return wait_for(wish, waiting).await,
                 Err(_) => {}
             }
@@ -261,8 +261,8 @@ async fn another(
     std::future::pending().await
 }
 
-/// Reduces an entry to what the choice of the interface depends on: of other Nodes' claims, those on this host's addresses, and whether there
-/// are more.
+/// Reduces an entry to the parts on which the choice of the interface depends. Of other Nodes' claims, these are the claims on this host's
+/// addresses, and whether there are others.
 fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
     let own = NodeInfo {
         taken: info

@@ -16,38 +16,38 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::Problem;
 
-/// How long the watch of the leases may be interrupted.
+/// Maximum interruption of the watch of the leases.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// How long the node may be without a usable lease of another node.
+/// Maximum time without a usable lease of another node.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// How long the kernel may be out of sync.
+/// Maximum time for which the kernel is out of sync.
 const OUT_OF_SYNC: Duration = Duration::from_secs(10);
-/// How long publishing a change of this node may take.
+/// Maximum time for publishing a change of this node.
 const UNPUBLISHED: Duration = Duration::from_secs(1);
-/// How long a problem with the lease may last before the node is not ready.
+/// Time after which a problem with the lease makes the node not ready.
 const LEASE_GRACE: Duration = Duration::from_secs(60);
 
-/// Watches what readiness depends on.
+/// Sets the conditions on which readiness depends.
 pub(super) struct ReadinessMonitor {
     pub network: RunningNetwork,
     /// Whether the kernel is audited at least every 20 s, even without an event.
     pub audits: bool,
-    /// Learns whether the kernel is in sync with the leases, apart from peers that failed by themselves.
+    /// Receives whether the kernel is in sync with the leases, apart from peers that failed individually.
     pub programmed: watch::Sender<bool>,
     /// Receives the conditions.
     pub health: Health,
 }
 
-/// What the monitor remembers from one check to the next.
+/// State that the monitor keeps from one check to the next.
 struct LastCheck {
-    /// When the kernel was in sync last.
+    /// Time at which the kernel was last in sync.
     in_sync_at: Instant,
-    /// When a lease of another node could be used last.
+    /// Time at which a lease of another node was last usable.
     in_touch_at: Instant,
-    /// When the lease was without a problem last.
+    /// Time at which the lease was last without a problem.
     lease_well_at: Instant,
     lease_log: LogOnce,
-    /// Number of passes over the kernel.
+    /// Number of reconcile passes over the kernel.
     passes: u64,
     unused: Arc<Vec<Unused>>,
     ready: bool,
@@ -90,7 +90,7 @@ impl ReadinessMonitor {
     }
 
     fn check_kernel(&self, last: &mut LastCheck) {
-        // A loop that audits runs a pass now and then; one that only waits for events may be silent forever.
+        // A loop that audits makes a pass from time to time. A loop that only waits for events may be silent forever.
         let kernel = self.network.observer.status().kernel;
         if self.audits && kernel.passes != last.passes {
             self.health.heartbeat("kernel");
@@ -202,7 +202,7 @@ impl ReadinessMonitor {
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
 
-    /// Leases in the store that this node does not use: refused, or unreadable.
+    /// Returns the leases in the store that this node does not use, because they are refused or unreadable.
     fn unused(&self, reading: &Reading) -> Vec<Unused> {
         let refused = reading.refused.iter();
         let refused = refused.map(|refused| Unused {
@@ -233,7 +233,7 @@ fn log_lost_lines() {
     }
 }
 
-/// While the node waits for a lease, reports the reason to health and the log. Ends when the result is dropped.
+/// Reports to health and the log why the node waits for a lease. Ends when the result is dropped.
 pub(super) fn report_lease_trouble(mut held: watch::Receiver<Held>, health: Health) -> impl Drop {
     struct Reporting(tokio::task::JoinHandle<()>);
     impl Drop for Reporting {

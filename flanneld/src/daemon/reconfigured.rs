@@ -1,4 +1,4 @@
-//! Changes of the network's configuration. While a node waits for its lease, the current content of the file applies; afterwards a restart applies it.
+//! Changes of the network's configuration. While a node waits for its lease, the current configuration applies; afterwards a restart applies it.
 
 use super::end::End;
 use crate::problem::{DaemonProblem, is_about_config};
@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 use types::Problem;
 
-/// How often the configuration is read while the node waits for its lease.
+/// Interval at which a node that waits for its lease reads the configuration.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the configuration of a store that knows its nodes differs from this: while the node waits for its lease, the current one
-/// applies. A file that cannot be used changes nothing.
+/// Returns when the configuration of a store that knows its nodes differs from `waiting_with`, because a node that waits for its lease applies
+/// the current one. A file that cannot be used changes nothing.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,
@@ -35,7 +35,7 @@ pub(super) async fn another_configuration(
     }
 }
 
-/// How often a node with a lease reads the configuration.
+/// Interval at which a node with a lease reads the configuration.
 const NEXT_CONFIGURATION: Duration = Duration::from_secs(15);
 
 /// Watches for a configuration other than the one in use, logs it once, and publishes it. Never ends.
@@ -58,7 +58,7 @@ pub(super) async fn watch_configuration(
                 problem: problem.clone(),
                 in_use: in_use.to_json(),
             }),
-            // The store does not answer: nothing is known.
+            // The store does not respond, so nothing is known.
             Err(_) => continue,
         };
         let read = read.ok();

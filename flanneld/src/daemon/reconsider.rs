@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::{Coded, Problem};
 
-/// How often arrivals are noted; also the minimum time between two evaluations.
+/// Interval at which arrivals are noted, and minimum time between two evaluations.
 const LISTEN: Duration = Duration::from_secs(5);
 /// Maximum time between two evaluations.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(super) struct Reconsider {
     pub config: NetworkConfig,
     /// The current choice.
     pub chosen: Chosen,
-    /// The running network. Without its probes no interface is left, because nothing is known about peers.
+    /// The running network. Without its probes the node leaves no interface, because nothing is known about peers.
     pub network: RunningNetwork,
     /// The devices of the tunnels.
     pub devices: Vec<String>,
@@ -115,7 +115,7 @@ impl Reconsider {
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
         let (peers, index): (BTreeSet<IpAddr>, u32) =
             (peers.collect(), self.network.underlay.borrow().index);
-        // Counters that cannot be read do not prove silence.
+        // Neighbours that cannot be read do not prove silence.
         neighbours(index)
             .await
             .map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))

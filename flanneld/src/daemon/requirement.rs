@@ -7,7 +7,7 @@ use subnet_lease::NetworkConfig;
 /// Checks that the configuration names a backend that this node accepts. An empty list accepts all.
 ///
 /// # Errors
-/// The configuration names another backend. The error names it, its place and the remedy.
+/// Returns an error if the configuration names another backend. The error contains the backend, its place and the remedy.
 pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,
@@ -53,7 +53,7 @@ mod tests {
             (&["wireguard", "vxlan"], vxlan, true),
             (&["wireguard"], vxlan, false),
             (&["vxlan"], r#","Backend":{"Type":"vxlan2"}"#, false),
-            // Without a type it is Go flannel's default.
+            // Without a type, the backend is Go flannel's default.
             (&["udp"], "", true),
             (&["wireguard"], "", false),
             (&["wireguard"], r#","Backend":{}"#, false),

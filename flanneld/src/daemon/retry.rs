@@ -10,7 +10,7 @@ use subnet_lease::reason::LogOnce;
 use tracing::warn;
 use types::backoff::Backoff;
 
-/// Delay between attempts while the store does not answer.
+/// Delay between attempts while the store does not respond.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Retries for a moment: a predecessor that is just ending may still hold the resource.
@@ -32,10 +32,10 @@ pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Asks the store until it answers. Logs each new reason for waiting once.
+/// Queries the store until it responds. Logs each new reason for waiting once.
 ///
 /// # Errors
-/// The store refuses permanently.
+/// Returns an error if the store refuses permanently.
 pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
     health: &Health,
     condition: Condition,

@@ -19,7 +19,7 @@ pub(super) struct Rights {
 /// Claims all resources, or none.
 ///
 /// # Errors
-/// Another process holds one of them; the error names it.
+/// Returns an error if another process holds one of them. The error names that process.
 pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,
@@ -41,7 +41,7 @@ pub(super) async fn claim(
     })
 }
 
-/// The resources that the network needs exclusively.
+/// Returns the resources that the network needs exclusively.
 pub(super) async fn wants(backend: &dyn Backend) -> Wants {
     let Takes {
         devices,
@@ -49,7 +49,7 @@ pub(super) async fn wants(backend: &dyn Backend) -> Wants {
         ports,
         shares_ports,
     } = match NetlinkKernel::open() {
-        // Needed only if the kernel chooses.
+        // The kernel is queried only if the resources depend on its support for vxlan.
         Ok(mut kernel) if backend.takes(true) != backend.takes(false) => {
             backend.takes(kernel.supports_vxlan().await.unwrap_or(true))
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long tasks may take to end.
+/// Time that tasks may take to end.
 pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// The tasks of the network; the first failure ends all of them.

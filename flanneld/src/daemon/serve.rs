@@ -22,7 +22,7 @@ pub(super) struct Leases {
 }
 
 impl Daemon {
-    /// Follows the leases in the store and waits for the first complete list: an unknown network is not an empty one.
+    /// Follows the leases in the store and waits for the first complete list, because unknown leases are not the same as none.
     pub(super) async fn follow_leases(&mut self, node: &Leased, ends: &Ends) -> Leases {
         let watched = node.manager.clone();
         let terms = ends.terms.clone();
@@ -59,7 +59,7 @@ impl Daemon {
             .first_pass(backend, &node.lease, &following.underlay, &leases.table)
             .await?;
         memory::trim();
-        // Rules before subnet.env: pods start once it exists, and rely on the rules.
+        // The rules come before subnet.env: pods start once it exists, and rely on the rules.
         let written = self
             .start_rules(&node, &tunnel, &following.underlay, &leases.table)
             .await;
@@ -118,7 +118,7 @@ impl Daemon {
         leases: &watch::Receiver<Arc<LeaseTable>>,
     ) -> Result<Box<dyn Network>, End> {
         if !backend.hands_over() {
-            // An inherited device or socket that no backend takes over would be in the way.
+            // An inherited device or socket that no backend takes over would conflict with its own.
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());

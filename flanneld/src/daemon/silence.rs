@@ -1,12 +1,12 @@
-//! Whether anything of other nodes arrives over the underlay: pure.
+//! Decides whether packets of other nodes arrive over the underlay. Without side effects.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long nothing may arrive before a doubtful interface is given up.
+/// Time without arrivals after which the node gives up a doubtful interface.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 
-/// Counters of what arrived so far.
+/// Counters of arrivals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
     /// Replies of peers to probes.
@@ -15,7 +15,7 @@ pub(super) struct Received {
     pub received: u64,
 }
 
-/// Remembers when something arrived last.
+/// Remembers the time of the last arrival.
 #[derive(Debug)]
 pub(super) struct Silence {
     since: Instant,
@@ -32,7 +32,7 @@ impl Silence {
 
     /// Takes the current counters. Returns whether nothing has arrived for [`SILENCE`].
     pub(super) fn look(&mut self, arrived: Received, now: Instant) -> bool {
-        // A recreated device counts from 0.
+        // A recreated device starts to count from 0.
         if arrived.answers > self.last.answers || arrived.received > self.last.received {
             self.since = now;
         }

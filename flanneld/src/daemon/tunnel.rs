@@ -1,19 +1,19 @@
-//! What the daemon asks a backend before it joins, once.
+//! Properties of a backend that the daemon reads once, before the backend joins.
 
 use backends::{Backend, Overlay, Renewal};
 use std::collections::BTreeMap;
 use types::{Encapsulation, Profile};
 
-/// A backend's properties that outlive the join.
+/// Properties of a backend that are still needed after it has joined.
 pub(super) struct Tunnel {
     pub profile: &'static Profile,
     pub encapsulation: Encapsulation,
     /// The encapsulation, if packets in it could be forged.
     pub guarded: Encapsulation,
     pub devices: Vec<String>,
-    /// The UDP ports on this host.
+    /// The UDP ports of the tunnels on this host.
     pub ports: Vec<u16>,
-    /// The ports of its devices, if each has one.
+    /// The UDP port of each device, if each has one.
     pub listens: BTreeMap<String, u16>,
     pub overlay: Option<Overlay>,
     pub renewal: Option<Renewal>,

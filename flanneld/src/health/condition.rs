@@ -9,7 +9,7 @@ pub enum Condition {
     CniConf,
     /// The network configuration cannot be read.
     Config,
-    /// The kernel is out of sync with the desired state, not only for peers that failed by themselves.
+    /// The kernel is out of sync with the desired state, and not only for peers that failed individually.
     Kernel,
     /// This node has no lease, or cannot keep it.
     Lease,
@@ -19,13 +19,13 @@ pub enum Condition {
     Rules,
     /// The start is not complete.
     Start,
-    /// The store does not answer.
+    /// The store does not respond.
     Store,
     /// subnet.env cannot be written.
     SubnetEnv,
-    /// There is no interface that reaches the other nodes.
+    /// No interface reaches the other nodes.
     Underlay,
-    /// There is no news of the other nodes.
+    /// The watch of the other nodes' leases is interrupted.
     Watch,
 }
 
@@ -62,7 +62,7 @@ impl Condition {
         }
     }
 
-    /// Whether new pods have no working network while it is set. The store and the watch are not needed to start a pod.
+    /// Whether new pods have no working network while the condition is set. A pod can start without the store and the watch.
     pub const fn stops_new_pods(self) -> bool {
         matches!(
             self,

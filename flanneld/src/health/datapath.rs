@@ -1,4 +1,4 @@
-//! The counters of the packet engines, for /metrics and /status.
+//! The counters of the userspace datapath, for /metrics and /status.
 
 use backends::status::{EngineStatus, Traffic};
 use prometheus_client::metrics::counter::Counter;
@@ -20,11 +20,11 @@ const COUNTED: [(&str, &str); 5] = [
         "bytes",
         "Bytes forwarded by the packet engine, including inner headers, by direction",
     ),
-    ("batches", "System calls that moved at least one packet"),
     (
-        "units",
-        "Super-packets (GSO/GRO) and single packets forwarded",
+        "batches",
+        "Reads, or rounds of sending, that moved at least one packet",
     ),
+    ("units", "GSO packets and single packets forwarded"),
     (
         "read_errors",
         "Failed reads; the thread backs off after each",
@@ -48,7 +48,7 @@ const WITHOUT_DIRECTION: [EngineCounter; 3] = [
     ),
     (
         "budgets_spent",
-        "How often a thread had gone ahead of other programs for as long as it may",
+        "Times a thread used up its time ahead of ordinary programs",
         |engine| engine.budgets_spent,
     ),
 ];
@@ -67,12 +67,12 @@ fn counted(traffic: &Traffic) -> [u64; 5] {
     ]
 }
 
-/// A label value: one line that the exposition format can hold.
+/// Returns a label value as one line that the exposition format can hold.
 fn label(text: &str) -> String {
     printable::value(text).into_owned()
 }
 
-/// Adds the engines' metrics.
+/// Registers the metrics of the engines.
 pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     for (index, (name, help)) in COUNTED.into_iter().enumerate() {
         let family = Family::<Labels, Counter>::default();
@@ -144,7 +144,7 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
 /// Writes the engines by device.
 ///
 /// # Errors
-/// Those of the serializer.
+/// Returns the error of the serializer.
 pub(super) fn serialize<S: Serializer>(
     engines: &[EngineStatus],
     serializer: S,

@@ -1,4 +1,4 @@
-//! The counters of the daemon as one document: /status contains it, /metrics renders it.
+//! The counters of the daemon as one document, which /status contains and /metrics renders.
 
 use super::datapath;
 use super::last_hour::LastHour;
@@ -21,43 +21,43 @@ pub struct Figures {
     pub rule_writes: u64,
     /// Number of repairs of traffic rules that another program had changed.
     pub rule_repairs: u64,
-    /// Whether another program keeps changing them.
+    /// Whether another program keeps changing the traffic rules.
     pub rules_contended: bool,
     /// Number of gateway addresses of previous subnets that were removed from bridges.
     pub bridge_addresses_removed: u64,
-    /// Packets to the encapsulation port from senders that are no peers, where they are counted.
+    /// Number of packets to the encapsulation port from senders that are not peers; `None` if they are not counted.
     pub unknown_senders: Option<u64>,
     /// The doctor's findings; empty before the first round.
     pub findings: Tallied,
-    /// When the doctor's last round began.
+    /// Time at which the doctor's last round began.
     pub doctor_round: Option<std::time::Instant>,
-    /// Number of kernel objects that were restored within the last hour.
+    /// Number of kernel objects that flanneld restored within the last hour.
     pub put_back: LastHour,
 }
 
-/// What the daemon counts.
+/// All counters of the daemon.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Counts {
-    /// Peers that the backend serves.
+    /// Number of peers that the backend serves.
     pub peers: u64,
-    /// Leases of other nodes in the store.
+    /// Number of leases of other nodes in the store.
     pub leases: u64,
-    /// Leases that are not in use, by reason.
+    /// Number of leases that are not in use, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Keys in the store that cannot be read.
+    /// Number of keys in the store that cannot be read.
     pub unreadable: u64,
-    /// Requests to the store since the start, by kind.
+    /// Number of requests to the store since the start, by kind.
     pub store_requests: BTreeMap<&'static str, u64>,
     /// Seconds until this node's lease expires; `None` for a reservation.
     pub lease_expiry_seconds: Option<u64>,
-    /// The MTU of pods; 0 while there is no network.
+    /// MTU of pods in bytes; 0 while there is no network.
     pub mtu: u32,
     /// Counters of the traffic rules.
     pub rules: RuleCounts,
     /// Counters of kernel operations; `None` while there is no network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelCounts>,
-    /// The peers of WireGuard; `None` where there are none.
+    /// The WireGuard peers; `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<Wireguard>,
     /// The packet engines.
@@ -78,10 +78,10 @@ pub(super) struct Counts {
     /// Seconds since the doctor's last round began.
     #[serde(skip)]
     pub doctor_round_age: Option<u64>,
-    /// Counters of the prober and its peers by state; `None` where it does not run.
+    /// Counters of the prober, and its peers by state; `None` if it does not run.
     #[serde(skip)]
     pub probes: Option<(Traffic, BTreeMap<State, u32>)>,
-    /// In how many families the path of pods' packets is in each state; `None` where it is not probed.
+    /// Number of families by state of the path of pod packets; `None` if that path is not probed.
     #[serde(skip)]
     pub pod_paths: Option<BTreeMap<PodState, u32>>,
 }
@@ -91,27 +91,27 @@ pub(super) struct Counts {
 pub(super) struct RuleCounts {
     /// Number of writes.
     pub writes: u64,
-    /// Number of repairs of what another program had changed.
+    /// Number of repairs after a change by another program.
     pub repairs: u64,
-    /// Whether another program keeps changing them.
+    /// Whether another program keeps changing the rules.
     pub at_war: bool,
 }
 
 /// Counters of kernel operations.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelCounts {
-    /// Whether it is in sync with the desired state, apart from peers that failed by themselves.
+    /// Whether the kernel is in sync with the desired state, apart from peers that failed individually.
     #[serde(rename = "in_step")]
     pub in_sync: bool,
-    /// What is wrong; empty if nothing is.
+    /// Problem of the kernel state, as text; empty if there is none.
     pub trouble: String,
-    /// The peers that it refuses, each for a reason of its own.
+    /// Peers that the kernel refuses, each for its own reason.
     pub failed_peers: Vec<FailedPeer>,
-    /// Number of comparisons with the desired state.
+    /// Number of comparisons of the kernel with the desired state.
     pub passes: u64,
-    /// Number of operations that changed it.
+    /// Number of operations that changed the kernel.
     pub writes: u64,
-    /// Number of operations that it refused.
+    /// Number of operations that the kernel refused.
     pub failures: u64,
     /// Number of operations that reverted a change by another program.
     pub repairs: u64,
@@ -181,7 +181,7 @@ fn number(many: usize) -> u64 {
     u64::try_from(many).unwrap_or(u64::MAX)
 }
 
-/// A peer that the kernel refuses, as the documents show it.
+/// Converts a peer that the kernel refuses for the documents.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
     FailedPeer {
@@ -192,7 +192,7 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     }
 }
 
-/// The peers of WireGuard; `None` where there are none, as with another backend.
+/// Returns the WireGuard peers; `None` if there are none, as with another backend.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
     let (peers, silent) = (
         number(status.kernel.tunnels.peers),

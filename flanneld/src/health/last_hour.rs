@@ -1,11 +1,11 @@
-//! How much a counter grew within the last hour.
+//! Growth of a counter within the last hour.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 use subnet_lease::manager::boot_time;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// How often the counter is noted.
+/// Interval at which the counter is noted.
 const STEP: Duration = Duration::from_secs(60);
 
 /// The values of a counter, minute by minute.
@@ -38,7 +38,7 @@ impl LastHour {
 
     /// Returns by how much `value` exceeds the counter of an hour ago, or its first value.
     pub fn within(&self, value: u64) -> u64 {
-        // The counter begins with 0.
+        // With only one noted value, the growth is that since the counter began with 0.
         let begun = self
             .0
             .front()

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 type Labels = Vec<(String, String)>;
 
-/// Renders the metrics; the order of the registrations is the order of the text.
+/// Renders the metrics. The order of the registrations is the order of the text.
 pub(super) fn text(node: &Node, counts: &Counts) -> String {
     let mut registry = Registry::with_prefix("flannel");
     registry.register(
@@ -61,7 +61,7 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     out
 }
 
-/// Registers what the doctor found, and what it could not look at.
+/// Registers the findings of the doctor, and the checks that it could not run.
 fn register_findings(registry: &mut Registry, counts: &Counts) {
     let findings = Family::<Labels, Gauge>::default();
     for ((check, severity), count) in &counts.findings.findings {
@@ -81,13 +81,13 @@ fn register_findings(registry: &mut Registry, counts: &Counts) {
     );
     registry.register(
         "checks_unknown",
-        "1 for each check that could not be made",
+        "1 for each check that could not run",
         gauges_by("check", &counts.findings.unknown),
     );
     if let Some(age) = counts.doctor_round_age {
         registry.register(
             "doctor_round_age_seconds",
-            "Seconds since the checks were made",
+            "Seconds since the checks ran",
             gauge_of(age),
         );
     }
@@ -131,10 +131,10 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
         let in_sync = u64::from(kernel.in_sync);
         gauge(
             "kernel_in_sync",
-            "1 while the kernel is in sync with the desired state, apart from peers that failed by themselves",
+            "1 while the kernel is in sync with the desired state, apart from peers in flannel_peers_failed",
             in_sync,
         );
-        // Its name in earlier versions.
+        // The name of this gauge in earlier versions.
         gauge(
             "kernel_in_step",
             "The same as flannel_kernel_in_sync",
@@ -142,7 +142,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
         );
         gauge(
             "peers_failed",
-            "Peers that the kernel refuses, each for a reason of its own",
+            "Peers whose objects the kernel refuses for a reason of their own",
             u64::try_from(kernel.failed_peers.len()).unwrap_or(u64::MAX),
         );
     }
@@ -195,7 +195,7 @@ fn register_wireguard(registry: &mut Registry, peers: &Wireguard) {
     ]);
     registry.register(
         "wireguard_peers",
-        "Peers of WireGuard; those that are sent to and complete no handshake are silent",
+        "Peers of WireGuard by state; silent ones are sent packets and complete no handshake",
         gauges_by("state", &by_state),
     );
 }
@@ -251,7 +251,7 @@ fn counter_of(value: u64) -> Counter {
     counter
 }
 
-/// A family with one gauge per value of `label`.
+/// Returns a family with one gauge per value of `label`.
 fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Gauge> {
     let family = Family::<Labels, Gauge>::default();
     for (value, count) in counts {
@@ -262,7 +262,7 @@ fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels
     family
 }
 
-/// A family with one counter per kind.
+/// Returns a family with one counter per kind.
 fn by_kind(counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
     let family = Family::<Labels, Counter>::default();
     for (kind, count) in counts {

@@ -1,4 +1,4 @@
-//! The counters of the prober, for /metrics: none is by peer.
+//! The counters of the prober, for /metrics. None of them has a label for the peer.
 
 use probing::pods::PodState;
 use probing::view::Traffic;
@@ -11,7 +11,7 @@ use types::reachability::State;
 
 type Labels = Vec<(&'static str, &'static str)>;
 
-/// Adds the metric of the probes on the path of pods' packets.
+/// Registers the metric of the probes on the path of pod packets.
 pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodState, u32>) {
     let paths = Family::<Labels, Gauge>::default();
     for state in PodState::ALL {
@@ -26,19 +26,19 @@ pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodS
     );
 }
 
-/// Adds the prober's metrics.
+/// Registers the metrics of the prober.
 pub(super) fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTreeMap<State, u32>) {
     for (name, help, value) in [
-        ("probe_sent", "Questions sent to peers", traffic.sent),
+        ("probe_sent", "Probes sent to peers", traffic.sent),
         ("probe_pings", "Pings sent to peers", traffic.pings),
         (
             "probe_answered",
-            "Questions and pings that were answered",
+            "Probes and pings that were answered",
             traffic.answered,
         ),
         (
             "probe_questions",
-            "Questions of other nodes that were answered",
+            "Probes of other nodes that were answered",
             traffic.questions,
         ),
     ] {
@@ -58,7 +58,7 @@ pub(super) fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTre
     }
     registry.register(
         "probe_dropped",
-        "Datagrams on the probe port that got no answer, by reason",
+        "Datagrams on the probe port that got no reply, by reason",
         dropped,
     );
     let peers = Family::<Labels, Gauge>::default();
@@ -69,7 +69,7 @@ pub(super) fn register(registry: &mut Registry, traffic: &Traffic, counts: &BTre
     }
     registry.register(
         "probe_peers",
-        "Peers, one for each address family, by what probes tell of them",
+        "Peers, one for each address family, by verdict of the probes",
         peers,
     );
 }

@@ -1,4 +1,4 @@
-//! Answers over HTTP, and errors of listening.
+//! Responses over HTTP, and errors of listening.
 
 use super::*;
 use crate::api::health::Server;
@@ -52,7 +52,7 @@ fn refused(subnet: &str) -> Refused {
     }
 }
 
-/// Five peers of WireGuard, one of which completes no handshake.
+/// Returns five WireGuard peers, one of which completes no handshake.
 fn tunnels() -> TunnelPeers {
     let silent = Silent {
         link: LinkName::parse("flannel-wg").unwrap(),
@@ -198,7 +198,7 @@ async fn readyz_lists_conditions_and_refused_leases() {
     served.end().await;
 }
 
-/// Makes the last heartbeat of a task older than allowed.
+/// Makes a task's last heartbeat older than allowed.
 fn fall_silent(health: &Health, task: &str) {
     let last = Instant::now().checked_sub(2 * SILENCE).unwrap();
     health.inner().run.heartbeats.insert(task.to_owned(), last);
@@ -366,7 +366,7 @@ async fn status_shows_the_running_network() {
     served.end().await;
 }
 
-/// A web page of another site can point its own name at this host; kubelet and Prometheus use whatever name they have.
+/// A web page of another site can make its own name resolve to this host. kubelet and Prometheus use any name.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
@@ -450,7 +450,7 @@ fn text() -> impl proptest::strategy::Strategy<Value = String> {
     prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
 }
 
-/// A label's value as a reader of the exposition format takes it.
+/// Parses a label's value as a reader of the exposition format does.
 fn label_value(line: &str) -> String {
     let quoted = line.split_once("device=\"").unwrap().1;
     let (mut out, mut chars) = (String::new(), quoted.chars());
@@ -471,7 +471,7 @@ fn label_value(line: &str) -> String {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
 
-    /// Reasons, facts and labels hold foreign text; answers hold no control sequence for a terminal.
+    /// Reasons, facts and labels contain foreign text. No response may contain a control sequence for a terminal.
     #[test]
     fn answers_are_printable(text in text()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-/// The reason of a key that cannot be read.
+/// Reason for a key that cannot be read.
 pub const UNREADABLE: &str = "unreadable";
 
-/// A lease in the store that this node does not use: there is no route to its holder.
+/// A lease in the store that this node does not use. This node has no route to its holder.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unused {
-    /// The subnets, or the key if it names none.
+    /// Subnets of the lease, or its key if it has none.
     pub lease: String,
-    /// The reason, as in the metrics.
+    /// Reason, as in the metrics.
     pub reason: &'static str,
-    /// The reason in words.
+    /// Reason, as text.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! Standard error as a log sink that never blocks or ends the daemon: a line that cannot be written is dropped and counted.
+//! Log sink on standard error that never blocks or ends the daemon. A line that cannot be written is dropped and counted.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,24 +8,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How long to wait for a slow reader before dropping lines, in milliseconds. A reader that has not read since then is not waited for.
+/// Maximum wait for a slow reader before a line is dropped, in milliseconds. After a dropped line there is no wait until a line gets through.
 const TIMEOUT: u8 = 100;
 /// Bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
 
 static SINK: Sink = Sink::new();
 
-/// Log lines dropped since the start.
+/// Returns the number of log lines dropped since the start.
 pub fn dropped() -> u64 {
     SINK.state().dropped
 }
 
-/// Number of dropped lines, reported once when lines get through again.
+/// Returns the number of dropped lines that are not yet reported, once lines get through again. Returns it only once.
 pub fn lost() -> Option<u64> {
     SINK.lost()
 }
 
-/// Where the subscriber writes.
+/// Writer of the subscriber.
 pub(super) struct Stderr;
 
 impl<'a> MakeWriter<'a> for Stderr {
@@ -36,7 +36,7 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// One line. Writing it never fails, since the subscriber would report that on standard error.
+/// Writer of one line. It never fails, because the subscriber would report a failure on standard error.
 pub(super) struct Line;
 
 impl io::Write for Line {
@@ -54,7 +54,7 @@ struct Sink(Mutex<SinkState>);
 
 struct SinkState {
     dropped: u64,
-    /// Dropped lines not yet reported.
+    /// Number of dropped lines that are not yet reported.
     untold: u64,
     /// Whether the last line was dropped.
     stuck: bool,
@@ -106,7 +106,7 @@ impl Sink {
     }
 }
 
-/// Writes without waiting for a reader longer than the limit. Counts the bytes written even if it fails.
+/// Writes a line in pieces, and waits at most `patience` for each. Counts the bytes written even if it fails.
 fn piecewise(
     out: BorrowedFd<'_>,
     line: &[u8],
@@ -171,7 +171,7 @@ mod tests {
             begun.elapsed()
         );
         assert!(count(&sink) > 190, "{}", count(&sink));
-        // It reads again: what comes next begins on a line of its own.
+        // The reader reads again, and the next line begins on its own line.
         let mut reader = std::fs::File::from(reader);
         let mut buffer = vec![0; 1 << 20];
         assert!(reader.read(&mut buffer).unwrap() > 0);

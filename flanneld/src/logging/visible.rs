@@ -1,5 +1,5 @@
-//! The last step of formatting a log line: makes terminal control characters visible. Lines hold names, types and
-//! keys that others wrote into the store; here none of them is missed.
+//! The last step of formatting a log line: makes terminal control characters visible. Lines contain names, types and keys that others wrote into
+//! the store, and all of them pass through here.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +26,7 @@ pub(super) struct Visible<F> {
 }
 
 impl<F> Visible<F> {
-    /// For people.
+    /// Wraps the text format.
     pub(super) fn text(inner: F, colours: bool) -> Self {
         Self {
             inner,
@@ -34,7 +34,7 @@ impl<F> Visible<F> {
         }
     }
 
-    /// For machines.
+    /// Wraps the JSON format.
     pub(super) fn json(inner: F) -> Self {
         Self {
             inner,
@@ -60,7 +60,7 @@ where
             .format_event(context, Writer::new(&mut line), event)?;
         let line = line.strip_suffix('\n').unwrap_or(&line);
         match self.kind {
-            // No value contains colours of its own: all have passed through `field`.
+            // Values contain no colour sequences of their own: all of them have passed through `field`.
             Kind::Text { colours: true } => writer.write_str(&printable::styled_line(line)),
             Kind::Text { colours: false } => writer.write_str(&printable::line(line)),
             Kind::Json => writer.write_str(&printable::json(&bounded(line))),
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// Formats the message and `name=value` fields. Colour sequences in values are escaped, and a value that could be taken for several is quoted.
+/// Formats the message and `name=value` fields. Escapes colour sequences in values, and quotes a value that could be read as several fields.
 pub(super) fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(field).delimited(" ")
 }
@@ -87,10 +87,10 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     }
 }
 
-/// One word stays as it is; other values are quoted, as logfmt does, so that none of them looks like further fields.
+/// Returns a single word unchanged. Quotes other values, as logfmt does, so that none of them looks like further fields.
 fn quoted(value: &str) -> Cow<'_, str> {
     let is_word = |text: &str| !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
-    // A `str` comes as `Debug` writes it.
+    // `Debug` has already quoted a `str`.
     let text = value
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'));
@@ -102,7 +102,7 @@ fn quoted(value: &str) -> Cow<'_, str> {
     }
 }
 
-/// Cuts the long strings of a JSON line that is too long.
+/// Shortens the long strings of a JSON line that exceeds the limit.
 fn bounded(line: &str) -> String {
     let document = if line.len() > printable::LINE {
         serde_json::from_str(line).ok()
@@ -150,7 +150,7 @@ mod tests {
     #[error("why: {0}")]
     struct Foreign(String);
 
-    /// All ways in which a text gets into a line.
+    /// Logs a text in every position in which it can get into a line.
     fn log(text: &str) {
         let error = Foreign(text.to_owned());
         tracing::info!("{text}");
@@ -187,7 +187,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// The text without the colours that tracing-subscriber sets.
+    /// Removes the colours that tracing-subscriber sets.
     fn uncoloured(text: &str) -> String {
         regex::Regex::new("\u{1b}\\[[0-9;]*m")
             .unwrap()

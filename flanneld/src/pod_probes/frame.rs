@@ -1,34 +1,34 @@
-//! Ethernet frames of the probes on the path of pods' packets.
+//! Ethernet frames of pod probes.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use netstate::names::Mac;
 use netstate::netlink::port::MAC;
 use std::net::IpAddr;
 
-/// What pods' packets begin with.
+/// Initial TTL or hop limit of pod packets.
 const TTL: u8 = 64;
 
 /// The two ends of the link from the port to the bridge.
 pub(super) struct Ends {
-    /// The hardware addresses: that of the probe, and that of the bridge.
+    /// Hardware addresses of the probe and of the bridge.
     pub macs: (Mac, Mac),
-    /// The address of the probe.
+    /// Source address of the probe.
     pub from: IpAddr,
 }
 
-/// What is read of a frame.
+/// The fields of a received frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
-    /// The address of the sender.
+    /// Address of the sender.
     pub from: IpAddr,
-    /// The UDP port that it was sent to.
+    /// Destination port of the UDP datagram.
     pub to_port: u16,
-    /// The payload of UDP.
+    /// Payload of the UDP datagram.
     pub payload: &'a [u8],
 }
 
 impl Ends {
-    /// Builds a frame with a datagram. None if the families differ.
+    /// Builds a frame with a datagram. Returns `None` if the families differ.
     pub(super) fn frame(
         &self,
         to: IpAddr,
@@ -48,7 +48,7 @@ impl Ends {
         Some(frame)
     }
 
-    /// Reads a datagram for the probe. The checksum may be left to a device: what is in the datagram proves who sent it.
+    /// Parses a datagram for the probe. Ignores the checksum, which may be left to a device: the contents of the datagram prove who sent it.
     pub(super) fn read<'a>(&self, frame: &'a [u8]) -> Option<Frame<'a>> {
         if frame.get(..MAC.0.len()) != Some(&MAC.0) {
             return None;
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// The other end, as if it was a probe.
+    /// Builds a frame from the other end.
     fn answer(from: &str, to: &str) -> Vec<u8> {
         let other = Ends {
             macs: (BRIDGE, MAC),

@@ -1,4 +1,4 @@
-//! Where a path ends, in one sentence, and the commands to run next: a pure function of facts, verdict and steps.
+//! The end of a path, in one sentence, and the commands to run next. A pure function of the facts, the verdict and the steps.
 
 use super::seen::{Judged, Seen, named};
 use super::target::title;
@@ -12,9 +12,9 @@ use types::reachability::State;
 /// The end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// The step at which it ends, if it does.
+    /// Step at which the path ends; `None` if it works.
     pub at: Option<StepName>,
-    /// Where the path ends, in one sentence.
+    /// Conclusion about where the path ends, in one sentence.
     pub sentence: String,
     /// Commands to run next.
     pub next: Vec<Next>,
@@ -31,7 +31,7 @@ pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
         None => (well(seen, steps), Vec::new()),
         Some(StepName::Route) => (
             format!(
-                "It ends here: packets to {} do not take flannel's way.",
+                "The path breaks here: packets to {} do not use flannel's route.",
                 seen.to
             ),
             vec![here(format!("ip route get {}", seen.to)), here(doctor())],
@@ -40,7 +40,7 @@ pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
         Some(StepName::Peer) => at_tunnel_peer(seen, &peer),
         Some(StepName::Underlay) => at_underlay(seen, judged.underlay.state, &peer),
         Some(StepName::Rules) => (
-            "It ends here: this node's own rules drop packets of pods.".to_owned(),
+            "The path breaks here: this node's own rules drop packets of pods.".to_owned(),
             vec![here(doctor())],
         ),
         Some(StepName::Overlay) => at_overlay(seen, judged.overlay.state, &peer),
@@ -51,7 +51,7 @@ pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
             | StepName::Connection
             | StepName::PodConnection,
         ) => (
-            "It ends at the pod.".to_owned(),
+            "The path breaks at the pod.".to_owned(),
             vec![there(&peer, doctor())],
         ),
     };
@@ -83,7 +83,7 @@ fn at_tunnel_peer(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
     let is_right = matches!((&seen.tunnelled, seen.wanted.tunnelled), (Some(Ok(Some(found))), Some((.., key))) if found.key == key);
     match is_right {
         true => (
-            format!("It ends at the tunnel: no handshake with {peer} is completed."),
+            format!("The path breaks at the tunnel: no handshake with {peer} is completed."),
             vec![
                 here(format!("wg show {dev}")),
                 here(doctor()),
@@ -113,12 +113,12 @@ fn at_underlay(seen: &Seen, state: State, peer: &str) -> (String, Vec<Next>) {
 
 fn at_overlay(seen: &Seen, state: State, peer: &str) -> (String, Vec<Next>) {
     let capture = match state {
-        // Capture on this node: packets that come back from the peer.
+        // Captures on this node: packets that come back from the peer.
         State::OneWay => seen
             .own
             .tunnel
             .map(|tunnel| here(tcpdump(&device(seen), Some(tunnel), seen.target.address))),
-        // Capture on the peer: packets that this node sends.
+        // Captures on the peer: packets that this node sends.
         _ => source(seen).map(|source| there(peer, tcpdump("any", seen.own.tunnel, source))),
     };
     (
@@ -128,15 +128,15 @@ fn at_overlay(seen: &Seen, state: State, peer: &str) -> (String, Vec<Next>) {
 }
 
 fn wrong_entries(peer: &str) -> String {
-    format!("It ends here: the kernel's entries for {peer} are not what its lease says.")
+    format!("The path breaks here: the kernel's entries for {peer} differ from its lease.")
 }
 
-/// A command for this node.
+/// Returns a command for this node.
 fn here(command: String) -> Next {
     Next { on: None, command }
 }
 
-/// A command for the peer.
+/// Returns a command for the peer.
 fn there(peer: &str, command: String) -> Next {
     Next {
         on: Some(peer.to_owned()),
@@ -148,7 +148,7 @@ fn doctor() -> String {
     "flannelctl doctor".to_owned()
 }
 
-/// The interface by which packets to the peer leave.
+/// Returns the interface through which packets to the peer leave.
 fn device(seen: &Seen) -> String {
     match &seen.underlay {
         Ok(Fate::Sent(hop)) if !hop.dev.as_str().is_empty() => hop.dev.to_string(),
@@ -156,7 +156,7 @@ fn device(seen: &Seen) -> String {
     }
 }
 
-/// Source address of this node's packets as the peer sees them: the tunnel's, or without a tunnel the packet's own.
+/// Returns the source address of this node's packets as the peer sees them: the tunnel's, or without a tunnel the packet's own.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,
@@ -190,20 +190,20 @@ fn well(seen: &Seen, steps: &[Step]) -> String {
     match (outcome(StepName::Pod), outcome(StepName::Overlay)) {
         (Some(Outcome::Ok), _) => {
             format!(
-                "All is well: packets reach the pod {} on {peer}.",
+                "The path works: packets reach the pod {} on {peer}.",
                 seen.pod.map(|pod| pod.to_string()).unwrap_or_default()
             )
         }
         (Some(_), Some(Outcome::Ok)) => {
             format!(
-                "All is well as far as {peer}; whether {} is there is not known.",
+                "The path works up to {peer}; it is unknown whether {} exists.",
                 seen.pod.map(|pod| pod.to_string()).unwrap_or_default()
             )
         }
         (_, Some(Outcome::Ok)) => {
-            format!("All is well: packets of pods reach {peer}, large ones too.")
+            format!("The path works: packets of pods reach {peer}, including large ones.")
         }
-        _ => format!("Nothing is wrong as far as {peer} could be asked."),
+        _ => format!("No fault was found, as far as {peer} could be probed."),
     }
 }
 
@@ -211,11 +211,11 @@ fn underlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
     let address = seen.target.address;
     match &seen.underlay {
         Ok(Fate::NoRoute | Fate::Dropped(_)) => {
-            format!("It ends here: packets to {peer} at {address} do not leave this node.")
+            format!("The path breaks here: packets to {peer} at {address} do not leave this node.")
         }
         _ if state.passes() => format!("The network between this node and {peer} loses packets."),
         _ => format!(
-            "It ends on the way to {peer} at {address}, or there: nothing answers, ping neither."
+            "The path breaks before {peer} at {address}, or there: nothing replies, not even to ping."
         ),
     }
 }
@@ -225,23 +225,23 @@ fn overlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
     match (state, tunnel) {
         (State::WrongNode, _) => {
             format!(
-                "It ends at another node: two machines have the address {}, or a lease is left of one that is gone.",
+                "The path ends at another node: two machines have the address {}, or a lease remains from one that is gone.",
                 seen.target.address
             )
         }
         (State::SmallMtu, _) => format!(
-            "It ends for large packets on the way to {peer}: {} bytes do not arrive.",
+            "The path to {peer} breaks for large packets: {} bytes do not arrive.",
             seen.replies.mtu
         ),
         (State::LosesSome | State::Slow | State::Well, _) => {
-            format!("The way to {peer} through the overlay loses packets.")
+            format!("The path to {peer} through the overlay loses packets.")
         }
         (State::OneWay, _) => {
             let from = tunnel
                 .map(|tunnel| format!(" from its {}", named(tunnel)))
                 .unwrap_or_default();
             format!(
-                "It ends on the way back{from}: {peer} hears this node, and its answers do not arrive."
+                "The reverse path{from} breaks: {peer} receives this node's probes, but its replies do not arrive."
             )
         }
         (
@@ -249,19 +249,19 @@ fn overlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
             Some(tunnel @ Encapsulation::Ipip),
         ) => {
             format!(
-                "It ends on the way to {peer}: {}, in which packets of pods travel, does not arrive there.",
+                "The path to {peer} breaks: {}, in which packets of pods travel, does not arrive there.",
                 named(tunnel)
             )
         }
         (State::OverlayCut | State::CutOff | State::Unknown, Some(tunnel)) => {
             format!(
-                "It ends on the way to {peer}'s {}: what this node sends does not arrive.",
+                "The path to {peer}'s {} breaks: packets of this node do not arrive.",
                 named(tunnel)
             )
         }
         (State::OverlayCut | State::CutOff | State::Unknown, None) => {
             format!(
-                "It ends on the way to {peer}: the network between the nodes drops packets of pods, or {peer} does not take them."
+                "The path to {peer} breaks: the network between the nodes drops packets of pods, or {peer} does not accept them."
             )
         }
     }

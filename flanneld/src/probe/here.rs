@@ -1,4 +1,4 @@
-//! The path to a pod of this node, over the bridge. Pure.
+//! The path to a pod of this node, over the bridge. Without side effects.
 
 use super::end::End;
 use super::seen::Local;
@@ -12,7 +12,7 @@ use probing::view::Tally;
 /// RTN_LOCAL of linux/rtnetlink.h: an address of this host.
 const LOCAL: RouteKind = RouteKind::Other(2);
 
-/// Whether a packet to it stays in the subnet: it goes to a bridge, with no gateway.
+/// Returns the hop to the pod if its packets stay in the subnet: they go to a bridge, without a gateway.
 pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     match &local.fate {
         Ok(Fate::Sent(hop))
@@ -24,12 +24,12 @@ pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     }
 }
 
-/// Whether it is an address of this node itself.
+/// Whether the pod's address is one of this node itself.
 fn is_own(local: &Local) -> bool {
     matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.kind == LOCAL)
 }
 
-/// Returns all steps, up to the one that cannot be taken.
+/// Returns the steps, up to the first one that is impossible.
 pub(super) fn steps(local: &Local) -> Vec<Step> {
     let step = |name, (outcome, text)| Step {
         name,
@@ -70,7 +70,7 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
     steps
 }
 
-/// Whether packets to the pod go to a bridge that has the subnet.
+/// Evaluates whether packets to the pod go to a bridge that has the subnet.
 fn bridge(local: &Local) -> (Outcome, String) {
     let (pod, subnet) = (local.pod, local.subnet);
     match (&local.fate, bridged(local)) {
@@ -103,7 +103,7 @@ fn bridge(local: &Local) -> (Outcome, String) {
     }
 }
 
-/// Whether the kernel knows the pod's hardware address.
+/// Evaluates whether the kernel knows the pod's hardware address.
 fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
     let pod = local.pod;
     match &local.neighbour {
@@ -111,11 +111,11 @@ fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
         Ok(Neighbour::Known(mac)) => (Outcome::Ok, format!("{pod} is {mac} on {}", hop.dev)),
         Ok(Neighbour::Silent) => (
             Outcome::Failed,
-            format!("nobody on {} answers for {pod}", hop.dev),
+            format!("no host on {} replies for {pod}", hop.dev),
         ),
         Ok(Neighbour::Absent) => (
             Outcome::NotAsked,
-            format!("the kernel has not asked for {pod} on {}", hop.dev),
+            format!("the kernel has not resolved {pod} on {} yet", hop.dev),
         ),
     }
 }
@@ -136,7 +136,7 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
     let (sentence, next) = match at {
         Some(StepName::Bridge) => {
             let text = format!(
-                "It ends here: no bridge of this node has {}, so no pod runs here, or its bridge lost its address.",
+                "The path breaks here: no bridge of this node has {}, so no pod runs here, or its bridge lost its address.",
                 local.subnet
             );
             (
@@ -156,21 +156,21 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
                 here(format!("bridge link show master {dev}")),
             ];
             (
-                format!("It ends on this node's bridge: there is no pod {pod}."),
+                format!("The path breaks on this node's bridge: there is no pod {pod}."),
                 next,
             )
         }
         None if is_own(local) => (format!("{pod} is this node's own address."), Vec::new()),
         None if is_ok(StepName::Pod) => (
-            format!("All is well: packets reach the pod {pod} on this node."),
+            format!("The path works: packets reach the pod {pod} on this node."),
             Vec::new(),
         ),
         None if is_ok(StepName::Neighbour) => (
-            format!("The pod {pod} is there and does not answer ping, which is no fault."),
+            format!("The pod {pod} exists and does not reply to ping, which is no fault."),
             Vec::new(),
         ),
         None => (
-            format!("Nothing is wrong as far as {pod} could be asked."),
+            format!("No fault was found, as far as {pod} could be probed."),
             Vec::new(),
         ),
     };

@@ -1,4 +1,4 @@
-//! Why there is no trace, and why a part of one is missing.
+//! Errors of a trace, and reasons why a part of it is missing.
 
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
@@ -12,39 +12,39 @@ use types::{Coded, printable};
 /// A peer that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its name, else its address; fit for a line.
+    /// Name of the peer, or its address if it has none; printable in one line.
     pub title: String,
-    /// Subnet of its lease.
+    /// Subnet of the peer's lease.
     pub subnet: IpNet,
-    /// Its underlay address.
+    /// Underlay address of the peer.
     pub address: IpAddr,
 }
 
-/// Why there is no trace. `asked` is the target as the user typed it.
+/// Error when no trace can run. `asked` is the target as the user typed it.
 #[derive(Debug)]
 pub enum Refusal {
     /// Several nodes have that name.
     Ambiguous {
-        /// The name that was asked for.
+        /// The ambiguous name.
         asked: String,
         /// Subnets of the nodes with that name.
         subnets: Vec<IpNet>,
     },
     /// The target is this node.
     Itself {
-        /// A name or an address of it.
+        /// A name or an address of this node.
         asked: String,
     },
     /// The target is in a lease that this node does not use.
     Unused {
         /// An address or a subnet.
         asked: String,
-        /// The lease: its subnets or its key; foreign text.
+        /// The lease: its subnets or its key. This is foreign text.
         lease: String,
-        /// Why the lease is not used.
+        /// Reason why the lease is not used.
         why: String,
     },
-    /// There is no peer at all.
+    /// This node knows no peer.
     NoPeers {
         /// A name, an address or a subnet.
         asked: String,
@@ -58,20 +58,20 @@ pub enum Refusal {
         /// Number of further peers.
         more: usize,
     },
-    /// Other traces are under way.
+    /// Other traces are still running.
     Busy,
     /// The trace took longer than this.
     Overtime(Duration),
     /// The task of the trace panicked or was aborted.
     Ended(tokio::task::JoinError),
-    /// The kernel gives no socket to ask it.
+    /// The kernel refuses the netlink socket for the lookups.
     Kernel(KernelError),
-    /// The lease of this subnet ended meanwhile, or this node stops.
+    /// The lease of this subnet has ended meanwhile, or this node stops.
     LeaseEnded(IpNet),
 }
 
 impl Refusal {
-    /// Whether the target cannot be probed: a retry does not help.
+    /// Whether the target cannot be probed, so that a retry does not help.
     pub const fn is_final(&self) -> bool {
         match self {
             Refusal::Ambiguous { .. }
@@ -134,7 +134,7 @@ impl fmt::Display for Refusal {
             Refusal::NoPeers { asked } => {
                 write!(
                     f,
-                    "{} is no peer's: no other node has a lease that is in force here",
+                    "{} belongs to no peer: no other node has a lease that is active here",
                     printable::value(asked)
                 )
             }
@@ -156,14 +156,14 @@ impl fmt::Display for Refusal {
                 }
             }
             Refusal::Busy => {
-                f.write_str("other probes are under way on this node: try again in a few seconds")
+                f.write_str("another probe is running on this node: try again in a few seconds")
             }
             Refusal::Overtime(time) => write!(
                 f,
-                "the probe was not over within {time:?}: this node is overloaded, or its kernel does not answer"
+                "the probe did not finish within {time:?}: this node is overloaded, or its kernel does not answer"
             ),
             Refusal::Ended(error) => write!(f, "the probe failed: {error}"),
-            Refusal::Kernel(error) => write!(f, "the kernel cannot be asked: {error}"),
+            Refusal::Kernel(error) => write!(f, "the kernel cannot be queried: {error}"),
             Refusal::LeaseEnded(subnet) => write!(
                 f,
                 "the lease of {subnet} ended meanwhile, or this node stops"
@@ -182,12 +182,12 @@ impl std::error::Error for Refusal {
     }
 }
 
-/// Why a part of a trace is missing.
+/// Reason why a part of a trace is missing.
 #[derive(Debug)]
 pub(super) enum Unasked {
-    /// Probes are off on this node.
+    /// Probing is off on this node.
     Off,
-    /// There is no socket for ping.
+    /// This node cannot open a socket for pings.
     NoPing(io::Error),
 }
 

@@ -17,31 +17,31 @@ use std::net::IpAddr;
 use types::reachability::Verdict;
 use types::{Encapsulation, Family};
 
-/// The path to a peer, and to a pod of it.
+/// Facts about the path to a peer, and to one of its pods.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub target: Target,
-    /// Address of the pod, if one was asked for.
+    /// Address of the pod, if the target is one.
     pub pod: Option<IpAddr>,
-    /// The address in the peer's subnet whose route was looked up.
+    /// Address in the peer's subnet whose route was looked up.
     pub to: IpAddr,
-    /// What the lease wants in the kernel.
+    /// Kernel objects that the lease requires.
     pub wanted: Wanted,
-    /// Where packets to that address leave.
+    /// Where the kernel sends packets to that address.
     pub fate: Result<Fate, KernelError>,
-    /// The next hop, where the lease wants one.
+    /// The next hop's hardware address, if the lease requires one.
     pub neighbour: Option<Result<Neighbour, KernelError>>,
-    /// Where its frames go, where the lease wants that.
+    /// The node to which the device sends its frames, if the lease requires an FDB entry.
     pub fdb: Option<Result<Option<IpAddr>, KernelError>>,
-    /// The peer of WireGuard to which packets for the subnet go, where the lease wants one.
+    /// The WireGuard peer that receives packets for the subnet, if the lease requires one.
     pub tunnelled: Option<Result<Option<PeerStatus>, KernelError>>,
-    /// Where packets to the peer itself leave.
+    /// Where the kernel sends packets to the peer itself.
     pub underlay: Result<Fate, KernelError>,
     /// Replies to the probes.
     pub replies: ProbeReplies,
     /// Rules of this node that drop packets.
     pub rules: Rules,
-    /// Pings of the pod, if they were sent.
+    /// Replies of the pod to pings, if any were sent.
     pub pinged: Option<Result<Tally, Unasked>>,
     pub own: Own,
 }
@@ -51,35 +51,35 @@ pub(super) struct Seen {
 pub(super) struct Own {
     /// The cluster's network of the target's family.
     pub network: IpNet,
-    /// The name of the backend, if it is known.
+    /// Name of the backend, if it is known.
     pub backend: Option<&'static str>,
-    /// Encapsulation of pods' packets between nodes, with one port; `None` if they are not encapsulated.
+    /// Encapsulation of pod packets between nodes, with one port; `None` if they are not encapsulated.
     pub tunnel: Option<Encapsulation>,
     /// The UDP port of probes.
     pub probes: u16,
-    /// The interface for packets between nodes.
+    /// Name of the underlay interface.
     pub interface: String,
-    /// The address from which it sends to nodes.
+    /// Address from which this node sends packets to other nodes.
     pub address: Option<IpAddr>,
-    /// The address from which it asks through the overlay network.
+    /// Address from which this node sends probes over the overlay.
     pub overlay: Option<IpAddr>,
 }
 
-/// What a lease wants in the kernel.
+/// Kernel objects that a lease requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// The route that leads there.
+    /// The route to the subnet.
     pub route: Option<(IpNet, RouteSpec)>,
     /// The hardware address of the next hop.
     pub neighbour: Option<(LinkName, IpAddr, Mac)>,
     /// The node behind that hardware address.
     pub fdb: Option<(LinkName, Mac, IpAddr)>,
-    /// The peer of WireGuard to which the subnet's packets go.
+    /// The WireGuard peer that receives the subnet's packets.
     pub tunnelled: Option<(LinkName, IpNet, PublicKey)>,
 }
 
 impl Wanted {
-    /// From the objects that the backend needs.
+    /// Selects them from the objects that the backend needs.
     pub(super) fn of(objects: &[(Key, Value)]) -> Self {
         let mut wanted = Self::default();
         for object in objects {
@@ -100,7 +100,7 @@ impl Wanted {
         wanted
     }
 
-    /// With WireGuard, one route for the whole network leads to all peers.
+    /// Adds the route of WireGuard: one route for the whole network leads to all peers.
     #[must_use]
     pub(super) fn in_network(mut self, network: IpNet) -> Self {
         if let (None, Some((dev, ..))) = (&self.route, self.tunnelled) {
@@ -123,7 +123,7 @@ impl Wanted {
 pub(super) struct ProbeReplies {
     /// Whether probes are sent over the overlay.
     pub overlay: bool,
-    /// Why no probes were sent, where none ever are.
+    /// Reason why this node sent no probes, if it never sends any.
     pub silenced: Option<Unasked>,
     /// Length of long probes, in bytes.
     pub mtu: u16,
@@ -141,18 +141,18 @@ pub(super) struct ProbeReplies {
     pub underlay_ping: Tally,
     /// Milliseconds since the peer received a probe of this node over the overlay, as the peer reports.
     pub hears_us: Option<u64>,
-    /// The same over the underlay.
+    /// Milliseconds since the peer received a probe of this node over the underlay, as the peer reports.
     pub hears_us_on_underlay: Option<u64>,
-    /// Name of the node that answered in the peer's place.
+    /// Name of the node that replied in the peer's place.
     pub answered_by: Option<String>,
 }
 
 /// The prober's verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// Verdict on the peer: that of the overlay, or of the underlay where no address can be probed over the overlay.
+    /// Verdict on the peer. It is that of the overlay, or of the underlay if no address can be probed over the overlay.
     pub whole: Verdict,
-    /// Verdict on the overlay; unknown where no probe was sent over it.
+    /// Verdict on the overlay; unknown if no probe was sent over it.
     pub overlay: Verdict,
     /// Verdict on the underlay only.
     pub underlay: Verdict,
@@ -169,12 +169,12 @@ impl ProbeReplies {
         self.evidence().asked_through()
     }
 
-    /// Whether a probe over the overlay was refused, and no ping was answered.
+    /// Whether the peer refused a probe over the overlay and replied to no ping.
     fn is_refused(&self) -> bool {
         self.small.refused + self.full.refused > 0 && self.ping.answered == 0
     }
 
-    /// Converts the replies as the prober does: a refused probe proves as much as an answered ping.
+    /// Converts the replies as the prober does. A refused probe proves as much as a reply to a ping.
     fn evidence(&self) -> Evidence {
         let or_refused = |ping: Tally, question: Tally| {
             if question.refused > 0 {
@@ -188,7 +188,7 @@ impl ProbeReplies {
             full: self.full.result(),
             small: self.small.result(),
             ping: or_refused(self.ping, self.small),
-            // Kernels limit their refusals: an unrefused long probe proves nothing.
+            // Kernels limit the rate of their refusals, so a long probe without a refusal proves nothing.
             full_ping: if self.is_refused() && full_ping == verdict::ProbeResult::Lost {
                 verdict::ProbeResult::NotAsked
             } else {
@@ -196,7 +196,7 @@ impl ProbeReplies {
             },
             underlay: self.underlay.result(),
             underlay_ping: or_refused(self.underlay_ping, self.underlay),
-            // Both reports have the same time.
+            // The peer sent both values at the same time.
             hears_us_ms: self.hears_us.zip(self.hears_us_on_underlay).and_then(
                 |(through, underlay)| u32::try_from(through.saturating_sub(underlay)).ok(),
             ),
@@ -241,20 +241,20 @@ impl ProbeReplies {
     }
 }
 
-/// What the doctor reports about packets that this node drops.
+/// Findings of the doctor about packets that this node drops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// No finding.
+    /// The doctor has no such finding.
     Clear,
-    /// Findings of packets that are dropped.
+    /// The doctor has findings about dropped packets.
     Broken(Vec<Finding>),
-    /// This check could not be made.
+    /// A check could not run.
     Unknown(Unknown),
-    /// The doctor has not looked yet.
+    /// The doctor has not run yet.
     NotLooked,
 }
 
-/// The checks that are about packets which this node forwards or takes in, for each family.
+/// Checks about packets that this node forwards or receives, for each family.
 const CHECKS: [&str; 5] = [
     "rp-filter",
     "ufw",
@@ -291,22 +291,22 @@ impl Rules {
     }
 }
 
-/// The path to an address in a subnet of this node.
+/// Facts about the path to an address in a subnet of this node.
 #[derive(Debug)]
 pub(super) struct Local {
     /// Address of the pod.
     pub pod: IpAddr,
     /// This node's subnet of that family.
     pub subnet: IpNet,
-    /// Where packets to it leave.
+    /// Where the kernel sends packets to the address.
     pub fate: Result<Fate, KernelError>,
-    /// Pings of it, if they were sent.
+    /// Replies to pings of the address, if any were sent.
     pub pinged: Option<Result<Tally, Unasked>>,
-    /// Its hardware address, looked up after them.
+    /// Hardware address of the pod, looked up after the pings.
     pub neighbour: Result<Neighbour, KernelError>,
 }
 
-/// An encapsulation in a sentence.
+/// Describes an encapsulation within a sentence.
 pub(super) fn named(tunnel: Encapsulation) -> String {
     match tunnel.port() {
         Some(port) => format!("UDP port {port}"),

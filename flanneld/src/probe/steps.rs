@@ -1,4 +1,4 @@
-//! The steps of a path to a peer: a pure function of facts and of the prober's verdict.
+//! The steps of a path to a peer: a pure function of the facts and the prober's verdict.
 
 use super::seen::{Judged, Rules, Seen, named};
 use super::target::title;
@@ -9,10 +9,10 @@ use probing::view::Tally;
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// A session of WireGuard ends this long after its handshake (its paper, 6.1).
+/// Time after its handshake at which a WireGuard session ends (section 6.1 of its paper).
 const SESSION: Duration = Duration::from_secs(180);
 
-/// All steps, in the order in which a packet takes them.
+/// Returns all steps, in the order in which a packet takes them.
 pub(super) fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
     let overlay = overlay(seen, judged.overlay);
     let underlay = underlay(seen, judged.underlay, overlay.outcome == Outcome::Ok);
@@ -40,7 +40,7 @@ fn route(seen: &Seen) -> Step {
     let to = seen.to;
     let wanted = seen.wanted.route.as_ref();
     let wants = wanted
-        .map(|(_, route)| format!("; the lease wants {}", spec(route)))
+        .map(|(_, route)| format!("; the lease needs {}", spec(route)))
         .unwrap_or_default();
     let found = match (&seen.fate, wanted) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
@@ -59,7 +59,7 @@ fn route(seen: &Seen) -> Step {
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,
             format!(
-                "{to} leaves by {}; this node wants no route to {}: the lease does not fit its network",
+                "{to} leaves by {}; this node needs no route to {}: the lease is not inside its network",
                 shown(hop),
                 seen.target.subnet
             ),
@@ -93,11 +93,11 @@ fn neighbour(seen: &Seen) -> Option<Step> {
         }
         Ok(Neighbour::Known(other)) => (
             Outcome::Failed,
-            format!("{ip} is {other} on {dev}; the lease says {mac}"),
+            format!("{ip} is {other} on {dev}; the lease has {mac}"),
         ),
         Ok(Neighbour::Silent | Neighbour::Absent) => (
             Outcome::Failed,
-            format!("{ip} is not known on {dev}; the lease says {mac}"),
+            format!("{ip} is unknown on {dev}; the lease has {mac}"),
         ),
     };
     Some(step(StepName::Neighbour, found))
@@ -112,29 +112,29 @@ fn fdb(seen: &Seen) -> Option<Step> {
         }
         Ok(Some(other)) => (
             Outcome::Failed,
-            format!("{mac} is behind {other} on {dev}; the lease says {ip}"),
+            format!("{mac} is behind {other} on {dev}; the lease has {ip}"),
         ),
         Ok(None) => (
             Outcome::Failed,
-            format!("{mac} is not known on {dev}; the lease says that it is behind {ip}"),
+            format!("{mac} is unknown on {dev}; the lease has it behind {ip}"),
         ),
     };
     Some(step(StepName::Fdb, found))
 }
 
-/// A handshake cannot be expected if the peer's `address_fails`.
+/// Evaluates the WireGuard peer. If `address_fails`, no handshake can be expected.
 fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     let (dev, net, key) = seen.wanted.tunnelled?;
     let found = match seen.tunnelled.as_ref()? {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
         Ok(None) => (
             Outcome::Failed,
-            format!("no peer on {dev} is allowed {net}; the lease says {key}"),
+            format!("no peer on {dev} has the allowed IP {net}; the lease has {key}"),
         ),
         Ok(Some(other)) if other.key != key => (
             Outcome::Failed,
             format!(
-                "{net} is allowed to {} on {dev}; the lease says {key}",
+                "{net} belongs to {} on {dev}; the lease has {key}",
                 other.key
             ),
         ),
@@ -168,7 +168,7 @@ fn outcome(verdict: Verdict) -> Outcome {
     }
 }
 
-/// `works`: whether replies come over the overlay.
+/// Evaluates the path over the underlay. `works` states whether replies arrive over the overlay.
 fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let replies = &seen.replies;
     let (asked, ping) = (replies.underlay, replies.underlay_ping);
@@ -190,14 +190,14 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
         _ if !verdict.state.passes() && works && asked.asked + ping.asked > 0 => (
             Outcome::NotAsked,
             format!(
-                "{place}: nothing answers beside the overlay, and through it all is well: a firewall lets the tunnel in alone"
+                "{place}: nothing replies over the underlay, but the overlay works: a firewall accepts only the tunnel"
             ),
         ),
         _ => {
             let text = match verdict.state {
                 _ if asked.asked + ping.asked == 0 => {
                     format!(
-                        "{place}: not asked{}",
+                        "{place}: not probed{}",
                         replies
                             .silenced
                             .as_ref()
@@ -207,7 +207,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
                 }
                 state if !state.passes() && ping.asked == 0 => {
                     format!(
-                        "{place}: {} answered; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered",
+                        "{place}: {} replied; this node cannot ping (CAP_NET_RAW), and UDP {port} may be filtered",
                         count(asked)
                     )
                 }
@@ -215,10 +215,10 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
                     format!("{place}: {} pings answered", count(ping))
                 }
                 state if !state.passes() => {
-                    format!("{place}: {} answered, ping neither", count(asked))
+                    format!("{place}: {} replied, not even to ping", count(asked))
                 }
                 _ if !verdict.ping_only => {
-                    format!("{place}: {} answered{}", count(asked), rtt(asked.rtt_us))
+                    format!("{place}: {} replied{}", count(asked), rtt(asked.rtt_us))
                 }
                 _ if ping.answered > 0 => format!(
                     "{place}: {} pings answered{}{}",
@@ -237,7 +237,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     }
 }
 
-/// Explains why only pings are answered.
+/// Explains why the peer replies only to pings.
 fn unanswered(asked: Tally, port: u16) -> String {
     if asked.asked > 0 {
         format!("; UDP {port} is not: Go flannel, or the port is filtered")
@@ -274,10 +274,10 @@ fn rules(seen: &Seen) -> Step {
                 .collect::<Vec<_>>()
                 .join("; "),
         ),
-        Rules::Unknown(check) => (Outcome::NotAsked, format!("not looked at: {}", check.why)),
+        Rules::Unknown(check) => (Outcome::NotAsked, format!("unknown: {}", check.why)),
         Rules::NotLooked => (
             Outcome::NotAsked,
-            "not looked at: the doctor has not looked yet".to_owned(),
+            "unknown: no check has run yet".to_owned(),
         ),
     };
     step(StepName::Rules, found)
@@ -323,22 +323,22 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
             ),
             None => "not asked: there is no socket to ask from".to_owned(),
         },
-        // Where nothing can be pinged, a filtered port is as silent as a cut.
+        // Without pings, a filtered port looks like a cut path.
         State::Unknown => format!(
-            "{} answered; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered",
+            "{} replied; this node cannot ping (CAP_NET_RAW), and UDP {} may be filtered",
             count(asked),
             seen.own.probes
         ),
         State::OneWay | State::OverlayCut | State::CutOff => {
             format!(
-                "{} answered, ping neither{}",
+                "{} replied, not even to ping{}",
                 count(asked),
                 peer_report(seen)
             )
         }
         State::Well | State::Slow | State::LosesSome | State::SmallMtu if !verdict.ping_only => {
             format!(
-                "{} answered, {} of {mtu} bytes{}{}",
+                "{} replied, {} of {mtu} bytes{}{}",
                 count(small),
                 count(full),
                 rtt(small.rtt_us),
@@ -369,7 +369,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
     }
 }
 
-/// Describes when the peer received this node's probes, as the peer reports.
+/// Describes when the peer last received this node's probes, as the peer reports.
 fn peer_report(seen: &Seen) -> String {
     let replies = &seen.replies;
     if replies.small.answered + replies.full.answered + replies.underlay.answered == 0 {
@@ -383,10 +383,10 @@ fn peer_report(seen: &Seen) -> String {
     };
     let underlay = replies
         .hears_us_on_underlay
-        .map(|ms| format!(", beside it {}", ago(Some(ms))))
+        .map(|ms| format!(", over the underlay {}", ago(Some(ms))))
         .unwrap_or_default();
     format!(
-        "; {} says: heard through the overlay {}{underlay}",
+        "; {} reports: received over the overlay {}{underlay}",
         title(&seen.target),
         ago(replies.hears_us)
     )
@@ -414,7 +414,7 @@ fn pod(seen: &Seen) -> Option<Step> {
     })
 }
 
-/// Result of pings of a pod. Missing replies prove nothing.
+/// Evaluates pings to a pod. Missing replies prove nothing.
 pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
         (

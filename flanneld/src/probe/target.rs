@@ -1,4 +1,4 @@
-//! Target of a trace: a peer by its name, subnet or address, or a pod by its address. Pure.
+//! Target of a trace: a peer by its name, subnet or address, or a pod by its address. Without side effects.
 
 use super::refusal::{Candidate, Refusal};
 use ipnet::IpNet;
@@ -6,16 +6,16 @@ use probing::target::Target;
 use std::net::IpAddr;
 use types::{Subnets, printable};
 
-/// Limit on the peers listed in the error about an unknown target.
+/// Maximum number of peers listed in the error about an unknown target.
 const LISTED: usize = 8;
 
 /// Target of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeTarget {
-    /// Another node, or a pod of it.
+    /// Another node, or one of its pods.
     Peer {
         target: Target,
-        /// Address of the pod, if one is meant.
+        /// Address of the pod, if the target is one.
         pod: Option<IpAddr>,
     },
     /// An address in a subnet of this node.
@@ -30,7 +30,7 @@ pub(super) enum ProbeTarget {
 /// The nodes among which a target is looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around<'a> {
-    /// The peers, one for each address family.
+    /// The peers, one entry per address family.
     pub targets: &'a [Target],
     /// This node's subnets.
     pub own: &'a Subnets,
@@ -38,14 +38,14 @@ pub(super) struct Around<'a> {
     pub names: &'a [String],
     /// This host's addresses.
     pub local: &'a [IpAddr],
-    /// Leases that are not used: their subnets or key, and the reason in words.
+    /// Leases that are not used: their subnets or key, and the reason as text.
     pub unused: &'a [(String, String)],
 }
 
 /// Finds the target by a name, a subnet or an address.
 ///
 /// # Errors
-/// No node matches, or several do.
+/// Returns an error if no node matches, or several do.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
@@ -58,7 +58,7 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refu
         .iter()
         .filter(|target| target.name.as_deref() == Some(asked))
         .collect();
-    // A node has a target in each family, and one of them is the first.
+    // A node has one target per family, and exactly one of them is primary.
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
         ([_, _, ..], _) => Err(Refusal::Ambiguous {
@@ -86,7 +86,7 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarge
         .iter()
         .find(|target| target.subnet.contains(&ip))
     {
-        // The device and the bridge are the node's own.
+        // The addresses of the device and the bridge belong to the node itself, not to a pod.
         let pod = Some(ip).filter(|ip| !target.overlay_addresses().contains(ip));
         return Ok(ProbeTarget::Peer {
             target: target.clone(),
@@ -163,7 +163,7 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
     }
 }
 
-/// A peer's name, or its address if it has none, fit for a line.
+/// Returns a peer's name, or its address if it has none; printable in one line.
 pub(super) fn title(target: &Target) -> String {
     match target.name.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => printable::value(name).into_owned(),
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The target in short: the subnet, and the pod.
+    /// Returns the target in short: the subnet, and the pod.
     fn found(asked: &str) -> Result<(String, String), Refusal> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),
@@ -198,7 +198,7 @@ mod tests {
             target("twin", "10.244.4.0/24", "192.0.2.4", true),
             target("twin", "10.244.5.0/24", "192.0.2.5", true),
             target("n\u{1b}[2J", "10.244.6.0/24", "192.0.2.6", true),
-            // Only IPv6, with a tunnel over IPv4.
+            // This node has only IPv6, with a tunnel over IPv4.
             target("node-7", "fd00:7::/64", "192.0.2.7", true),
         ];
         let around = Around {

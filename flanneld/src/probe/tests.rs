@@ -29,7 +29,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A finding of the doctor that drops packets on this node.
+/// Returns a finding of the doctor about packets that this node drops.
 fn finding(check: &str, what: &str) -> Finding {
     Finding::new(check, Severity::Broken, "", what, "")
 }
@@ -77,7 +77,7 @@ fn some(answered: u8) -> Tally {
     }
 }
 
-/// A working path over vxlan to a pod.
+/// Returns a working path over vxlan to a pod.
 fn well() -> Seen {
     let via = ip("10.244.3.0");
     let route = RouteSpec {
@@ -152,7 +152,7 @@ fn well() -> Seen {
     }
 }
 
-/// Nothing comes back through the overlay network.
+/// Returns a path on which no reply comes back over the overlay.
 fn cut() -> Seen {
     let mut seen = well();
     (
@@ -165,7 +165,7 @@ fn cut() -> Seen {
     seen
 }
 
-/// Without a device or a tunnel.
+/// Returns a path without a device or a tunnel.
 fn host_gw(overlay: bool) -> Seen {
     let mut seen = well();
     let route = RouteSpec {
@@ -197,7 +197,7 @@ fn host_gw(overlay: bool) -> Seen {
 
 const KEY: PublicKey = PublicKey([7; 32]);
 
-/// A path through WireGuard: over the underlay only pings are sent.
+/// Returns a path over WireGuard. Over the underlay, only pings are sent.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
     let (net, network) = (
@@ -267,7 +267,7 @@ fn wireguard_path_without_a_handshake_ends_at_the_tunnel() {
         (ends.at, ends.sentence.as_str()),
         (
             Some(StepName::Peer),
-            "It ends at the tunnel: no handshake with node-3 is completed."
+            "The path breaks at the tunnel: no handshake with node-3 is completed."
         )
     );
     let commands: Vec<&str> = ends.next.iter().map(|next| next.command.as_str()).collect();
@@ -276,7 +276,7 @@ fn wireguard_path_without_a_handshake_ends_at_the_tunnel() {
         commands[3],
         "tcpdump -c 5 -ni eth1 udp port 51820 and host 192.0.2.3"
     );
-    // Where the machine does not answer, the tunnel is not to blame.
+    // If the machine does not respond, the tunnel is not to blame.
     let mut seen = wireguard(None);
     seen.replies.underlay_ping = none();
     assert_eq!(
@@ -299,9 +299,12 @@ fn wireguard_path_ends_here_when_the_kernels_peer_differs() {
                 endpoint: None,
                 handshake: Some(Duration::ZERO),
             }),
-            "is allowed to CAgI",
+            "belongs to CAgI",
         ),
-        (None, "no peer on flannel-wg is allowed 10.244.3.0/24"),
+        (
+            None,
+            "no peer on flannel-wg has the allowed IP 10.244.3.0/24",
+        ),
     ] {
         let seen = Seen {
             tunnelled: Some(Ok(found)),
@@ -318,14 +321,14 @@ fn wireguard_path_ends_here_when_the_kernels_peer_differs() {
         assert!(
             end::end(&seen, &seen.replies.judged(), &steps)
                 .sentence
-                .contains("the kernel's entries for node-3 are not what its lease says")
+                .contains("the kernel's entries for node-3 differ from its lease")
         );
     }
 }
 
 #[test]
 fn wireguard_path_ends_at_the_route_without_the_device() {
-    // The device is gone: the blackhole of the whole network takes the packets.
+    // The device is gone, so the blackhole of the whole network drops the packets.
     let mut seen = wireguard(None);
     let blackhole = Hop {
         kind: RouteKind::Blackhole,
@@ -337,7 +340,7 @@ fn wireguard_path_ends_at_the_route_without_the_device() {
         of(&steps, StepName::Route)
             .unwrap()
             .text
-            .ends_with("; the lease wants dev flannel-wg"),
+            .ends_with("; the lease needs dev flannel-wg"),
         "{steps:#?}"
     );
 }
@@ -346,7 +349,7 @@ fn of(steps: &[Step], name: StepName) -> Option<&Step> {
     steps.iter().find(|step| step.name == name)
 }
 
-/// The outcomes as signs, in order.
+/// Returns the outcomes as signs, in order.
 fn signs(steps: &[Step]) -> String {
     let sign = |step: &Step| match step.outcome {
         Outcome::Ok => '+',
@@ -377,9 +380,9 @@ fn working_path_lists_its_steps() {
             "ok route 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink",
             "ok neighbour 10.244.3.0 is 02:00:00:00:00:03, as leased",
             "ok FDB 02:00:00:00:00:03 is behind 192.0.2.3, as leased",
-            "ok underlay 192.0.2.3 by eth1 from 192.0.2.1: 5 of 5 answered, 0.39 ms",
+            "ok underlay 192.0.2.3 by eth1 from 192.0.2.1: 5 of 5 replied, 0.39 ms",
             "ok rules here nothing refuses UDP 8472; FORWARD lets 10.244.0.0/16 pass",
-            "ok overlay 5 of 5 answered, 5 of 5 of 1450 bytes, 0.52 ms; node-3 says: heard through the overlay 0.2 s ago, beside it 0.2 s ago",
+            "ok overlay 5 of 5 replied, 5 of 5 of 1450 bytes, 0.52 ms; node-3 reports: received over the overlay 0.2 s ago, over the underlay 0.2 s ago",
             "ok pod 10.244.3.7: 3 of 3 pings answered, 0.60 ms",
         ]
     );
@@ -387,7 +390,7 @@ fn working_path_lists_its_steps() {
     assert_eq!((end.at, end.next.len()), (None, 0));
     assert_eq!(
         end.sentence,
-        "All is well: packets reach the pod 10.244.3.7 on node-3."
+        "The path works: packets reach the pod 10.244.3.7 on node-3."
     );
     let asked = of(&steps, StepName::Overlay)
         .unwrap()
@@ -398,7 +401,7 @@ fn working_path_lists_its_steps() {
     assert_eq!(asked, 20, "figures for programs");
 }
 
-/// A path, the signs of its steps, words of the step at which it ends, words of the sentence, and words of the commands.
+/// A path, the signs of its steps, a part of the text of the step at which it ends, a part of the sentence, and a part of the commands.
 type Case = (
     &'static str,
     Seen,
@@ -408,14 +411,14 @@ type Case = (
     &'static str,
 );
 
-/// The working path of [`well`], changed.
+/// Returns the working path of [`well`], changed.
 fn with(change: fn(&mut Seen)) -> Seen {
     let mut seen = well();
     change(&mut seen);
     seen
 }
 
-/// The path of [`cut`], changed.
+/// Returns the path of [`cut`], changed.
 fn cut_with(change: fn(&mut Seen)) -> Seen {
     let mut seen = cut();
     change(&mut seen);
@@ -436,14 +439,14 @@ fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// Nothing comes back through the overlay, or from the node at all.
+/// No reply comes back over the overlay, or from the node at all.
 fn tunnel_cases() -> Vec<Case> {
     vec![
         (
             "cut",
             cut(),
             "+++++x-",
-            "0 of 5 answered, ping neither; node-3 says: heard through the overlay 183 s ago, beside it 0.2 s ago",
+            "0 of 5 replied, not even to ping; node-3 reports: received over the overlay 183 s ago, over the underlay 0.2 s ago",
             "node-3's UDP port 8472: what this node sends does not arrive",
             "node-3 tcpdump -c 5 -ni any udp port 8472 and host 192.0.2.1",
         ),
@@ -460,7 +463,7 @@ fn tunnel_cases() -> Vec<Case> {
             cut_with(|seen| seen.replies.hears_us = Some(300)),
             "+++++x-",
             "through the overlay 0.3 s ago",
-            "It ends on the way back from its UDP port 8472: node-3 hears this node",
+            "The reverse path from its UDP port 8472 breaks: node-3 receives this node's probes",
             "here tcpdump -c 5 -ni eth1 udp port 8472 and host 192.0.2.3",
         ),
         (
@@ -473,8 +476,8 @@ fn tunnel_cases() -> Vec<Case> {
                 ) = (none(), none(), None);
             }),
             "+++x+x-",
-            "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 answered, ping neither",
-            "It ends on the way to node-3 at 192.0.2.3, or there: nothing answers",
+            "192.0.2.3 by eth1 from 192.0.2.1: 0 of 5 replied, not even to ping",
+            "The path breaks before node-3 at 192.0.2.3, or there: nothing replies",
             "here tcpdump -c 5 -ni eth1 host 192.0.2.3",
         ),
         (
@@ -508,8 +511,8 @@ fn route_cases() -> Vec<Case> {
                 )));
             }),
             "x++++++",
-            "10.244.3.7 leaves by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease wants via 10.244.3.0 dev flannel.1 onlink",
-            "It ends here: packets to 10.244.3.7 do not take flannel's way",
+            "10.244.3.7 leaves by 10.244.3.0/25 via 192.0.2.254 dev eth0 proto static; the lease needs via 10.244.3.0 dev flannel.1 onlink",
+            "The path breaks here: packets to 10.244.3.7 do not use flannel's route",
             "here ip route get 10.244.3.7",
         ),
         (
@@ -522,7 +525,7 @@ fn route_cases() -> Vec<Case> {
             }),
             "x++++++",
             "dev eth0 table 100 proto static: a rule leads to table 100",
-            "It ends here",
+            "The path breaks here",
             "here flannelctl doctor",
         ),
         (
@@ -536,15 +539,15 @@ fn route_cases() -> Vec<Case> {
             }),
             "x++++++",
             "leaves by default via 192.0.2.254 dev eth0 proto dhcp metric 100: there is no route to 10.244.3.0/24",
-            "It ends here",
+            "The path breaks here",
             "here ip route get",
         ),
         (
             "no route",
             with(|seen| seen.fate = Ok(Fate::NoRoute)),
             "x++++++",
-            "no route leads to 10.244.3.7; the lease wants via",
-            "It ends here",
+            "no route leads to 10.244.3.7; the lease needs via",
+            "The path breaks here",
             "here ip route get",
         ),
         (
@@ -557,7 +560,7 @@ fn route_cases() -> Vec<Case> {
             }),
             "x++++++",
             "dropped by the route blackhole 10.244.3.0/25 proto static",
-            "It ends here",
+            "The path breaks here",
             "here ip route get",
         ),
     ]
@@ -570,7 +573,7 @@ fn entry_cases() -> Vec<Case> {
             "another neighbour",
             with(|seen| seen.neighbour = Some(Ok(Neighbour::Known(Mac([6; 6]))))),
             "+x+++++",
-            "10.244.3.0 is 06:06:06:06:06:06 on flannel.1; the lease says 02:00:00:00:00:03",
+            "10.244.3.0 is 06:06:06:06:06:06 on flannel.1; the lease has 02:00:00:00:00:03",
             "the kernel's entries for node-3",
             "here ip neighbour show dev flannel.1",
         ),
@@ -578,7 +581,7 @@ fn entry_cases() -> Vec<Case> {
             "no neighbour",
             with(|seen| seen.neighbour = Some(Ok(Neighbour::Absent))),
             "+x+++++",
-            "10.244.3.0 is not known on flannel.1",
+            "10.244.3.0 is unknown on flannel.1",
             "the kernel's entries",
             "here flannelctl doctor",
         ),
@@ -586,7 +589,7 @@ fn entry_cases() -> Vec<Case> {
             "another FDB entry",
             with(|seen| seen.fdb = Some(Ok(Some(ip("192.0.2.9"))))),
             "++x++++",
-            "is behind 192.0.2.9 on flannel.1; the lease says 192.0.2.3",
+            "is behind 192.0.2.9 on flannel.1; the lease has 192.0.2.3",
             "the kernel's entries",
             "here bridge fdb show dev flannel.1",
         ),
@@ -594,7 +597,7 @@ fn entry_cases() -> Vec<Case> {
             "no FDB entry",
             with(|seen| seen.fdb = Some(Ok(None))),
             "++x++++",
-            "02:00:00:00:00:03 is not known on flannel.1",
+            "02:00:00:00:00:03 is unknown on flannel.1",
             "the kernel's entries",
             "here flannelctl doctor",
         ),
@@ -624,21 +627,21 @@ fn entry_cases() -> Vec<Case> {
             }),
             "---+-++",
             "",
-            "All is well",
+            "The path works",
             "",
         ),
     ]
 }
 
-/// Some packets arrive, or another node answers.
+/// Some packets arrive, or another node replies.
 fn loss_cases() -> Vec<Case> {
     vec![
         (
             "large packets",
             with(|seen| (seen.replies.full, seen.replies.full_ping) = (none(), none())),
             "+++++x+",
-            "5 of 5 answered, 0 of 5 of 1450 bytes",
-            "It ends for large packets on the way to node-3: 1450 bytes do not arrive",
+            "5 of 5 replied, 0 of 5 of 1450 bytes",
+            "The path to node-3 breaks for large packets: 1450 bytes do not arrive",
             "node-3 flannelctl doctor",
         ),
         (
@@ -652,14 +655,14 @@ fn loss_cases() -> Vec<Case> {
             }),
             "+++++x+",
             "5 of 5 pings answered, 0 of 5 of 1450 bytes",
-            "It ends for large packets",
+            "breaks for large packets",
             "node-3 flannelctl doctor",
         ),
         (
             "losses",
             with(|seen| seen.replies.small = some(3)),
             "+++++x+",
-            "3 of 5 answered",
+            "3 of 5 replied",
             "through the overlay loses packets",
             "node-3 flannelctl doctor",
         ),
@@ -667,7 +670,7 @@ fn loss_cases() -> Vec<Case> {
             "losses on the underlay",
             with(|seen| seen.replies.underlay = some(2)),
             "+++x+++",
-            "2 of 5 answered",
+            "2 of 5 replied",
             "The network between this node and node-3 loses packets",
             "here flannelctl doctor",
         ),
@@ -682,7 +685,7 @@ fn loss_cases() -> Vec<Case> {
             }),
             "+++++x+",
             "node-9\\n answers in the place of node-3",
-            "It ends at another node: two machines have the address 192.0.2.3",
+            "The path ends at another node: two machines have the address 192.0.2.3",
             "node-3 flannelctl doctor",
         ),
         (
@@ -700,7 +703,7 @@ fn loss_cases() -> Vec<Case> {
                 seen
             },
             "+++x-",
-            "0 of 5 answered",
+            "0 of 5 replied",
             "the network between the nodes drops packets of pods",
             "node-3 tcpdump -c 5 -ni any host 10.244.1.0",
         ),
@@ -715,7 +718,7 @@ fn working_cases() -> Vec<Case> {
             host_gw(true),
             "+++++",
             "",
-            "All is well: packets reach the pod 10.244.3.7",
+            "The path works: packets reach the pod 10.244.3.7",
             "",
         ),
         (
@@ -723,7 +726,7 @@ fn working_cases() -> Vec<Case> {
             host_gw(false),
             "+++-+",
             "",
-            "All is well: packets reach the pod 10.244.3.7",
+            "The path works: packets reach the pod 10.244.3.7",
             "",
         ),
         (
@@ -735,7 +738,7 @@ fn working_cases() -> Vec<Case> {
             },
             "+++-",
             "",
-            "Nothing is wrong as far as node-3 could be asked",
+            "No fault was found, as far as node-3 could be asked",
             "",
         ),
         (
@@ -743,7 +746,7 @@ fn working_cases() -> Vec<Case> {
             with(|seen| seen.pod = None),
             "++++++",
             "",
-            "All is well: packets of pods reach node-3, large ones too",
+            "The path works: packets of pods reach node-3, including large ones",
             "",
         ),
         (
@@ -751,7 +754,7 @@ fn working_cases() -> Vec<Case> {
             with(|seen| seen.pinged = Some(Ok(none()))),
             "++++++-",
             "",
-            "All is well as far as node-3; whether 10.244.3.7 is there is not known",
+            "The path works up to node-3; it is unknown whether 10.244.3.7 exists",
             "",
         ),
         (
@@ -759,7 +762,7 @@ fn working_cases() -> Vec<Case> {
             with(|seen| seen.replies.full = some(4)),
             "+++++++",
             "",
-            "All is well",
+            "The path works",
             "",
         ),
         (
@@ -779,13 +782,13 @@ fn working_cases() -> Vec<Case> {
             with(|seen| (seen.replies.underlay, seen.replies.underlay_ping) = (none(), none())),
             "+++-+++",
             "",
-            "All is well",
+            "The path works",
             "",
         ),
     ]
 }
 
-/// Probes or pings cannot be sent or answered, which is no fault of the path.
+/// Probes or pings cannot be sent or get no reply, which is no fault of the path.
 fn unanswered_cases() -> Vec<Case> {
     vec![
         (
@@ -805,7 +808,7 @@ fn unanswered_cases() -> Vec<Case> {
             }),
             "+++++++",
             "",
-            "All is well",
+            "The path works",
             "",
         ),
         (
@@ -822,7 +825,7 @@ fn unanswered_cases() -> Vec<Case> {
             }),
             "+++-+--",
             "",
-            "Nothing is wrong as far as node-3 could be asked",
+            "No fault was found, as far as node-3 could be asked",
             "",
         ),
         (
@@ -839,7 +842,7 @@ fn unanswered_cases() -> Vec<Case> {
             }),
             "+++++++",
             "",
-            "All is well",
+            "The path works",
             "",
         ),
         (
@@ -854,7 +857,7 @@ fn unanswered_cases() -> Vec<Case> {
             }),
             "+++-+--",
             "",
-            "Nothing is wrong as far as",
+            "No fault was found, as far as",
             "",
         ),
     ]
@@ -952,7 +955,7 @@ fn route_step_fails_when_no_route_is_wanted() {
         steps[0].outcome == Outcome::Failed
             && steps[0]
                 .text
-                .contains("this node wants no route to 10.244.3.0/24"),
+                .contains("this node needs no route to 10.244.3.0/24"),
         "{steps:#?}"
     );
     assert!(
@@ -1083,7 +1086,7 @@ fn rules_are_unknown_when_a_check_of_them_failed() {
     assert!(Rules::of(None, Family::V4) == Rules::NotLooked);
 }
 
-/// A path to a pod of this node, the signs of its steps, words of the first step, and words of the sentence.
+/// A path to a pod of this node, the signs of its steps, a part of the first step's text, and a part of the sentence.
 type LocalCase = (
     &'static str,
     Local,
@@ -1126,7 +1129,7 @@ fn local_cases() -> Vec<LocalCase> {
             local(bridge(), Neighbour::Known(MAC), none()),
             "++-",
             "dev cni0",
-            "is there and does not answer ping",
+            "exists and does not reply to ping",
         ),
         (
             "no pod",
@@ -1140,7 +1143,7 @@ fn local_cases() -> Vec<LocalCase> {
             local(bridge(), Neighbour::Absent, none()),
             "+--",
             "dev cni0",
-            "Nothing is wrong as far as",
+            "No fault was found, as far as",
         ),
         (
             "no bridge",

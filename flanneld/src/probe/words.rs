@@ -8,7 +8,7 @@ use node_api::probe::{QuestionKind, Questions};
 use probing::view::Tally;
 use std::net::IpAddr;
 
-// The numbers of linux/rtnetlink.h.
+// Numbers from linux/rtnetlink.h.
 const UNREACHABLE: RouteKind = RouteKind::Other(7);
 const PROHIBIT: RouteKind = RouteKind::Other(8);
 const MAIN: u32 = 254;
@@ -20,12 +20,12 @@ pub(super) fn rtt(us: Option<u32>) -> String {
         .unwrap_or_default()
 }
 
-/// `5 of 5`.
+/// Formats the replies and probes: `5 of 5`.
 pub(super) fn count(tally: Tally) -> String {
     format!("{} of {}", tally.answered, tally.asked)
 }
 
-/// Returns the counters of the probes, for programs.
+/// Returns the counters of the probes, for the JSON document.
 pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
     let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
     asked
@@ -38,7 +38,7 @@ pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
         .collect()
 }
 
-/// `via 10.244.3.0 dev flannel.1 onlink`, as the lease wants it.
+/// Formats a route that the lease requires: `via 10.244.3.0 dev flannel.1 onlink`.
 pub(super) fn spec(route: &RouteSpec) -> String {
     let via = route
         .via
@@ -51,7 +51,7 @@ pub(super) fn spec(route: &RouteSpec) -> String {
     )
 }
 
-/// A route as `ip route` prints it.
+/// Formats a route as `ip route` prints it.
 pub(super) fn route(hop: &Hop) -> String {
     let kind = match hop.kind {
         RouteKind::Blackhole => "blackhole ",
@@ -87,12 +87,12 @@ pub(super) fn route(hop: &Hop) -> String {
     )
 }
 
-/// Whether a route is in a table that only a rule leads to.
+/// Whether a route is in a table that is used only by a rule.
 pub(super) fn by_rule(hop: &Hop) -> bool {
     !matches!(hop.table, 0 | MAIN | LOCAL)
 }
 
-/// `192.0.2.3 by eth1 from 192.0.2.1`.
+/// Formats an address with its interface and source: `192.0.2.3 by eth1 from 192.0.2.1`.
 pub(super) fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {

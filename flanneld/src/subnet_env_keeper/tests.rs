@@ -14,7 +14,7 @@ fn plain() -> SubnetEnv {
     }
 }
 
-/// Another text.
+/// Returns other contents than [`plain`].
 fn dual() -> SubnetEnv {
     SubnetEnv {
         networks: Dual::Both(

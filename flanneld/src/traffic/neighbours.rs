@@ -1,4 +1,4 @@
-//! The daemons of other networks on this host: which of their rules stay, and when rules without an owner are removed.
+//! The daemons of other networks on this host: decides which of their rules stay, and when rules without an owner are removed.
 
 use ipnet::IpNet;
 use run_dir::instance;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use tokio::time::Instant;
 use traffic_rules::ownership::OtherDaemons;
 
-/// How long after our start rules of an unserved network may still belong to a daemon that is restarting. Rules that stay too long
+/// Time after this daemon's start for which rules of an unserved network may still belong to a daemon that is restarting. Rules that stay too long
 /// are harmless; rules removed too early cost packets.
 const GRACE: Duration = Duration::from_secs(300);
 
 /// Facts about the other daemons.
 #[derive(Debug)]
 pub(super) struct Neighbours {
-    /// Our networks.
+    /// Networks of this daemon.
     own: BTreeSet<IpNet>,
     /// The networks of the previous daemon, unless another daemon serves them.
     before: BTreeSet<IpNet>,
-    /// Our guard slot.
+    /// Guard slot of this daemon.
     slot: Option<u16>,
-    /// Networks served at any time since our start: a daemon that stops leaves its rules in force.
+    /// Networks served at any time since this daemon's start. A daemon that stops leaves its rules in force.
     served: BTreeSet<IpNet>,
     guards: BTreeSet<u16>,
     since: Instant,
 }
 
 impl Neighbours {
-    /// Knows of no other daemon yet.
+    /// Creates the facts. No other daemon is known yet.
     pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
         Self {
             own,
@@ -39,7 +39,7 @@ impl Neighbours {
         }
     }
 
-    /// Finds the running daemons. Returns whose rules stay.
+    /// Finds the running daemons. Returns those whose rules stay.
     pub(super) fn refresh(&mut self) -> OtherDaemons {
         self.learn(
             instance::running::served().into_iter().flatten(),
@@ -57,7 +57,7 @@ impl Neighbours {
                 .into_iter()
                 .filter(|network| !self.own.contains(network)),
         );
-        // Only of running daemons: a guard that no daemon updates would drop the packets of new nodes.
+        // Only guards of running daemons stay: a guard that no daemon updates would drop the packets of new nodes.
         self.guards = guards
             .into_iter()
             .filter(|slot| Some(*slot) != self.slot)
@@ -71,13 +71,14 @@ impl Neighbours {
         }
     }
 
-    /// Whether rules of unserved networks may be removed: not soon after our start, and not while another implementation of flanneld runs here.
+    /// Whether rules of unserved networks may be removed. They may not soon after this daemon's start, or while another implementation of flanneld runs
+    /// on this host.
     pub(super) fn may_remove_unserved(&self) -> bool {
         is_over(self.since.elapsed()) && !instance::running::foreign_flanneld()
     }
 }
 
-/// Returns whether a daemon that was restarting when this one started would be back.
+/// Whether a daemon that was restarting when this one started would be running again.
 fn is_over(age: Duration) -> bool {
     age >= GRACE
 }
@@ -106,7 +107,7 @@ mod tests {
             (others.served, others.guards),
             ([theirs].into(), [1].into())
         );
-        // It stopped: its rules stay in force, its guard goes.
+        // The other daemon has stopped: its rules stay in force, and its guard does not.
         let others = OtherDaemons {
             unknown: false,
             ..neighbours.learn([ours], [0])

@@ -1,4 +1,4 @@
-//! Asks by ARP whether other hosts are on a link: behind the NAT that VirtualBox and QEMU give to each machine, no host answers.
+//! Checks by ARP whether other hosts are on a link. Behind the NAT that VirtualBox and QEMU give to each machine, no host replies.
 
 use super::facts::HostFacts;
 use super::whose::nat_network;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-/// Limit on the addresses that are asked for on one link.
+/// Maximum number of addresses that are requested on one link.
 const ASKED: usize = 16;
-/// How long to wait for replies. The kernel repeats a request after one second.
+/// Time to wait for replies. The kernel repeats a request after one second.
 const ANSWER: Duration = Duration::from_millis(2200);
-/// How often the neighbour table is read meanwhile.
+/// Interval at which the neighbour table is read meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The port `discard`.
+/// UDP port of `discard`.
 const DISCARD: u16 = 9;
 
-/// Which of these hosts answer on the links of this host that may be such a NAT, with the interface's index.
+/// Returns which of these hosts reply on the links of this host that may be such a NAT, with the interface's index.
 pub(super) async fn answering(
     reader: &mut HostReader,
     facts: &HostFacts,
@@ -54,14 +54,14 @@ pub(super) async fn answering(
     found
 }
 
-/// The first of these addresses that answers: one is enough to know that the link joins hosts.
+/// Returns the first of these addresses that replies. One is enough to know that the link joins hosts.
 async fn ask(
     reader: &mut HostReader,
     interface: &Interface,
     source: IpAddr,
     asked: &[IpAddr],
 ) -> Option<IpAddr> {
-    // An empty datagram makes the kernel ask for the address of the link layer.
+    // An empty datagram makes the kernel send an ARP request.
     match UdpSocket::bind((source, 0)) {
         Ok(socket) => {
             for ip in asked {

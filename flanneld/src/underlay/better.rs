@@ -1,4 +1,4 @@
-//! Why an interface is left for another one while the node runs.
+//! Reasons for which the node leaves an interface for another one while it runs.
 
 use super::problem::SelectError;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::problem::{Coded, text};
 
-/// Why another interface is better.
+/// Reason why another interface is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// An address of the other family has come.
+    /// An address of the other family has appeared.
     OtherFamily,
     /// Nothing arrives over the current interface.
     Than {
@@ -17,7 +17,7 @@ pub enum Better {
         left: SilentInterface,
         /// The better interface.
         interface: String,
-        /// Why that one was chosen, as a clause.
+        /// Reason for the choice of the better interface, as a clause.
         why: String,
     },
 }
@@ -25,7 +25,7 @@ pub enum Better {
 /// The current interface is in doubt, and no other one is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoBetter {
-    /// This host's choice stays what it was.
+    /// This host's choice remains the same.
     Same(SilentInterface),
     /// No other interface can be chosen.
     None(SelectError),
@@ -36,23 +36,23 @@ pub enum NoBetter {
 pub struct SilentInterface {
     /// Name of the interface.
     pub interface: String,
-    /// For how long no peer has answered, at least.
+    /// Minimum time for which no peer has responded.
     pub silence: Duration,
-    /// Why it is in doubt.
+    /// Reason for the doubt.
     pub against: Against,
 }
 
-/// Why an interface is in doubt.
+/// Reason why an interface is in doubt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// Another Node has its address.
+    /// Another Node has the interface's address.
     Claimed {
         /// The address that both have.
         ip: IpAddr,
         /// Name of the other Node.
         node: String,
     },
-    /// It leads into a NAT that only this machine uses.
+    /// The interface leads into a NAT that only this machine uses.
     Nat,
 }
 

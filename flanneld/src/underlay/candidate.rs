@@ -34,12 +34,12 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Notes the flag that named it, if one did.
+    /// Records the flag that named the interface, if one did.
     pub(super) fn named_by(self, flag: Option<String>) -> Self {
         Self { flag, ..self }
     }
 
-    /// Fixes the address of a family.
+    /// Fixes the address of its family.
     pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         *(if ip.is_ipv6() {
             &mut self.v6
@@ -50,7 +50,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// The interface of the default route; with both families, that of both default routes.
+/// Returns the interface of the default route; with both families, the interface of both default routes.
 pub(super) fn default_route<'a>(
     request: &Request,
     facts: &'a HostFacts,
@@ -91,7 +91,7 @@ pub(super) fn default_route<'a>(
     })
 }
 
-/// Interfaces of a family's default routes, in order of preference.
+/// Returns the interfaces of a family's default routes, in order of preference.
 fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfit> {
     let routes: Vec<&Route> = facts
         .defaults
@@ -214,7 +214,7 @@ pub(super) fn finish(
     })
 }
 
-/// Returns the interfaces that an operator can choose, without those of pods, which are many and change.
+/// Returns the interfaces that an operator can choose. It leaves out those of pods, which are many and change.
 pub(super) fn host(facts: &HostFacts) -> Host {
     let usable = |interface: &Interface| {
         interface

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use options::Pattern;
 use types::Addresses;
 
-/// How the address of a family was found, and how its replacement is found when it changes.
+/// How the address of a family was found, and how its replacement is found when the address changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The best address of the interface.
@@ -17,16 +17,16 @@ pub enum Rule {
     Inside(IpNet),
 }
 
-/// The interface that was chosen.
+/// An interface that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The interface as backends need it.
     pub underlay: backends::Underlay,
-    /// Why this one, as a phrase: `named by --iface=eth1`, `the default route's`.
+    /// Reason for the choice, as a phrase: `named by --iface=eth1`, `the default route's`.
     pub why: String,
-    /// The flag that named it: `--iface=eth1`.
+    /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
-    /// Whether a flag or variable named it (`--iface*`, `--public-ip*`): then a node may take over an unsigned lease with its address.
+    /// Whether a flag or environment variable named it (`--iface*`, `--public-ip*`). If so, a node may take over an unsigned lease with its address.
     pub named: bool,
     /// Whether it was chosen only because it holds the default route.
     pub by_default: bool,
@@ -34,8 +34,8 @@ pub struct Chosen {
     pub given_public: Option<Addresses>,
     /// Warnings about the choice, for the log.
     pub warnings: Vec<String>,
-    /// How its IPv4 address was found.
+    /// How the IPv4 address of the interface was found.
     pub rule_v4: Rule,
-    /// How its IPv6 address was found.
+    /// How the IPv6 address of the interface was found.
     pub rule_v6: Rule,
 }

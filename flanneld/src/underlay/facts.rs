@@ -6,22 +6,23 @@ use std::fmt;
 use std::net::IpAddr;
 use types::problem::{Coded, text};
 
-/// Everything that the choice of an interface depends on.
+/// Facts on which the choice of an interface depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// Interfaces, ordered by index.
     pub interfaces: Vec<Interface>,
-    /// Default routes of the main table, each path by itself, the preferred ones first.
+    /// Default routes of the main table, preferred ones first. Each path of a multipath route is a separate entry.
     pub defaults: Vec<Route>,
-    /// Networks that an interface reaches without a gateway, by the routes of the main table.
+    /// Networks that an interface reaches without a gateway, from the routes of the main table.
     pub links: Vec<(u32, IpNet)>,
-    /// Answers to route look-ups.
+    /// Results of route lookups.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, NoRoute>)>,
-    /// Addresses of other hosts that answered ARP, with the index of the interface; asked only where an interface may be behind a machine's own NAT.
+    /// Addresses of other hosts that replied to ARP, with the index of the interface. Requested only where an interface may be behind a machine's own
+    /// NAT.
     pub answering: Vec<(u32, IpAddr)>,
 }
 
-/// Why no interface leads to an address.
+/// Reason why no interface leads to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// The kernel has no route.
@@ -63,7 +64,7 @@ impl HostFacts {
         route.is_default() || route.link().is_some()
     }
 
-    /// Takes the default routes, and the networks that need no gateway, from the routes of the main table.
+    /// Takes the default routes from the routes of the main table, and the networks that need no gateway.
     pub fn take(&mut self, routes: Vec<Route>) {
         self.links = routes
             .iter()
@@ -78,7 +79,7 @@ impl HostFacts {
             .sort_by_key(|route| (route.family(), route.metric));
     }
 
-    /// Whether an interface may reach other hosts, judging by what it is and by its addresses: pods' links and bridges do not.
+    /// Whether an interface may reach other hosts, judging by its type and its addresses. Links and bridges of pods do not.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.class() {
             LinkClass::Link | LinkClass::Veth => true,
@@ -96,7 +97,7 @@ impl HostFacts {
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
-    /// Whether messages list an interface: not the loopback interface, and none of pods.
+    /// Whether messages list an interface. They list neither the loopback interface nor interfaces of pods.
     pub fn is_shown(&self, interface: &Interface) -> bool {
         let of_pods = matches!(interface.class(), LinkClass::Veth | LinkClass::Bridge)
             && !self.joins_hosts(interface);
@@ -117,12 +118,12 @@ impl HostFacts {
             .find(|interface| interface.name == name)
     }
 
-    /// The first interface that has an address.
+    /// Returns the first interface that has an address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// All addresses of this host. Link-local ones only of the underlay, since every pod's link has a meaningless one.
+    /// Returns all addresses of this host. Of link-local ones, it returns only those of the underlay, because every pod's link has one.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
             let counts =
@@ -134,7 +135,7 @@ impl HostFacts {
                 .map(|address| address.net)
                 .collect()
         };
-        // Our own devices come and go, and their addresses reach no node.
+        // flannel's own devices come and go, and their addresses reach no node.
         self.interfaces
             .iter()
             .filter(|interface| !interface.name.starts_with("flannel"))
@@ -142,7 +143,7 @@ impl HostFacts {
             .collect()
     }
 
-    /// The networks that an interface reaches without a gateway.
+    /// Returns the networks that an interface reaches without a gateway.
     pub fn links(&self, index: u32) -> Vec<IpNet> {
         self.links
             .iter()
@@ -151,10 +152,10 @@ impl HostFacts {
             .collect()
     }
 
-    /// The interface through which an address is reached; for an address of this host, its owner.
+    /// Returns the interface through which an address is reached. For an address of this host, that is its owner.
     ///
     /// # Errors
-    /// The kernel has no route, its interface is gone, or the route was not looked up.
+    /// Returns an error if the kernel has no route, the interface of the route is gone, or the route was not looked up.
     pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), Unreachable> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));

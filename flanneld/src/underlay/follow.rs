@@ -1,4 +1,4 @@
-//! Follows the chosen interface while the daemon runs: by index, else by name; it always has an address.
+//! Follows the chosen interface while the daemon runs, by index or else by name. The interface always has an address.
 
 use super::choice::{Chosen, Rule};
 use super::facts::HostFacts;
@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use types::Addresses;
 use types::Family;
 
-/// The current underlay, given how it was chosen and its previous state.
+/// Returns the current underlay, given how it was chosen and its previous state.
 ///
 /// INVARIANT: the families of the addresses never change, and a missing address is kept (perhaps a switch is rebooting);
 /// the published address follows the interface unless `--public-ip` sets it.
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
-    // While our interface exists, another interface that now has its old name is ignored.
+    // While the chosen interface exists, another interface that now has its old name is ignored.
     let anew = || {
         facts
             .by_name(&last.name)
@@ -41,8 +41,8 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     now
 }
 
-/// The networks without a gateway. Those of a family stay while the interface is down or its address is absent: the kernel removes their routes
-/// meanwhile, and the nodes there are not gone.
+/// Returns the networks without a gateway. Those of a family stay while the interface is down or its address is absent: the kernel removes their
+/// routes meanwhile, but the nodes there are not gone.
 fn links(
     last: &Underlay,
     addresses: &Addresses,

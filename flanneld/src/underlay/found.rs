@@ -7,7 +7,7 @@ use super::request::Request;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// The choice and the facts behind it.
+/// An interface that was chosen, with the facts behind the choice.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Interface that was chosen.
@@ -19,12 +19,12 @@ pub struct Found {
 }
 
 impl Found {
-    /// The warning about the default route's interface, if it applies.
+    /// Returns the warning about the default route's interface, if it applies.
     pub fn trap_hint(&self) -> Option<String> {
         hint::trap_hint(&self.request, &self.chosen, &self.facts)
     }
 
-    /// This host's interfaces; the one that reaches the store is marked with the flag to use.
+    /// Returns this host's interfaces as text. The one that reaches the store is marked with the flag to use.
     pub fn advice(&self) -> String {
         hint::interfaces_text(&self.request.store, &self.facts)
     }
@@ -34,7 +34,7 @@ impl Found {
         hint::store_via_underlay(&self.request, &self.chosen, &self.facts)
     }
 
-    /// The addresses of the chosen interface with their networks.
+    /// Returns the addresses of the chosen interface with their networks.
     pub fn nets(&self) -> Vec<IpNet> {
         let interface = self.facts.by_index(self.chosen.underlay.index);
         interface
@@ -43,7 +43,7 @@ impl Found {
     }
 
     /// Whether packets to an address leave through the chosen interface, judging by their source address; false for an address of this host.
-    /// Asks the kernel each time, so the answer is current.
+    /// Queries the kernel each time, so the result is current.
     pub fn leads_to(&self, target: IpAddr) -> bool {
         if self.facts.owner(target).is_some() {
             return false;

@@ -7,7 +7,7 @@ use netstate::host::Interface;
 use options::Selector;
 use std::net::IpAddr;
 
-/// The interface that reaches the store, and the store's address; `None` if the store is on this host or unreachable.
+/// Returns the interface that reaches the store, and the store's address; `None` if the store is on this host or unreachable.
 fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface, IpAddr)> {
     let StoreAt::There(addresses) = store else {
         return None;
@@ -26,7 +26,7 @@ fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface,
         .filter(|(interface, _)| !interface.loopback)
 }
 
-/// A warning if the interface of the default route was chosen by default and another one reaches the store.
+/// Returns a warning if the interface of the default route was chosen by default and another one reaches the store.
 pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Option<String> {
     if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
         return None;
@@ -56,7 +56,7 @@ pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts)
     }
 }
 
-/// This host's interfaces with their addresses, one per line, for error messages; the one that reaches the store is marked.
+/// Returns this host's interfaces with their addresses, one per line, for error messages. The one that reaches the store is marked.
 pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
     let reaching = reaching(store, facts);
     let mut out = String::new();

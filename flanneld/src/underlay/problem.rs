@@ -1,4 +1,4 @@
-//! Why no interface can be chosen.
+//! Reasons why no interface can be chosen.
 
 use super::facts::Unreachable;
 use super::request::NoName;
@@ -14,7 +14,7 @@ use types::Addresses;
 use types::problem::{Coded, text};
 use types::{Family, Problem};
 
-/// The kernel did not answer about this host.
+/// Error when the kernel does not respond to queries about this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError(KernelError);
 
@@ -48,20 +48,20 @@ impl std::error::Error for ReadError {
     }
 }
 
-/// Why no interface could be chosen.
+/// Error when no interface can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectError {
     /// The facts could not be read.
     Unread(ReadError),
-    /// No flag names an interface, and none fits.
+    /// No flag names an interface, and no interface fits.
     Unnamed(Unfit),
     /// No named interface fits.
     Named(Vec<(Selector, Unfit)>),
-    /// The time for waiting is up.
+    /// The wait has timed out.
     Late {
-        /// How long it was waited for.
+        /// Duration of the wait.
         waited: Duration,
-        /// What is still missing.
+        /// Reason why still no interface can be chosen.
         missing: Box<SelectError>,
     },
 }
@@ -77,7 +77,7 @@ impl SelectError {
         }
     }
 
-    /// Returns the addresses of this host that other nodes also have, with those nodes, if that is the reason.
+    /// Returns the addresses of this host that other nodes also have, with those nodes, if that is the reason for the error.
     pub fn shared(&self) -> Option<&BTreeMap<IpAddr, String>> {
         match self {
             Self::Unnamed(Unfit::Shared { addresses, .. }) => Some(addresses),
@@ -148,33 +148,33 @@ impl std::error::Error for SelectError {
     }
 }
 
-/// Why a selector yields no interface.
+/// Reason why a selector yields no interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// This host has no interface of this name.
     NoSuchName {
-        /// Name that was asked for.
+        /// Name in the selector.
         name: String,
         /// Interfaces of this host.
         host: Host,
     },
     /// This host does not have this address.
     NoOwner {
-        /// Address that was asked for.
+        /// Address in the selector.
         address: IpAddr,
         /// Interfaces of this host.
         host: Host,
     },
     /// The families lead to two interfaces.
     Apart {
-        /// What chose the two interfaces.
+        /// Settings or routes that chose the two interfaces.
         by: Apart,
         /// Interface that was chosen for IPv4.
         v4: String,
         /// Interface that was chosen for IPv6.
         v6: String,
     },
-    /// Nothing leads to the address of `--iface-can-reach`.
+    /// No interface leads to the address of `--iface-can-reach`.
     OutOfReach {
         /// Address of the flag.
         target: IpAddr,
@@ -197,7 +197,7 @@ pub enum Unfit {
     },
     /// The store's name cannot be resolved.
     StoreUnknown(NoName),
-    /// Nothing leads to any of the store's addresses.
+    /// No interface leads to any of the store's addresses.
     StoreOutOfReach(Vec<(IpAddr, Unreachable)>),
     /// No default route of a family can be used.
     NoDefault {
@@ -224,12 +224,12 @@ pub enum Unfit {
         family: Family,
         /// Name of the interface.
         interface: String,
-        /// Its addresses of that family.
+        /// Addresses of the interface of that family.
         addresses: Vec<Address>,
     },
     /// The network uses no family.
     NoFamily,
-    /// Nothing leads to a server of the store, or to another node.
+    /// No interface leads to a server of the store, or to another node.
     PeerOutOfReach {
         /// Kind of the target.
         peer: Peer,
@@ -253,7 +253,7 @@ pub enum Unfit {
         addresses: BTreeMap<IpAddr, String>,
         /// Interfaces of this host.
         host: Host,
-        /// Why other candidates cannot be used.
+        /// Reasons why other candidates cannot be used.
         whys: Vec<Unfit>,
     },
 }
@@ -455,9 +455,9 @@ fn write_shared(
     };
     write!(
         f,
-        "other Nodes have the addresses of this host, too: {shared}. This happens where every machine has the same address on its NAT \
+        "other Nodes also have the addresses of this host: {shared}. This happens if every machine has the same address on its NAT \
          interface (Vagrant's 10.0.2.15). Name the interface that really connects the nodes: --iface or --iface-cidr in the arguments of \
-         the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is no more; this \
+         the DaemonSet, or the annotation node-public-ip of this Node, or kubelet's --node-ip; or delete the Node that is gone; this \
          host has {host}{whys}"
     )
 }
@@ -472,7 +472,7 @@ impl std::error::Error for Unfit {
     }
 }
 
-/// What chose a different interface for each family.
+/// Settings or routes that chose a different interface for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apart {
     /// The address that names the interface, and `--public-ipv6`.
@@ -501,27 +501,27 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Why a default route cannot be used.
+/// Reason why a default route cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Useless {
-    /// It rejects packets.
+    /// The route rejects packets.
     Rejects {
         /// Metric of the route.
         metric: u32,
     },
-    /// Its interface is not known.
+    /// The interface of the route is unknown.
     Nowhere {
         /// Metric of the route.
         metric: u32,
     },
-    /// It leads to the loopback interface.
+    /// The route leads to the loopback interface.
     Loopback {
         /// Metric of the route.
         metric: u32,
         /// Name of the interface.
         interface: String,
     },
-    /// Its interface is down.
+    /// The interface of the route is down.
     Down {
         /// Name of the interface.
         interface: String,
@@ -563,9 +563,9 @@ impl fmt::Display for Host {
 pub struct Choosable {
     /// Name of the interface.
     pub name: String,
-    /// Its usable addresses.
+    /// Usable addresses of the interface.
     pub addresses: Vec<IpAddr>,
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub up: bool,
 }
 

@@ -22,17 +22,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::{Addresses, Coded};
 
-/// How long events are gathered before the kernel is read: a link that comes up sends several.
+/// Time for which events are collected before the kernel is read. A link that comes up sends several.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How often the kernel is read without an event, in case one was lost.
+/// Interval at which the kernel is read without an event, in case one was lost.
 const AUDIT: Duration = Duration::from_secs(30);
-/// How often a wait checks without an event (a name server that answers again sends none).
+/// Interval at which a wait checks without an event (a name server that recovers sends none).
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Returns the number of packets that these devices have received; 0 for an absent device.
 ///
 /// # Errors
-/// The kernel does not answer.
+/// Returns an error if the kernel does not respond.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
     let links = HostReader::open()?.links().await?;
     Ok(links
@@ -42,15 +42,15 @@ pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
         .sum())
 }
 
-/// Returns the hosts that have answered on the link of an interface.
+/// Returns the hosts that have replied on the link of an interface.
 ///
 /// # Errors
-/// The kernel does not answer.
+/// Returns an error if the kernel does not respond.
 pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
     Ok(HostReader::open()?.answered(index).await?)
 }
 
-/// Reads everything that the choice of an interface depends on.
+/// Reads the facts on which the choice of an interface depends.
 async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts {
         interfaces: reader.interfaces().await?,
@@ -72,10 +72,10 @@ async fn read(reader: &mut HostReader, request: &Request) -> Result<HostFacts, R
     Ok(facts)
 }
 
-/// The request, before the store's name is resolved.
+/// A request whose store name is not resolved yet.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// The families the network uses.
+    /// Address families that the network uses.
     pub families: Families,
     /// Selectors of the interface; the first match wins.
     pub selectors: Vec<Selector>,
@@ -83,14 +83,14 @@ pub struct Wish {
     pub public: Option<Addresses>,
     /// Host and port of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
-    /// How long to wait for what is missing; `None` forever.
+    /// Maximum time to wait for what is missing; `None` waits forever.
     pub wait: Option<Duration>,
     /// This node's addresses in a store that knows its nodes.
     pub known: Option<KnownAddresses>,
 }
 
 impl Wish {
-    /// The request from the settings, for a network of these families.
+    /// Creates the request from the settings, for a network of these families.
     pub fn of(settings: &options::Settings, families: Families) -> Self {
         Self {
             families,
@@ -131,10 +131,10 @@ impl Wish {
         self
     }
 
-    /// Reads what the choice depends on.
+    /// Resolves the request, and reads the facts on which the choice depends.
     ///
     /// # Errors
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not respond.
     pub async fn look(&self) -> Result<(Request, HostFacts), ReadError> {
         let request = self.request().await;
         let facts = read(&mut HostReader::open()?, &request).await?;
@@ -144,7 +144,7 @@ impl Wish {
     /// Chooses among the interfaces that exist.
     ///
     /// # Errors
-    /// Nothing fits, or the kernel does not answer.
+    /// Returns an error if no interface fits, or the kernel does not respond.
     pub async fn choose(&self) -> Result<Chosen, SelectError> {
         let (request, facts) = self.look().await?;
         select(&request, &facts)
@@ -167,7 +167,7 @@ impl Wish {
     }
 }
 
-/// Resolves where the store is.
+/// Resolves the addresses of the store.
 async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
@@ -200,13 +200,14 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     }
 }
 
-/// Chooses the interface, waiting by events if something is missing. Calls `waiting` with the reason, at first and when it changes: it logs it.
+/// Chooses the interface. If something is missing, waits for events of the kernel. Calls `waiting` with the reason, at first and whenever it
+/// changes, so that the caller can log it.
 ///
 /// # Errors
-/// Waiting cannot help, or the time is up.
+/// Returns an error if waiting cannot help, or the time is up.
 ///
 /// # Cancel safety
-/// Nothing is changed; it can be dropped at any time.
+/// Can be dropped at any time, because it changes nothing.
 pub async fn wait_for(
     wish: &Wish,
     mut waiting: impl FnMut(&SelectError) + Send,
@@ -252,11 +253,12 @@ async fn settle(events: &mut HostEvents) {
     events.clear();
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated; with `links`
-/// also the networks that it reaches without a gateway. Calls `report` with the reason when it cannot carry packets, and when it can again.
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. With `links`, also
+/// keeps the networks that it reaches without a gateway. Calls `report` with the reason when the interface cannot carry packets, and when it can
+/// again.
 ///
 /// # Cancel safety
-/// Nothing but `sender` is changed; it can be dropped at any time.
+/// Can be dropped at any time, because it changes only `sender`.
 pub async fn follow(
     chosen: Chosen,
     links: bool,
@@ -278,7 +280,7 @@ pub async fn follow(
     stop.run_until_cancelled(run).await;
 }
 
-/// Follows until the kernel does not answer.
+/// Follows until the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,

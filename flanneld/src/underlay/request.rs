@@ -1,4 +1,4 @@
-//! The requirements on the interface.
+//! Requirements on the interface.
 
 use options::Selector;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,26 +9,26 @@ use types::Dual;
 use types::problem::{Coded, text};
 use types::{Addresses, Family};
 
-/// The address families that the network uses.
+/// Address families that the network uses.
 pub type Families = Dual<(), ()>;
 
-/// Where the store is, as far as routing is concerned.
+/// Location of the store, as far as routing is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAt {
     /// On this host: loopback, a unix socket, a directory.
     Here,
-    /// At the first endpoint's addresses.
+    /// At the addresses of the first endpoint.
     There(Vec<IpAddr>),
-    /// Its name could not be resolved.
+    /// Unknown, because its name could not be resolved.
     Unknown(NoName),
 }
 
-/// The store's name could not be resolved.
+/// Error when the store's name cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoName {
     /// Host name that cannot be resolved.
     pub host: String,
-    /// Message of the resolver; `None` if no name server answers.
+    /// Message of the resolver; `None` if no name server responds.
     pub resolver: Option<String>,
 }
 
@@ -52,16 +52,16 @@ impl fmt::Display for NoName {
 
 impl std::error::Error for NoName {}
 
-/// The requirements on the interface.
+/// Requirements on the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The families the network uses.
+    /// Address families that the network uses.
     pub families: Families,
     /// Selectors of the interface; the first match wins. Empty if none was given.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`, or what an operator chose in the store.
     pub public: Option<Addresses>,
-    /// Where the store is.
+    /// Location of the store.
     pub store: StoreAt,
     /// This node's addresses in a store that knows its nodes.
     pub known: Option<KnownAddresses>,
@@ -70,24 +70,24 @@ pub struct Request {
 /// Addresses of this node and of others, from a store that knows its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAddresses {
-    /// The addresses that this node published last.
+    /// Addresses that this node published last.
     pub published: Vec<IpAddr>,
-    /// The addresses that the store has for this node from elsewhere: a Node's InternalIPs.
+    /// Addresses of this node that the store has from elsewhere: the InternalIPs of a Node.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address: then others may have this node's own address, each in a network of its own.
+    /// Whether an operator chose the published address. If so, other nodes may have this node's own address, each in a separate network.
     pub overwritten: bool,
-    /// The addresses that other nodes claim.
+    /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
     /// Addresses of the store's servers.
     pub servers: Vec<IpAddr>,
-    /// Addresses that this node gave up a short time ago, because no peer answered there.
+    /// Addresses that this node gave up a short time ago, because no peer responded there.
     pub left: BTreeSet<IpAddr>,
 }
 
 impl KnownAddresses {
-    /// Returns addresses of other nodes that the right interface reaches: first those that nodes publish.
+    /// Returns addresses of other nodes that the right interface reaches, those that nodes publish first.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
-        /// Their routes are looked up, one after the other.
+        /// Limit for each of the two kinds, because their routes are looked up one after the other.
         const LOOKED_UP: usize = 8;
         let of = |publishes: bool| {
             self.taken
@@ -105,7 +105,7 @@ impl Request {
         family.pick(self.v4(), self.v6())
     }
 
-    /// The public addresses that were given, of the families that the network uses.
+    /// Returns the public addresses that were given, of the families that the network uses.
     pub fn given_public(&self) -> Option<Addresses> {
         self.public
             .and_then(|public| public.only(|family| self.uses(family)))
@@ -121,7 +121,7 @@ impl Request {
         self.families.v6().is_some()
     }
 
-    /// Addresses whose routes have to be looked up before the selection.
+    /// Returns the addresses whose routes must be looked up before the selection.
     pub fn targets(&self) -> Vec<IpAddr> {
         let mut targets: Vec<IpAddr> = self
             .selectors

@@ -1,4 +1,4 @@
-//! Choices of the interface on invented hosts.
+//! Choices of the interface on made-up hosts.
 
 use super::trouble::{Alarm, trouble};
 use super::*;
@@ -126,7 +126,7 @@ fn regex(text: &str) -> Selector {
     Selector::Regex(Pattern::new(text).unwrap())
 }
 
-/// Name and addresses of the choice.
+/// Returns name and addresses of the choice.
 fn chosen(request: &Request, facts: &HostFacts) -> String {
     match select(request, facts) {
         Ok(chosen) => format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
@@ -340,7 +340,7 @@ fn selector_without_a_match_is_refused_with_the_reason() {
 #[test]
 fn unusable_default_routes_are_skipped() {
     let mut facts = vagrant();
-    // Best metric, but it refuses packets, leads to lo, to an interface that is down, or nowhere.
+    // These routes have better metrics, but reject packets, lead to lo, to an interface that is down, or nowhere.
     let refusing = Route {
         kind: RouteKind::Other(libc::RTN_UNREACHABLE),
         ..default(Family::V4, 3, 0)
@@ -547,7 +547,7 @@ fn public_address_of_this_host_chooses_its_interface() {
             true,
             0,
         ),
-        // One that is not local: the default route's interface, with a warning.
+        // An address that is not local: the choice is the default route's interface, with a warning.
         (
             public(V4, Some("203.0.113.7"), None, vec![]),
             "enp0s3 10.0.2.15",
@@ -561,7 +561,7 @@ fn public_address_of_this_host_chooses_its_interface() {
 #[test]
 fn public_address_is_only_published_with_a_named_interface() {
     check_public_addresses(vec![
-        // Of the other family: neither used nor fatal.
+        // An address of the other family is neither used nor fatal.
         (
             public(V6, Some("203.0.113.7"), None, vec![]),
             "enp0s3 fd17::2",
@@ -576,7 +576,7 @@ fn public_address_is_only_published_with_a_named_interface() {
             false,
             0,
         ),
-        // With an interface named it is only published.
+        // If an interface is named, the address is only published.
         (
             public(V4, Some("203.0.113.7"), None, vec![name("enp0s8")]),
             "enp0s8 192.168.56.11",
@@ -674,7 +674,7 @@ fn auto_chooses_the_interface_that_reaches_the_store() {
         chosen(&at(&["203.0.113.9", "192.168.56.10"]), &facts),
         "enp0s8 192.168.56.11"
     );
-    // The store runs here: at an own address, or on loopback.
+    // The store runs on this host, at one of its addresses or on loopback.
     assert_eq!(
         chosen(&at(&["192.168.56.12"]), &facts),
         "enp0s8 192.168.56.12"
@@ -865,7 +865,7 @@ fn interface_is_followed_when_it_is_renamed_or_recreated() {
         (3, "lan0", 9000)
     );
 
-    // A recreated interface is found by its name. While it is gone, all is kept.
+    // A recreated interface is found by its name. While it is gone, all values are kept.
     now = facts.clone();
     now.interfaces[2].index = 77;
     assert_eq!(followed(&best, last, &now).index, 77);
@@ -882,7 +882,7 @@ fn address_is_followed_when_another_replaces_it() {
     let facts = vagrant();
     let best = chosen_by(name("enp0s8"));
     let last = &best.underlay;
-    // An additional address changes nothing. One that replaces the old one is followed, each family by itself.
+    // An additional address changes nothing. One that replaces the old one is followed, separately for each family.
     let mut now = facts.clone();
     set_addresses(
         &mut now,
@@ -897,7 +897,7 @@ fn address_is_followed_when_another_replaces_it() {
     );
     set_addresses(&mut now, &[]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
-    // A link that was down for a moment has lost its IPv6 address; the link-local one that comes first is no substitute.
+    // A link that was down for a moment has lost its IPv6 address. The link-local one that appears first is no substitute.
     set_addresses(&mut now, &["192.168.56.11/24", "fe80::11/64"]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
 }
@@ -964,7 +964,7 @@ fn links_follow_routes_and_stay_while_the_address_is_absent() {
     );
     assert_eq!(last.links, [v4, v6], "of its own interface only");
     assert_eq!(links(&|now| now.links.push((3, more))), [v4, v6, more]);
-    // The address is there, and the network of the interface is another one.
+    // The address is present, and the network of the interface is another one.
     assert_eq!(
         links(&|now| now.links = vec![(3, more), (3, v6)]),
         [more, v6]
@@ -1040,7 +1040,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         failed.contains("cannot use its address fd00:56::11: another host has it"),
         "{failed}"
     );
-    // An address that moved to another interface, unless it had been there from the start.
+    // An address that moved to another interface is reported, unless it had been there from the start.
     let moves = |facts: &mut HostFacts| {
         let taken = facts.interfaces[2].addresses.split_off(3);
         facts.interfaces[4].addresses.extend(taken);
@@ -1051,7 +1051,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         "{moved}"
     );
     assert_eq!(text(&moves, &[ip("fd00:56::11")]), "");
-    // A new name is no trouble.
+    // A new name is not a problem.
     assert_eq!(
         text(
             &|facts| own(facts, &|one| one.name = "wan0".to_owned()),

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use types::Coded;
 use types::problem::text;
 
-/// How long a problem lasts before it is reported: an address being renewed is missing for a moment.
+/// Time for which a problem lasts before it is reported, because an address that is being renewed is missing for a moment.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why the underlay cannot carry packets.
+/// Reason why the underlay cannot carry packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnderlayTrouble {
     /// The interface is gone.
@@ -31,18 +31,18 @@ pub enum UnderlayTrouble {
         /// Name of the interface.
         interface: String,
     },
-    /// The kernel does not let the address be used.
+    /// The kernel does not allow the use of the address.
     Unusable {
         /// Name of the interface.
         interface: String,
-        /// Address of this node that is concerned.
+        /// Address of this node.
         address: IpAddr,
         /// State of the address, in words.
         state: &'static str,
     },
     /// The address is on another interface.
     Moved {
-        /// Address of this node that is concerned.
+        /// Address of this node.
         address: IpAddr,
         /// Interface that had the address.
         from: String,
@@ -51,9 +51,9 @@ pub enum UnderlayTrouble {
     },
     /// No interface of this host has the address.
     Lost {
-        /// The interface that had it.
+        /// Interface that had the address.
         interface: String,
-        /// Address of this node that is concerned.
+        /// Address of this node.
         address: IpAddr,
     },
 }
@@ -112,7 +112,7 @@ impl fmt::Display for UnderlayTrouble {
     }
 }
 
-/// Why the underlay cannot carry packets; `None` if it can. `elsewhere`: see [`elsewhere`].
+/// Returns the reason why the underlay cannot carry packets; `None` if it can. For `elsewhere`, see [`elsewhere`].
 pub(super) fn trouble(
     underlay: &Underlay,
     facts: &HostFacts,
@@ -160,7 +160,7 @@ fn unusable(
     }
 }
 
-/// Addresses of the underlay that belong to another interface (a router's `lo`). Computed at the start, right after the choice.
+/// Returns the addresses of the underlay that belong to another interface (a router's `lo`). Computed at the start, right after the choice.
 pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| {
         facts
@@ -197,7 +197,7 @@ impl<T> Default for Alarm<T> {
 }
 
 impl<T: Clone + PartialEq> Alarm<T> {
-    /// Returns what to report if it is new, and when to check again if necessary.
+    /// Returns what to report if it is new, and the time of the next check if one is necessary.
     pub(super) fn look(
         &mut self,
         trouble: Option<T>,

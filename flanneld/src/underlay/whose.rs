@@ -1,5 +1,5 @@
-//! Chooses the interface of a node that the store knows, if no flag names one: a published address of this node stays. Otherwise it is the first
-//! candidate that is not a machine's own NAT and that no other node claims.
+//! Chooses the interface of a node that the store knows, if no flag names one. An address that this node published stays. Otherwise the choice is
+//! the first candidate that is not a machine's own NAT and that no other node claims.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
 use types::Family;
 
-/// Why an interface and its addresses are in doubt.
+/// Reasons why an interface and its addresses are in doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     /// Whether it is probably behind the NAT that VirtualBox and QEMU give to each machine.
@@ -29,19 +29,19 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Whether there is none.
+    /// Whether there is no doubt.
     fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it is used where nothing better is left.
+    /// Whether the interface can be used if there is no better one.
     fn is_bearable(&self) -> bool {
         !self.was_left
             && !self.claimed.values().any(|claimant| claimant.publishes)
             && (!self.is_nat || self.claimed.is_empty())
     }
 
-    /// The claimed addresses, each with a node.
+    /// Returns the claimed addresses, each with a node.
     fn shared(&self) -> impl Iterator<Item = (IpAddr, String)> {
         self.claimed
             .iter()
@@ -49,7 +49,7 @@ impl Doubt {
     }
 }
 
-/// Whether the store's servers can matter for the choice: only if the preferred interfaces are in doubt.
+/// Whether the store's servers can matter for the choice. They matter only if the preferred interfaces are in doubt.
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
         nat_network(interface, facts).is_some()
@@ -61,7 +61,7 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
 
-/// Returns why an underlay is in doubt.
+/// Returns the reasons why an underlay is in doubt.
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
     let addresses = || {
         [
@@ -82,7 +82,7 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
     }
 }
 
-/// The network of an interface whose router is the NAT of VirtualBox or QEMU.
+/// Returns the network of an interface whose router is the NAT of VirtualBox or QEMU.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
     let leads_there = |router: IpAddr| {
         facts
@@ -95,7 +95,7 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
         .find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
-/// Whether an interface is behind such a NAT: it has the router, and no other host was found there.
+/// Whether an interface is behind such a NAT: it has that router, and no other host was found on the link.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     nat_network(interface, facts).is_some_and(|net| {
         !facts
@@ -108,7 +108,7 @@ fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
 /// Chooses the interface.
 ///
 /// # Errors
-/// Nothing fits, or other nodes have all addresses of this host that do.
+/// Returns an error if no interface fits, or if other nodes have all addresses of this host that fit.
 pub(super) fn choose(
     known: &KnownAddresses,
     request: &Request,
@@ -156,12 +156,13 @@ struct Search<'a> {
     request: &'a Request,
     facts: &'a HostFacts,
     passed_over: Vec<(Chosen, Doubt)>,
-    /// Why candidates cannot be used at all.
+    /// Reasons why candidates cannot be used at all.
     whys: Vec<Unfit>,
 }
 
 impl<'a> Search<'a> {
-    /// Returns the address that this node published last, if this host still has it: a start keeps what worked, whatever other nodes claim.
+    /// Returns the choice with an address that this node published last, if this host still has it. A restart keeps what worked, whatever other nodes
+    /// claim.
     fn published(&mut self) -> Option<Chosen> {
         if self.known.overwritten {
             // The operator chose the published address, not the node.
@@ -222,7 +223,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns a candidate that is not in doubt, and notes any other.
+    /// Returns a candidate that is not in doubt, and records any other.
     fn consider(&mut self, candidate: Result<Candidate<'a>, Unfit>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
@@ -244,7 +245,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Candidates with these addresses of this host, each with the one of the other family on the same interface.
+/// Returns candidates with these addresses of this host, each with the address of the other family on the same interface.
 fn owned<'a>(
     addresses: &[IpAddr],
     whose: &str,
@@ -268,7 +269,7 @@ fn owned<'a>(
     here.iter().map(with_other).collect()
 }
 
-/// Candidates that lead to the store's servers, then to other nodes.
+/// Returns candidates that lead to the store's servers, then to other nodes.
 fn leading<'a>(
     known: &KnownAddresses,
     request: &Request,
@@ -300,11 +301,11 @@ fn is_wanted(ip: IpAddr, request: &Request) -> bool {
     request.uses(Family::from(ip))
 }
 
-/// Makes the warning about a doubtful choice.
+/// Returns the warning about a doubtful choice.
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {
-        "its router is that of the NAT which VirtualBox, QEMU and lima give to each machine alone"
+        "its router is that of the NAT that VirtualBox, QEMU and lima give to each machine separately"
             .to_owned()
     } else {
         format!(

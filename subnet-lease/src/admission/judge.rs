@@ -1,4 +1,4 @@
-//! The judgement on each lease.
+//! Judges each lease of the store.
 
 use super::refused::{Refused, Why};
 use super::taken::{Identities, Nodes, UsedSubnets};
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 
-/// Admits the leases of `raw`; an unusable value leaves that of `before` in force.
+/// Admits the leases of `raw`. If a value is unusable, the value in `before` stays in force.
 pub fn admitted(
     raw: &LeaseTable,
     before: &LeaseTable,
@@ -26,7 +26,7 @@ pub fn admitted(
     let mut judgement = Judgement {
         terms,
         before,
-        // Where the store assigns the subnets, a node's word about its address takes nobody's subnet away.
+        // Where the store assigns the subnets, the address that a node publishes must not take another node's subnet away.
         claimed: if terms.config.assigned {
             assigned(&by_age, terms)
         } else {
@@ -55,13 +55,13 @@ pub fn admitted(
     (LeaseTable::of(kept, blank), refused)
 }
 
-/// A judgement in progress, from the oldest lease to the youngest.
+/// A judgement in progress. Leases are judged from the oldest to the youngest.
 struct Judgement<'a> {
     terms: &'a Terms,
     before: &'a LeaseTable,
     /// Subnets that the store has assigned.
     claimed: UsedSubnets,
-    /// What the leases judged so far use.
+    /// Subnets used by the leases judged so far.
     used: UsedSubnets,
     nodes: Nodes,
     identities: Identities,
@@ -111,7 +111,7 @@ impl Judgement<'_> {
         self.nodes.take(lease);
     }
 
-    /// The subnets of a lease that do not conflict with the older ones.
+    /// Returns the subnets of a lease if they do not conflict with older leases.
     fn placed(&self, lease: &Lease) -> Result<Subnets, Why> {
         let in_a_subnet = lease
             .attrs
@@ -127,7 +127,7 @@ impl Judgement<'_> {
         }
     }
 
-    /// The lease if the backend can use it, cut to what is in reach; else the last good value of the same node.
+    /// Returns the lease, reduced to the halves in reach, if the backend can use it. Otherwise returns the last good value of the same node.
     fn in_force(&mut self, lease: &Arc<Lease>, subnets: &Subnets) -> Option<Arc<Lease>> {
         let usable = match self.terms.rules.accepts(lease) {
             Err(why) => Err(Why::Unusable(Box::new(why))),
@@ -156,7 +156,8 @@ impl Judgement<'_> {
     }
 }
 
-/// Which lease is the older. Nodes are created in whole seconds: within one, the first by name is, as everywhere else among Nodes.
+/// Returns the sort key for the age of a lease. Nodes are created in whole seconds: within one second, the first by name is the older one, as
+/// everywhere else among Nodes.
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
     let name = lease
         .attrs
@@ -167,13 +168,13 @@ fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subn
     (lease.since, name, lease.subnets)
 }
 
-/// Whether a value and the last good one are one node's: where the store assigns the subnets, the Node says whose they are.
+/// Whether a value and the last good one belong to one node. Where the store assigns the subnets, the Node decides; elsewhere, the subnets are sufficient.
 fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
     let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone());
     !terms.config.assigned || name(good) == name(lease)
 }
 
-/// The subnets that a store has assigned: inside the network, to the oldest of those that claim them.
+/// Returns the subnets that the store has assigned inside the network. If several overlap, the oldest one is kept.
 fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     let own = terms.own.as_ref().map(|own| own.subnets);
     let mut claimed = UsedSubnets::default();
@@ -195,7 +196,7 @@ fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     claimed
 }
 
-/// The subnets of a lease that can be in force beside the older ones; else why it is refused.
+/// Returns the subnets of a lease that can be in force together with the older ones, or the reason for the refusal.
 pub(super) fn placed(
     lease: &Lease,
     terms: &Terms,
@@ -246,7 +247,7 @@ pub(super) fn placed(
     Ok(subnets)
 }
 
-/// Whether the holder of a lease uses the same backend and has an address of the subnet's family.
+/// Checks that the holder of a lease uses the same backend and has an address of the subnet's family.
 pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), Why> {
     let ours = &terms.config.backend;
     if !speaks(ours, &lease.attrs.backend) {
@@ -272,7 +273,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
     Ok(())
 }
 
-/// The halves whose node the backend can reach, as far as links tell.
+/// Returns the halves that the backend can reach, judged by the links.
 fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
@@ -289,7 +290,7 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     )
 }
 
-/// Why these subnets of a lease are out of reach, with the links of their families.
+/// Returns the refusal for subnets out of reach, with the links of their families.
 fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     Why::OffLink {
@@ -305,7 +306,7 @@ fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     }
 }
 
-/// Whether a lease with that BackendType is of that backend. Go flannel writes none for udp and alloc, which cannot be told apart.
+/// Whether a lease with this BackendType belongs to this backend. Go flannel writes none for udp and alloc, which cannot be told apart.
 fn speaks(backend: &str, written: &str) -> bool {
     match backend {
         "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),
@@ -313,7 +314,7 @@ fn speaks(backend: &str, written: &str) -> bool {
     }
 }
 
-/// Of a dual-stack lease that can be used: the family that cannot.
+/// Returns the unusable half of a dual-stack lease whose other half can be used.
 pub(super) fn halves_left_out(
     lease: &Lease,
     subnets: &Subnets,
@@ -349,13 +350,13 @@ pub(super) fn halves_left_out(
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// Whether no node can be reached at an address, wherever the network lies.
+/// Whether no node can be reached at an address, whatever the network.
 fn no_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || address.is_multicast() || address.is_loopback()
 }
 
-/// The halves whose family this network has.
+/// Returns the halves whose family this network has.
 fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     let networks = &terms.config.networks;
     Dual::from_options(

@@ -1,4 +1,4 @@
-//! A lease that is not in force, and why.
+//! Leases that are not in force, with the reason.
 
 use super::terms::Reason;
 use ipnet::IpNet;
@@ -7,87 +7,87 @@ use std::net::IpAddr;
 use types::problem::text;
 use types::{Addresses, Coded, Problem, Subnets};
 
-/// A lease that is not in force, and why.
+/// A lease that is not in force, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Subnets of the lease, which are its key in the store.
+    /// Subnets of the lease, which form its key in the store.
     pub subnets: Subnets,
-    /// The half of it that alone is left out.
+    /// The half that is not in force, if the other half is.
     pub half: Option<IpNet>,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// Why a lease, or a half of one, is not in force.
+/// Reason why a lease, or one half of it, is not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It is no subnet of these.
+    /// The lease is not inside these networks.
     Outside(Subnets),
-    /// It overlaps our own.
+    /// The lease overlaps our own.
     OverlapsOurs(Subnets),
-    /// It overlaps this network of the underlay.
+    /// The lease overlaps this network of the underlay.
     OverlapsUnderlay(IpNet),
-    /// It overlaps this one of an older lease.
+    /// The lease overlaps this subnet of an older lease.
     OverlapsOlder(IpNet),
-    /// It contains the address of a node whose lease is older.
+    /// The lease contains the address of a node whose lease is older.
     HoldsNode {
-        /// Public address of the lease, or the contained one.
+        /// Address of that node.
         address: IpAddr,
         /// The older lease.
         older: Subnets,
     },
-    /// It is published at an address of this host.
+    /// The lease is published at an address of this host.
     OurAddress {
-        /// The name of its node, as far as its lease tells.
+        /// Name of the lease's node, if the lease contains it.
         node: Option<String>,
-        /// Public address of the lease, or the contained one.
+        /// Public address of the lease.
         address: IpAddr,
     },
-    /// It is published at an address that no node can have.
+    /// The lease is published at an address that no node can have.
     NoHost(IpAddr),
-    /// It is published at an address inside a leased subnet.
+    /// The lease is published at an address inside a leased subnet.
     InsideSubnet {
-        /// Public address of the lease, or the contained one.
+        /// Public address of the lease.
         address: IpAddr,
-        /// The subnet.
+        /// The leased subnet.
         net: IpNet,
     },
-    /// It is published without an address of its family.
+    /// The lease is published without an address of its family.
     NoAddress,
-    /// It is published at addresses that the underlay does not reach without a gateway.
+    /// The lease is published at addresses that the underlay reaches only through a gateway.
     OffLink {
         /// Public addresses of the lease.
         at: Option<Addresses>,
-        /// What the underlay reaches so, of its families.
+        /// Networks that the underlay reaches without a gateway, of the lease's families.
         links: Vec<IpNet>,
-        /// The backend, which needs that.
+        /// The backend, which needs a direct link.
         backend: String,
     },
-    /// It is of another backend.
+    /// The lease belongs to another backend.
     OtherBackend {
         /// Public addresses of its node; `None` if the lease has none.
         at: Option<Addresses>,
-        /// The beginning of that backend's name; empty for those that Go flannel does not name.
+        /// Beginning of the other backend's name; empty for the backends whose name Go flannel does not write.
         theirs: String,
         /// The backend of the network.
         ours: String,
     },
-    /// It is reserved for a node at these addresses.
+    /// The lease is reserved for a node at these addresses.
     Reserved(Option<Addresses>),
-    /// The backend cannot use its value.
+    /// The backend cannot use the lease's value.
     Unusable(Box<Problem>),
-    /// It has the identity (a MAC, a key) of another node.
+    /// The lease has the identity (a MAC, a key) of another node.
     SameIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
         /// Public address of the other node; `None` if its lease has none.
         at: Option<IpAddr>,
     },
-    /// It has our identity.
+    /// The lease has our identity.
     OwnIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
-        /// Whether another node has it, whose lease is older than ours.
+        /// Whether another node has our identity and its lease is older than ours.
         older: bool,
     },
 }
@@ -130,7 +130,7 @@ impl Coded for Refused {
     }
 }
 
-/// How to free a subnet that must not be leased; its holder takes another.
+/// Remedy for a subnet that must not be leased. The holder then takes another one.
 const FREE_IT: &str =
     "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
 
@@ -144,7 +144,7 @@ fn joined(links: &[IpNet]) -> String {
 }
 
 impl Refused {
-    /// Writes the beginning of the text: which lease, or which half of one.
+    /// Writes the beginning of the text: the lease or the half.
     fn write_subject(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lease = self.subnets;
         match (&self.why, self.half) {
@@ -176,10 +176,10 @@ impl fmt::Display for Refused {
                         "contains {address}, the address of the node with the older lease {older}; {FREE_IT}"
                     )
                 }
-                // The Vagrant trap, as a third node sees it.
+                // The Vagrant trap, as seen by a third node.
                 Why::OurAddress { node, address } => write!(
                     f,
-                    "{} publishes {address} for {lease}, which is an address of this host too: packets for it would come back here. This happens \
+                    "{} publishes {address} for {lease}, which is also an address of this host: packets for it would come back here. This happens \
                      where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): start flanneld there with --iface naming \
                      the interface that really connects the nodes",
                     node.as_deref().unwrap_or("another node")
@@ -189,7 +189,7 @@ impl fmt::Display for Refused {
                 }
                 Why::InsideSubnet { address, net } => write!(
                     f,
-                    "is published at {address}, which lies in the leased subnet {net}: packets for that node would not leave this one. Give the node \
+                    "is published at {address}, which is in the leased subnet {net}: packets for that node would not leave this one. Give the node \
                      an address outside the leased subnets (--iface or --public-ip there), or choose another Network"
                 ),
                 Why::NoAddress if self.half.is_some() => {

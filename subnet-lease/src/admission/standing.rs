@@ -1,7 +1,7 @@
-//! The leases in force, kept between changes: a change costs what changes, as long as no other lease is affected.
+//! Leases in force, kept between changes: if a change affects no other lease, its cost depends only on its own size.
 //!
-//! While every lease of the store is in force unchanged, no two conflict and age does not matter; a changed lease that conflicts with none
-//! leaves it so. In all other cases everything is admitted again, with the same result.
+//! While every lease of the store is in force unchanged, no two leases conflict and their age is irrelevant. A changed lease that conflicts
+//! with none keeps it so. In all other cases, all leases are admitted again, with the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::refused::Refused;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::Subnets;
 
-/// The leases in force, and the refused ones.
+/// The leases in force and the refused ones.
 #[derive(Default)]
 pub struct LeasesInForce {
     admitted: LeaseTable,
@@ -21,7 +21,7 @@ pub struct LeasesInForce {
     clear: Option<Clear>,
 }
 
-/// What all leases use, while every one is in force as it is in the store.
+/// Resources that the leases use, kept while every lease of the store is in force unchanged.
 struct Clear {
     terms: Arc<Terms>,
     used: UsedSubnets,
@@ -35,12 +35,12 @@ impl LeasesInForce {
         &self.admitted
     }
 
-    /// Returns the leases, or halves of them, that are not in force, with the reason.
+    /// Returns the leases (or halves of leases) that are not in force, with the reasons.
     pub fn refused(&self) -> &[Refused] {
         &self.refused
     }
 
-    /// Follows the store, in which only these keys have changed; `None` if any may have.
+    /// Applies a change of the store in which only these keys changed; `None` if any key may have.
     pub fn update(
         &mut self,
         raw: &LeaseTable,
@@ -54,7 +54,7 @@ impl LeasesInForce {
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
-    /// Takes over changed leases that conflict with none; false if any does, in which case the kept state is void.
+    /// Applies changed leases that conflict with no other. Returns false if one conflicts, in which case the kept state is discarded.
     fn follow(
         &mut self,
         raw: &LeaseTable,
@@ -94,7 +94,7 @@ impl LeasesInForce {
 }
 
 impl Clear {
-    /// Exists if no lease conflicts with another.
+    /// Returns the state, if no lease conflicts with another.
     fn of(
         raw: &LeaseTable,
         admitted: &LeaseTable,
@@ -138,7 +138,7 @@ impl Clear {
         self.identities.free(lease);
     }
 
-    /// Takes a lease that conflicts with none, regardless of age, and can be used as it is; whether it does.
+    /// Adds a lease if it can be used unchanged and conflicts with no other, regardless of age. Returns whether it was added.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
         let as_it_stands = placed(lease, terms, &self.used, &self.nodes)
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A step of the store: what is put and what goes, and whether nobody needs to be looked at for it but those.
+    /// Applies steps to the store (leases that are put, leases that are deleted) and checks whether each step examines only the changed leases.
     #[test]
     fn lease_without_conflict_changes_no_other() {
         let config =

@@ -1,4 +1,4 @@
-//! What leases in force use: subnets, the addresses of nodes, what identifies them to the backend; for fast look-ups of who else does.
+//! Subnets, node addresses and backend identities that leases in force use, indexed for fast look-ups of conflicts.
 
 use super::refused::Why;
 use super::terms::Terms;
@@ -18,7 +18,7 @@ use types::{Addresses, Family, Subnets, nets_overlap};
 pub(crate) struct UsedSubnets(BTreeMap<IpAddr, IpNet>);
 
 impl UsedSubnets {
-    /// A network that overlaps one of these.
+    /// Returns a network of this set that overlaps the subnets.
     pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
         subnets.nets().find_map(|net| {
             let before = self.0.range(..=net.network()).next_back();
@@ -31,7 +31,7 @@ impl UsedSubnets {
         })
     }
 
-    /// The one of these that holds an address.
+    /// Returns the network of this set that contains an address.
     pub(super) fn holds(&self, address: IpAddr) -> Option<IpNet> {
         self.0
             .range(..=address)
@@ -47,7 +47,7 @@ impl UsedSubnets {
         }
     }
 
-    /// Takes as little memory as possible: a map that grew by single insertions has half empty nodes.
+    /// Reduces the memory to the minimum: the tree nodes of a map that grew by single insertions are half empty.
     pub(super) fn pack(&mut self) {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
@@ -60,7 +60,7 @@ impl UsedSubnets {
     }
 }
 
-/// The addresses of nodes, each with a lease that publishes it, and how many do.
+/// Addresses of nodes, each with a lease that publishes it and the number of leases that do.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(BTreeMap<IpAddr, (Subnets, u32)>);
 
@@ -72,7 +72,7 @@ impl Nodes {
         }
     }
 
-    /// As [`UsedSubnets::pack`].
+    /// Reduces the memory like [`UsedSubnets::pack`].
     pub(super) fn pack(&mut self) {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
@@ -89,7 +89,7 @@ impl Nodes {
         }
     }
 
-    /// A node whose address lies in one of these.
+    /// Returns a node whose address lies in one of the subnets, with its lease.
     pub(super) fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
         subnets.nets().find_map(|net| {
             self.0
@@ -100,7 +100,7 @@ impl Nodes {
     }
 }
 
-/// What identifies nodes to the backend (MACs, keys), of whichever family: each may be in use once.
+/// Identities of nodes to the backend (MACs, keys), of both families. Each may be in use by one node only.
 pub(super) struct Identities {
     rules: Arc<dyn PeerRules>,
     used: HashMap<Box<str>, User>,
@@ -114,7 +114,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// Why a lease with it is refused.
+    /// Returns why a lease with this identity is refused.
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
         let identity = excerpt(&self.identity);
         match self.by {
@@ -123,7 +123,7 @@ impl Used {
                 at: node.addresses.and_then(|addresses| addresses.ips().next()),
             },
             User::Ours => {
-                // A lease that this node had before is no other node's.
+                // A lease that this node had before does not belong to another node.
                 let other = |own: &Lease| {
                     Place::of(own).node != Place::of(lease).node || Place::of(own).node.is_none()
                 };
@@ -136,16 +136,16 @@ impl Used {
     }
 }
 
-/// Who uses a MAC or a key.
+/// User of a MAC or a key.
 #[derive(Clone, Copy, Debug)]
 enum User {
     /// This node.
     Ours,
-    /// The node at these addresses, in so many leases.
+    /// The node at these addresses, with the number of its leases.
     Node(Place, u32),
 }
 
-/// Which node it is, if its lease tells, and where it is reached, IPv4 first.
+/// A node's id (hashed) if its lease contains one, and its addresses, IPv4 first.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     node: Option<NonZeroU64>,
@@ -164,7 +164,7 @@ impl Place {
         }
     }
 
-    /// Whether two leases are of one node: they share an address, and neither their addresses nor their ids differ.
+    /// Whether two leases belong to one node: they share an address, and neither their addresses nor their ids differ.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {
@@ -180,7 +180,7 @@ impl Place {
 }
 
 impl Identities {
-    /// Creates the set with this node's own identity.
+    /// Creates the set with only this node's own identity.
     pub(super) fn of(terms: &Terms) -> Self {
         let mut ours = Self {
             rules: terms.rules.clone(),
@@ -234,7 +234,7 @@ impl Identities {
         }
     }
 
-    /// Those of a lease's families. Both may have the same.
+    /// Returns the identities of a lease's families. If both families have the same, it appears once.
     fn identities(&self, lease: &Lease) -> Vec<String> {
         let mut identities: Vec<String> = Family::ALL
             .into_iter()

@@ -1,4 +1,4 @@
-//! What admission depends on, and what it says of a lease.
+//! Inputs of admission besides the leases, and the reasons for a refusal.
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, PeerRules};
@@ -7,27 +7,27 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::{Family, Subnets};
 
-/// What admission depends on, besides the leases.
+/// Inputs of admission besides the leases.
 #[derive(Clone)]
 pub struct Terms {
-    /// The network.
+    /// The network configuration.
     pub config: NetworkConfig,
-    /// Our own lease; none for tools that only read the store.
+    /// Our own lease; `None` for tools that only read the store.
     pub own: Option<Lease>,
     /// Addresses of all interfaces of this host; a lease that publishes one of them is refused.
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
-    /// Networks that the underlay reaches without a gateway, for a backend that reaches other nodes only there. `None`: any address will do.
+    /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each node. `None`: the backend accepts any address.
     pub links: Option<Vec<IpNet>>,
-    /// What the backend accepts, and what identifies a node to it.
+    /// Rules of the backend: which leases it accepts, and what identifies a node.
     pub rules: Arc<dyn PeerRules>,
 }
 
-/// Why a lease is not in force here.
+/// Reason why a lease is not in force on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Outside the network, or as wide as it.
+    /// Lies outside the network, or is as wide as the network.
     Outside,
     /// Overlaps our own lease.
     OverlapsOurs,
@@ -45,28 +45,28 @@ pub enum Reason {
     InsideSubnet,
     /// Publishes no address of its subnet's family.
     NoAddress,
-    /// Publishes an address that the underlay does not reach without a gateway, which the backend needs.
+    /// Publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
     OffLink,
     /// Belongs to another backend.
     OtherBackend,
-    /// Reserved by an operator, and not taken yet.
+    /// Is reserved by an operator and not taken yet.
     Reserved,
-    /// The backend cannot use its data.
+    /// Has data that the backend cannot use.
     Unusable,
-    /// Has the identity (a MAC, a key) of an older lease or of ours.
+    /// Has the identity (a MAC, a key) of an older lease, or ours.
     SameIdentity,
-    /// Has our identity, and is older than our lease.
+    /// Has our identity and is older than our lease.
     OurIdentity,
 }
 
 impl Terms {
-    /// Whether these are our own lease's.
+    /// Whether these subnets are our own lease's.
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
 
-    /// Whether the backend cannot reach a node at an address, because it is on no link of the underlay. If no link of a family is known, any
-    /// address passes: the underlay may have lost its own for a moment. IPv6 link-local addresses are on every link.
+    /// Whether the backend cannot reach a node at an address, because the address is on no link of the underlay. If no link of a family is known,
+    /// any address passes, because the underlay may have lost its own address for a moment. IPv6 link-local addresses are on every link.
     pub(crate) fn is_off_link(&self, address: IpAddr) -> bool {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;

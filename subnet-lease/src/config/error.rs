@@ -1,4 +1,4 @@
-//! Why a network configuration cannot be used.
+//! Reasons why a network configuration cannot be used.
 
 use crate::json::{JsonFault, MemberError};
 use ipnet::IpNet;
@@ -6,74 +6,74 @@ use std::fmt;
 use std::net::IpAddr;
 use types::{Coded, Detail};
 
-/// Why a network configuration cannot be used.
+/// Reason why a network configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// It is not valid JSON.
+    /// The configuration is not valid JSON.
     Json {
-        /// What is wrong with it.
+        /// What the parser found.
         fault: JsonFault,
-        /// How it begins.
+        /// Beginning of the text.
         beginning: String,
     },
     /// A member has an unusable value.
     Value(ValueFault),
-    /// This member is missing.
+    /// The member with this name is missing.
     Missing(&'static str),
     /// No family is enabled.
     NoFamily,
     /// No network is defined.
     NoNetwork,
-    /// A subnet would have too few addresses.
+    /// The subnet length leaves too few addresses in a subnet.
     LenTooLong {
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// The first prefix length that is too long.
+        /// First prefix length that is too long.
         limit: u8,
-        /// What it says.
+        /// The configured value.
         given: u64,
     },
-    /// There would be too few subnets.
+    /// The subnet length leaves too few subnets in the network.
     LenTooShort {
-        /// The network, by its member.
+        /// Name of the network's member, and the network.
         network: (&'static str, IpNet),
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// The shortest prefix length.
+        /// Shortest allowed prefix length.
         least: u8,
-        /// What it says.
+        /// The configured value.
         given: u64,
     },
     /// The network has too few addresses.
     NetworkTooSmall {
-        /// The network, by its member.
+        /// Name of the network's member, and the network.
         network: (&'static str, IpNet),
-        /// The longest prefix length.
+        /// Longest allowed prefix length.
         longest: u8,
     },
     /// A bound lies outside the network.
     OutOfRange {
-        /// The member.
+        /// Name of the member.
         member: &'static str,
         /// The network.
         network: IpNet,
-        /// What it says.
+        /// The configured bound.
         address: IpAddr,
     },
-    /// A bound is not the beginning of a subnet.
+    /// A bound is not the first address of a subnet.
     OffBoundary {
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// What it says.
+        /// The configured bound.
         address: IpAddr,
         /// Prefix length of the subnets.
         len: u8,
     },
-    /// The first subnet lies behind the last.
+    /// The lower bound is above the upper bound.
     Empty {
-        /// The lower bound, by its member.
+        /// Name of the lower bound's member, and the bound.
         min: (&'static str, IpAddr),
-        /// The upper bound, by its member.
+        /// Name of the upper bound's member, and the bound.
         max: (&'static str, IpAddr),
     },
 }
@@ -81,58 +81,58 @@ pub enum ConfigError {
 /// What is wrong with the value of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueFault {
-    /// It is of another type.
+    /// The value has another JSON type.
     Type(MemberError),
-    /// It is no network that its family can have.
+    /// The value is not a network of its family.
     Network {
-        /// The member.
+        /// Name of the member.
         member: &'static str,
-        /// What it says.
+        /// The configured value.
         value: String,
-        /// What is wrong with that.
+        /// What is wrong with the value.
         why: NetworkFault,
     },
-    /// An item of a list is no network.
+    /// An item of a list is not a network.
     NoNetwork {
-        /// The member.
+        /// Name of the member.
         member: String,
         /// The item.
         value: String,
     },
-    /// It is no address of its family.
+    /// The value is not an address of its family.
     Address {
-        /// The member.
+        /// Name of the member.
         member: String,
-        /// What it says.
+        /// The configured value.
         value: String,
-        /// What is wrong with that.
+        /// What is wrong with the value.
         why: AddressFault,
     },
-    /// The backend is no object.
+    /// The backend is not an object.
     Backend(JsonFault),
-    /// The backend's type is no text.
+    /// The backend's type is not a string.
     BackendType,
 }
 
 /// What is wrong with a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// It is none.
+    /// The value does not have the form of a network.
     Form,
-    /// It is not one of IPv4.
+    /// The network is not an IPv4 network.
     NotIpv4,
-    /// It is not one of IPv6.
+    /// The network is not an IPv6 network.
     NotIpv6,
 }
 
 /// What is wrong with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
-    /// It is none.
+    /// The value is not an IP address.
     NoAddress,
-    /// It is not one of IPv4.
+    /// The address is not an IPv4 address.
     NotIpv4,
-    /// It is not one of IPv6.
+    /// The address is not an IPv6 address.
     NotIpv6,
 }
 

@@ -1,20 +1,20 @@
-//! Which cluster is the right one: a pure decision from the cluster ids that the endpoints report.
+//! Decides which cluster is the right one, as a pure function of the cluster ids that the endpoints report.
 
-/// The verdict on an endpoint that reported its cluster.
+/// Verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// It may be used.
+    /// The endpoint may be used.
     Right,
-    /// Every endpoint belongs to this cluster and none to the one in use: etcd was rebuilt, and it may be used.
+    /// Every endpoint belongs to this endpoint's cluster. etcd was rebuilt, and the endpoint may be used. Contains the former cluster id.
     Moved(u64),
-    /// It belongs to another cluster and must not be used.
+    /// The endpoint belongs to another cluster than this one, which is in use. It must not be used.
     Foreign(u64),
 }
 
-/// The right cluster, and which endpoints have named another one since it answered last.
+/// The right cluster, and the endpoints that have reported another one since the right one last replied.
 ///
-/// The first answer decides. From then on a foreign cluster is accepted only when *every* endpoint has answered as that very cluster since
-/// the last answer of the right one: an endpoint that does not answer has no vote, however often the others do.
+/// The first reply decides. From then on, another cluster is accepted only if *every* endpoint has reported that very cluster since the right
+/// one last replied. An endpoint that does not reply has no vote, however often the others do.
 #[derive(Clone, Debug)]
 pub(crate) struct Recognition {
     known: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct Recognition {
 }
 
 impl Recognition {
-    /// Knows nothing yet of this many endpoints.
+    /// Creates the state for this number of endpoints. No cluster is known yet.
     pub(crate) fn new(endpoints: usize) -> Self {
         Self {
             known: None,
@@ -30,7 +30,7 @@ impl Recognition {
         }
     }
 
-    /// Judges the cluster that an endpoint names.
+    /// Judges the cluster that an endpoint reports.
     pub(crate) fn answer(&mut self, endpoint: usize, cluster: u64) -> Judgement {
         let known = *self.known.get_or_insert(cluster);
         if known == cluster {
@@ -86,7 +86,8 @@ mod tests {
     }
 
     proptest! {
-        /// The law, told from the whole history: another cluster is used exactly when each endpoint's last word since the right one's is that cluster.
+        /// The law, checked against the whole history: another cluster is used exactly when each endpoint's last report since the right one's last
+        /// reply is that cluster.
         #[test]
         fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);

@@ -1,7 +1,7 @@
-//! One connection to one endpoint at a time; if it fails, the next one goes to the next endpoint.
+//! Keeps one connection to one endpoint at a time. If it fails, the next connection goes to the next endpoint.
 //!
-//! A connection is dropped when it does not answer, leads to another cluster, or the TLS files on disk have changed. HTTP/2 pings detect dead
-//! connections; etcd refuses pings on connections without a stream, so they are sent only beside a request or a watch.
+//! A connection is dropped if it does not reply, leads to another cluster, or if the TLS files on disk have changed. HTTP/2 pings detect dead
+//! connections. etcd refuses pings on connections without a stream, so they are sent only during a request or a watch.
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
@@ -23,30 +23,30 @@ use tokio_util::sync::CancellationToken;
 /// A connection to one endpoint, after the log-in.
 #[derive(Clone)]
 pub struct Connection {
-    /// The client on it.
+    /// The client that uses the connection.
     pub client: Client,
     /// URL of its endpoint, as configured.
     pub endpoint: String,
-    /// A serial number: a failure on an older connection does not count against this one.
+    /// Serial number, so that a failure on an older connection is not attributed to this one.
     pub number: u64,
-    /// Ends every wait on it once its answers can no longer reach this host.
+    /// Cancels every wait on this connection once replies can no longer reach this host.
     pub cut: CancellationToken,
-    /// Ends the streams on it when it is to be replaced; requests may still be answered. Cancelled together with `cut`.
+    /// Ends the streams on this connection when it is to be replaced. Requests may still get replies. Cancelled together with `cut`.
     pub outdated: CancellationToken,
-    /// Its local address; none for a unix socket.
+    /// Local address of the connection; `None` for a unix socket.
     local: Option<IpAddr>,
 }
 
 impl Connection {
-    /// Waits for an answer as long as the connection can deliver one.
+    /// Waits for a reply as long as the connection can deliver one.
     ///
     /// # Errors
-    /// Its local address is gone.
+    /// Returns an error if this host no longer has the connection's local address.
     pub(crate) fn until_cut<'a, T: 'a>(
         &'a self,
         answer: impl Future<Output = T> + 'a,
     ) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
-        // The futures of etcd's client are large, and this is awaited inside of many others.
+        // The futures of etcd's client are large, and this one is awaited inside many others.
         let answer = Box::pin(answer);
         async move {
             self.cut
@@ -57,14 +57,14 @@ impl Connection {
     }
 }
 
-/// The current connection, and what is known of the cluster.
+/// The current connection, and the known state of the cluster.
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// The connection in use, for callers that cannot wait for a new one; and a signal that this host's addresses changed.
+    /// The connection in use, for callers that cannot wait for a new one, and a signal that this host's addresses changed.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
-    /// How often the connection was renewed: one that was being made meanwhile is outdated.
+    /// Number of renewals. A connection whose setup overlaps with a renewal is outdated.
     renewals: AtomicU64,
 }
 
@@ -77,7 +77,7 @@ struct Present {
 }
 
 impl Connections {
-    /// Creates the pool of endpoints. It connects on the first request.
+    /// Creates the pool of endpoints, which connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
         let present = Present {
@@ -96,15 +96,15 @@ impl Connections {
         }
     }
 
-    /// Returns the endpoints and credentials.
+    /// Returns the options: endpoints, key prefix and credentials.
     pub fn options(&self) -> &EtcdOptions {
         &self.options
     }
 
-    /// The current connection, or a new one to the next endpoint that answers and belongs to the right cluster.
+    /// Returns the current connection, or a new one to the next endpoint that replies and belongs to the right cluster.
     ///
     /// # Errors
-    /// Names every endpoint and its error.
+    /// Returns an error that names every endpoint with its error.
     pub async fn get(&self) -> Result<Connection, EtcdTrouble> {
         let mut present = self.present.lock().await;
         let stamp = self.stamp();
@@ -124,7 +124,7 @@ impl Connections {
             };
             let connected = tokio::select! {
                 connected = Box::pin(self.connect(at, endpoint, &mut present.recognition)) => connected,
-                // What went out from an address that is gone is not waited for.
+                // A request from an address that is gone gets no reply, so do not wait for it.
                 _ = moves.changed() => Err(EndpointTrouble::Readdressed),
             };
             match connected {
@@ -145,7 +145,8 @@ impl Connections {
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .replace(connection.clone());
-                    // Its streams move here: there is one connection, to which all that is told of connections applies.
+                    // Move the streams of the former connection to this one. There is only one connection, so that changes of addresses and TLS files apply
+                    // to all streams.
                     former.iter().for_each(|former| former.outdated.cancel());
                     present.stamp = stamp;
                     if self.renewals.load(Ordering::SeqCst) != renewals
@@ -159,7 +160,7 @@ impl Connections {
             };
             present.next += 1;
         }
-        // In the order of the configuration, wherever this round began.
+        // In the configured order, wherever this round began.
         let named = |(at, why): (usize, EndpointTrouble)| {
             (endpoints.get(at).cloned().unwrap_or_default(), why)
         };
@@ -168,7 +169,7 @@ impl Connections {
         ))
     }
 
-    /// Drops a connection that failed; the next one goes to the next endpoint.
+    /// Drops a connection that failed. The next one goes to the next endpoint.
     pub async fn leave(&self, number: u64) {
         let mut present = self.present.lock().await;
         if present
@@ -181,7 +182,7 @@ impl Connections {
         }
     }
 
-    /// Drops the connection in use and its streams; the next one goes to the same endpoint, with the present TLS files.
+    /// Drops the connection in use and its streams. The next one goes to the same endpoint, with the present TLS files.
     pub fn renew(&self) {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -189,7 +190,7 @@ impl Connections {
         }
     }
 
-    /// Reports this host's current addresses: a connection from another address is dropped at once, even while it is being set up.
+    /// Sets this host's current addresses. A connection from any other address is dropped at once, even while it is being set up.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self
             .in_use
@@ -217,17 +218,17 @@ impl Connections {
         let _ = self.moves.subscribe().changed().await;
     }
 
-    /// Checks the cluster id of an answer: a proxy may lead one connection to several clusters.
+    /// Checks the cluster id of a reply, because a proxy may lead one connection to several clusters.
     ///
     /// # Errors
-    /// It is another cluster than the right one, while other endpoints may still lead there.
+    /// Returns an error if the id belongs to another cluster and not every endpoint has reported that cluster.
     pub(crate) async fn recognise(
         &self,
         connection: &Connection,
         cluster: u64,
     ) -> Result<(), EtcdTrouble> {
         if cluster == 0 {
-            // etcd's own proxy leaves it out of some answers.
+            // etcd's own proxy omits the id in some replies.
             return Ok(());
         }
         let mut present = self.present.lock().await;
@@ -252,7 +253,7 @@ impl Connections {
         judged.map_err(|why| EtcdTrouble::Foreign(connection.endpoint.clone(), why))
     }
 
-    /// When the TLS files were changed last.
+    /// Returns when the TLS files last changed.
     fn stamp(&self) -> Vec<Option<SystemTime>> {
         let identity = self
             .options
@@ -271,7 +272,7 @@ impl Connections {
             .collect()
     }
 
-    /// A connection to that endpoint: asked for its cluster before anything else, and logged in where etcd wants that.
+    /// Connects to an endpoint. Requests its cluster id before anything else, and logs in if etcd requires it.
     async fn connect(
         &self,
         at: usize,
@@ -292,7 +293,7 @@ impl Connections {
         let nobody = client(&dialed, options.clone()).await?;
         let cluster = match timeout(CONNECT, nobody.maintenance_client().status()).await {
             Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
-            // A refusal is an answer by etcd: a logged-in user may be told more.
+            // A refusal is a reply by etcd. A logged-in user may get the cluster id.
             Ok(Err(error)) => match Refusal::from(&error) {
                 refusal
                     if matches!(refusal.kind, FailureKind::Unreachable(_))
@@ -314,7 +315,7 @@ impl Connections {
             }
         };
         if let Some(cluster) = cluster {
-            // Before the log-in: another cluster is told no password.
+            // Check before the log-in, so that another cluster does not receive the password.
             judge(recognition, at, cluster)?;
         }
         let client = match &self.options.user {
@@ -336,7 +337,7 @@ impl Connections {
         Ok((client, dialed.local))
     }
 
-    /// Logs in as the configured user, or not at all if authentication is disabled in etcd.
+    /// Logs in as the configured user. If authentication is disabled in etcd, uses the client without a log-in.
     async fn log_in(
         &self,
         dialed: &Dialed,
@@ -361,7 +362,7 @@ impl Connections {
         }
     }
 
-    /// The cluster by a read of what every role may read, where etcd (or what stands before it) does not tell its status.
+    /// Reads the cluster id from a key that every role may read, where etcd (or a proxy in front of it) does not report its status.
     async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
@@ -371,7 +372,7 @@ impl Connections {
         }
     }
 
-    /// A refusal by etcd, with the remedy.
+    /// Describes a refusal by etcd, with the remedy.
     pub fn explain(&self, key: &str, error: &etcd_client::Error) -> EndpointTrouble {
         let refusal = Refusal::from(error);
         let user = self.options.user.as_ref().map(|(name, _)| name.clone());
@@ -392,7 +393,7 @@ impl Connections {
     }
 }
 
-/// Whether this host no longer has an address. Loopback's stay, and link-local ones are not among what is told.
+/// Whether this host no longer has an address. Loopback addresses stay, and link-local ones are not among the reported addresses.
 fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     let link_local = match local {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -421,7 +422,7 @@ async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, Endp
     made.map_err(|error| Refusal::from(&error).into())
 }
 
-/// Why a connection ended before it brought an answer.
+/// Returns why a connection ended before it delivered a reply.
 async fn why_no_answer(
     refusal: Refusal,
     dialed: &Dialed,

@@ -1,7 +1,7 @@
-//! Dialing: a channel over one connection that never reconnects by itself.
+//! Dials an endpoint and returns a channel over one connection that never reconnects on its own.
 //!
-//! What is known of a server (its cluster, whether it wants a user) holds for one connection. A channel that reconnects silently could write
-//! to a server that has not been checked.
+//! Knowledge of a server (its cluster, whether it requires a user) is valid for one connection only. A channel that reconnects silently could
+//! write to a server that has not been checked.
 
 use super::tls::Tls;
 use super::tls_trouble::TlsTrouble;
@@ -25,12 +25,12 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long one step of connecting may take.
+/// Maximum time for one step of connecting.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// What begins a connection of HTTP/2, with settings that change nothing.
+/// Beginning of an HTTP/2 connection, with settings that change nothing.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// A frame of HTTP/2: three bytes of length, then the type; a server's first one has that type.
+/// Layout of an HTTP/2 frame: three bytes of length, then the type. The first frame of a server has the type SETTINGS.
 const FRAME: usize = 9;
 const TYPE: usize = 3;
 const SETTINGS: u8 = 4;
@@ -38,17 +38,17 @@ const SETTINGS: u8 = 4;
 /// Address of an endpoint, parsed from its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A host name or address (IPv6 in brackets) with its port, and whether TLS is spoken.
+    /// A host name or address (IPv6 in brackets) with its port, and whether the endpoint uses TLS.
     Host(Uri, bool),
     /// A unix socket.
     Unix(PathBuf),
 }
 
 impl Target {
-    /// Reads an endpoint; one without a scheme speaks TLS where `secure`.
+    /// Parses an endpoint. An endpoint without a scheme uses TLS if `secure` is set.
     ///
     /// # Errors
-    /// It is no address.
+    /// Returns an error if the endpoint is not an address.
     pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
         if let Some(path) = endpoint
             .strip_prefix("unix://")
@@ -64,7 +64,7 @@ impl Target {
             (_, Some(rest)) => (false, rest),
             _ => (secure, endpoint),
         };
-        // TLS is spoken below the channel, which therefore is told of plain HTTP.
+        // TLS runs below the channel, so the channel's URI has the scheme of plain HTTP.
         let uri = format!("http://{rest}")
             .parse::<Uri>()
             .map_err(|error| EndpointTrouble::NoAddress(error.to_string()))?;
@@ -80,17 +80,17 @@ impl Target {
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A channel, and the TLS error on it.
+/// A channel, with the TLS error that occurred on it.
 pub(super) struct Dialed {
-    /// Ends with its connection.
+    /// The channel, which ends with its connection.
     pub channel: Channel,
-    /// Its local address; none for a unix socket.
+    /// Local address of the connection; `None` for a unix socket.
     pub local: Option<IpAddr>,
     noted: Noted,
 }
 
 impl Dialed {
-    /// What the server said by TLS after the handshake: there it refuses certificates.
+    /// Returns the TLS error that the server sent after the handshake, which is when servers refuse certificates.
     pub(super) fn complaint(&self) -> Option<rustls::Error> {
         self.noted
             .lock()
@@ -101,10 +101,10 @@ impl Dialed {
 
 type Noted = Arc<Mutex<Option<rustls::Error>>>;
 
-/// Connects.
+/// Connects to an endpoint.
 ///
 /// # Errors
-/// What stands in the way, and which side refuses what.
+/// Returns what prevents the connection, and which side refuses what.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
@@ -140,7 +140,7 @@ pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, E
     })
 }
 
-/// A connection without TLS, and its local address.
+/// Opens a connection without TLS and returns it with its local address.
 async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), EndpointTrouble> {
     let stream = async {
         match target {
@@ -151,7 +151,7 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
                 Ok((Box::new(stream) as Box<dyn Duplex>, None))
             }
             Target::Host(uri, _) => {
-                // Looks names up, and tries all their addresses.
+                // The connector resolves names and tries all their addresses.
                 let mut connector = HttpConnector::new();
                 connector.set_nodelay(true);
                 connector.set_connect_timeout(Some(CONNECT));
@@ -175,7 +175,7 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
     }
 }
 
-/// What the system, the resolver or the layers above say.
+/// Converts an error of the system, the resolver or the layers above.
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointTrouble {
     EndpointTrouble::Unreachable(ConnectFailure::of(error), with_causes(error))
 }
@@ -197,7 +197,7 @@ async fn shake_hands(
         .await
 }
 
-/// Returns why a handshake failed. If the error has no TLS cause, asks the endpoint whether it speaks plain HTTP/2.
+/// Returns why a handshake failed. If the error has no TLS cause, checks whether the endpoint speaks plain HTTP/2.
 async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble {
     match spoken(error) {
         Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
@@ -208,12 +208,12 @@ async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble 
     }
 }
 
-/// What TLS said, inside what the stream said.
+/// Returns the TLS error inside the stream's error.
 fn spoken(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Whether the server answers HTTP/2 without TLS.
+/// Whether the server replies to HTTP/2 without TLS.
 async fn speaks_plain(target: &Target) -> bool {
     let asked = async {
         let (mut stream, _) = reach(target).await.ok()?;
@@ -225,7 +225,7 @@ async fn speaks_plain(target: &Target) -> bool {
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
 
-/// Whether the server answers a TLS handshake, be it by refusing.
+/// Whether the server replies to a TLS handshake, including by refusing it.
 pub(super) async fn speaks_tls(target: &Target) -> bool {
     let Target::Host(uri, _) = target else {
         return false;
@@ -236,7 +236,7 @@ pub(super) async fn speaks_tls(target: &Target) -> bool {
     else {
         return false;
     };
-    // Nobody is trusted: the handshake fails, and how tells.
+    // No certificate is trusted, so the handshake fails. The kind of failure shows whether the server speaks TLS.
     let config = builder
         .with_root_certificates(rustls::RootCertStore::empty())
         .with_no_client_auth();
@@ -288,13 +288,13 @@ impl Service<Uri> for Once {
     }
 }
 
-/// Keeps TLS errors: the layers above pass on their text at most.
+/// Records TLS errors, because the layers above pass on only their text.
 struct Listening<S> {
     stream: S,
     noted: Noted,
-    /// Why the last write failed, while the server's last words are read.
+    /// Error of the last write, kept while the server's last data is read.
     failed: Option<io::Error>,
-    /// Whether reading has come to its end, so that nothing more is waited for.
+    /// Whether reading has ended, so that there is nothing more to wait for.
     ended: bool,
 }
 
@@ -309,8 +309,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
         }
     }
 
-    /// After a write that failed: the server's last words may lie there unread, or be on their way to be seen. Dead as the connection is,
-    /// the read ends soon.
+    /// Reads what the server sent before a write failed. A TLS alert may still be unread or in transit. Because the connection is dead, the read ends soon.
     fn exit_report(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
         if self.ended {
             return Poll::Ready(error);

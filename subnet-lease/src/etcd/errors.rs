@@ -1,5 +1,5 @@
-//! Classifies etcd's refusals: by etcd's words where it has them, since one refusal comes with other codes from other versions, and a cancelled
-//! watch has words alone; else by gRPC's code.
+//! Classifies etcd's refusals, by etcd's text if there is one, else by the gRPC code. The same refusal has different codes in different
+//! versions, and a cancelled watch has only text.
 
 use crate::foreign::ConnectFailure;
 use crate::reason::with_causes;
@@ -9,13 +9,13 @@ use types::problem::StoreCause;
 /// Cause of a failed call, from the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// There is no answer: the connection failed.
+    /// There is no reply: the connection failed.
     Unreachable(ConnectFailure),
-    /// The server cannot serve: it is overloaded or stopping.
+    /// The server cannot serve requests: it is overloaded or stopping.
     Unavailable,
-    /// The server's cluster has no leader, as without a quorum.
+    /// The server's cluster has no leader, e.g. because it lost its quorum.
     NoLeader,
-    /// The server got no answer from the others in time.
+    /// The server got no reply from the other members in time.
     TimedOut,
     /// Name or password is wrong.
     Credentials,
@@ -29,16 +29,16 @@ pub enum FailureKind {
     Permission,
     /// The database has reached its space quota and refuses writes.
     NoSpace,
-    /// The request or the answer is too large.
+    /// The request or the reply is too large.
     TooLarge,
-    /// The store refuses for another cause, with this code.
+    /// The store refuses for another reason, with this gRPC code.
     Refused(i32),
-    /// The client refuses to ask.
+    /// The client refuses to send the request.
     Client,
 }
 
 impl FailureKind {
-    /// Whether another log-in, or none, would help.
+    /// Whether another log-in, or no log-in, would help.
     pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
@@ -46,7 +46,7 @@ impl FailureKind {
         )
     }
 
-    /// Whether the server cannot serve for now.
+    /// Whether the server cannot serve requests for now.
     pub(crate) fn is_unavailable(self) -> bool {
         matches!(
             self,
@@ -73,7 +73,7 @@ impl FailureKind {
         }
     }
 
-    /// What it means for the store.
+    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             FailureKind::Unreachable(failure) => failure.cause(),
@@ -93,12 +93,12 @@ impl FailureKind {
     }
 }
 
-/// A call that etcd or the connection failed.
+/// A call that etcd refused or that the connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Cause, on which retries and remedies depend.
+    /// Cause, which determines retries and remedies.
     pub kind: FailureKind,
-    /// etcd's words, or those of the layers between.
+    /// etcd's text, or that of the layers below.
     pub words: String,
 }
 
@@ -112,7 +112,7 @@ impl From<&etcd_client::Error> for Refusal {
 }
 
 impl Refusal {
-    /// A cancelled watch.
+    /// Creates the refusal of a cancelled watch from etcd's text.
     pub fn cancelled(words: &str) -> Self {
         Self {
             kind: of_words(words).unwrap_or(FailureKind::Unavailable),
@@ -121,7 +121,7 @@ impl Refusal {
     }
 }
 
-/// The kind of a failed call.
+/// Returns the kind of a failed call.
 fn kind(error: &etcd_client::Error) -> FailureKind {
     use etcd_client::Error;
     match error {
@@ -129,7 +129,7 @@ fn kind(error: &etcd_client::Error) -> FailureKind {
             let by_code = match status.code() {
                 Code::Unauthenticated => FailureKind::StaleLogIn,
                 Code::PermissionDenied => FailureKind::Permission,
-                // Whatever breaks a connection comes as one of these, etcd's "no leader" and "request timed out" as the first.
+                // Broken connections have one of the following codes. etcd's "no leader" and "request timed out" have the first one.
                 Code::Unavailable if status.message().starts_with("etcdserver: ") => {
                     FailureKind::Unavailable
                 }
@@ -150,7 +150,7 @@ fn kind(error: &etcd_client::Error) -> FailureKind {
     }
 }
 
-/// The kind that etcd's own words name.
+/// Returns the kind that etcd's text indicates.
 fn of_words(text: &str) -> Option<FailureKind> {
     const KNOWN: [(&str, FailureKind); 15] = [
         ("invalid user ID or password", FailureKind::Credentials),
@@ -177,10 +177,10 @@ fn of_words(text: &str) -> Option<FailureKind> {
         .find_map(|(words, kind)| text.contains(words).then_some(kind))
 }
 
-/// Whether etcd itself answered, and would answer the next request on this connection too.
+/// Whether etcd itself replied, and would also reply to the next request on this connection.
 pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     match kind(error) {
-        // A log-in belongs to its connection: another connection, another log-in.
+        // A log-in belongs to its connection. Another log-in needs another connection.
         kind if kind.of_log_in() => false,
         kind if kind.is_unavailable() => false,
         FailureKind::Credentials | FailureKind::Unreachable(_) => false,
@@ -201,12 +201,12 @@ pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     }
 }
 
-/// Whether a lease that was to be renewed does not exist: etcd's client has words alone.
+/// Whether the lease to be renewed does not exist. etcd's client reports that only as text.
 pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 
-/// An error in etcd's words, without those of the layers between; with its causes where it did not come from etcd.
+/// Returns an error in etcd's text, without that of the layers between. An error that did not come from etcd is returned with its causes.
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => {
@@ -231,7 +231,7 @@ mod tests {
         etcd_client::Error::GRpcStatus(tonic::Status::new(code, text))
     }
 
-    /// The code and the text of a refusal, its kind, and whether etcd itself answered.
+    /// Code and text of a refusal, its kind, and whether etcd itself replied.
     const REFUSALS: &[(Code, &str, FailureKind, bool)] = &[
         (
             Code::InvalidArgument,

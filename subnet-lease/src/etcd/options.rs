@@ -1,4 +1,4 @@
-//! How etcd is reached.
+//! Options for the connection to etcd.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ pub struct EtcdOptions {
     pub endpoints: Vec<String>,
     /// Root of all keys, without a trailing slash.
     pub prefix: String,
-    /// CA certificates; the system's where there is none.
+    /// File of CA certificates; `None`: the system's certificates are used.
     pub ca: Option<PathBuf>,
     /// PEM files of the client certificate and its key; `None`: no client certificate is sent.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name and password of etcd's own users; `None`: etcd is asked without a log-in.
+    /// Name and password of an etcd user; `None`: requests are sent without a log-in.
     pub user: Option<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! TLS to etcd: the configuration from files, and errors that say which side refused which certificate and why.
+//! Configures TLS to etcd from files, and explains which side refused which certificate and why.
 
 use super::options::EtcdOptions;
 use super::tls_trouble::{AbortCause, FileOf, Refusal, TlsTrouble};
@@ -15,23 +15,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-/// The TLS configuration of one connection, and what is needed to explain a failure.
+/// The TLS configuration of one connection, with the data to explain a failure.
 pub(super) struct Tls {
-    /// TLS settings of a connection, as rustls wants them.
+    /// TLS settings of a connection, as used by rustls.
     pub config: Arc<ClientConfig>,
     seen: Seen,
     ca: Option<PathBuf>,
     client: Option<(PathBuf, CertificateDer<'static>)>,
 }
 
-/// The server's certificate that was refused last.
+/// The server's certificate that was last refused.
 type Seen = Arc<Mutex<Option<CertificateDer<'static>>>>;
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the TLS files.
     ///
     /// # Errors
-    /// A file cannot be read, or does not hold what it should.
+    /// Returns an error if a file cannot be read, or does not contain what it should.
     pub(super) async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(
@@ -83,7 +83,7 @@ impl Tls {
         })
     }
 
-    /// Returns what an error of rustls means, with the files and certificates involved.
+    /// Returns the meaning of a rustls error, with the files and certificates involved.
     pub(super) fn explain(&self, error: &rustls::Error) -> TlsTrouble {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
@@ -104,7 +104,7 @@ impl Tls {
         }
     }
 
-    /// Explains why the server closed the connection before any answer, without a reason.
+    /// Returns the most likely reason why the server closed the connection before any reply.
     pub(super) fn silent_end(&self) -> TlsTrouble {
         match &self.client {
             Some((path, own)) => TlsTrouble::MostLikelyRefused {
@@ -116,7 +116,7 @@ impl Tls {
     }
 }
 
-/// Verifies as usual, and remembers a certificate that it refuses.
+/// Verifies as usual, and remembers a certificate that was refused.
 #[derive(Debug)]
 struct Remembering {
     inner: Arc<WebPkiServerVerifier>,
@@ -191,7 +191,7 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
     Ok(roots)
 }
 
-/// The certificates of a PEM bundle, at least one.
+/// Reads the certificates of a PEM bundle. Fails if there is none.
 async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsTrouble> {
     let bundle = file(path).await?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();
@@ -208,7 +208,7 @@ async fn file(path: &Path) -> Result<Vec<u8>, TlsTrouble> {
         .map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
 }
 
-/// Why this node refuses etcd's certificate.
+/// Returns why this node refuses etcd's certificate.
 fn server_certificate(
     error: &CertificateError,
     seen: Option<&CertificateDer<'_>>,
@@ -228,7 +228,7 @@ fn server_certificate(
     }
 }
 
-/// What etcd says about this node's certificate.
+/// Returns why etcd refuses this node's certificate or aborts the handshake, from its alert.
 fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsTrouble {
     use AlertDescription as Alert;
     let why = match alert {
@@ -258,7 +258,7 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
     match own {
         None => TlsTrouble::NoClientCertificate,
         Some((path, own)) => {
-            // Some versions say no more than "bad certificate".
+            // Some versions report only "bad certificate".
             let why = if expired(own) { Refusal::Expired } else { why };
             TlsTrouble::ClientCertificate {
                 path: path.to_owned(),
@@ -291,7 +291,7 @@ fn described(certificate: &CertificateDer<'_>) -> String {
     )
 }
 
-/// A name inside a certificate: foreign text, so made printable on one line.
+/// Returns a name inside a certificate as printable text on one line, because its origin is not trusted.
 fn name(text: &str) -> String {
     const LONGEST: usize = 120;
     let text: String = text

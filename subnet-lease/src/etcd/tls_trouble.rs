@@ -1,4 +1,4 @@
-//! What can go wrong with TLS between this node and etcd.
+//! Errors of TLS between this node and etcd.
 
 use crate::foreign::Certificate;
 use crate::reason::Lasting;
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use types::problem::StoreCause;
 use types::{Coded, Detail};
 
-/// Which certificate a file should hold.
+/// The certificate that a file should contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOf {
-    /// That of the authority.
+    /// The authority's certificate.
     Authority,
-    /// That of this node.
+    /// This node's certificate.
     Client,
 }
 
@@ -32,59 +32,59 @@ impl FileOf {
     }
 }
 
-/// Why etcd refuses this node's certificate.
+/// Reason why etcd refuses this node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It has expired.
+    /// The certificate has expired.
     Expired,
-    /// It was revoked.
+    /// The certificate was revoked.
     Revoked,
-    /// Its authority is not known.
+    /// The issuing authority is unknown to etcd.
     Authority,
-    /// For another cause.
+    /// The certificate is refused for another reason.
     Invalid,
 }
 
-/// Why etcd aborts a handshake.
+/// Reason why etcd aborts a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortCause {
-    /// No parameters in common.
+    /// The two sides have no TLS parameters in common.
     Parameters,
-    /// No version in common.
+    /// The two sides have no TLS version in common.
     Version,
-    /// It serves no such name.
+    /// etcd does not serve the requested name.
     Name,
-    /// It does not speak HTTP/2.
+    /// etcd does not speak HTTP/2.
     Http2,
-    /// An error inside etcd.
+    /// An error occurred inside etcd.
     Internal,
-    /// Another cause.
+    /// etcd aborts for another reason.
     Other,
 }
 
-/// Why TLS fails, or cannot be begun.
+/// Reason why TLS fails or cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsTrouble {
-    /// A file cannot be read, as the system says.
+    /// A file cannot be read. Contains the system's error.
     Unread(PathBuf, String),
     /// A file is not in PEM form.
     NotPem(FileOf, PathBuf),
-    /// A file holds no certificate.
+    /// A file contains no certificate.
     NoCertificate(FileOf, PathBuf),
-    /// A file holds no key.
+    /// A file contains no key.
     NoKey(PathBuf),
-    /// A file holds no authority that can be used.
+    /// A file contains no usable authority.
     NoAuthority(PathBuf),
     /// The system has no authorities.
     NoSystemAuthorities,
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     OtherKey {
         /// File of the private key.
         key: PathBuf,
         /// File of the certificate.
         certificate: PathBuf,
     },
-    /// Certificate and key cannot be used, as the library says.
+    /// Certificate and key cannot be used.
     Identity {
         /// File of the private key.
         key: PathBuf,
@@ -93,17 +93,17 @@ pub enum TlsTrouble {
         /// Text of rustls' error.
         fault: String,
     },
-    /// The authorities cannot be used, as the library says.
+    /// The authorities cannot be used. Contains rustls' error.
     Authorities(String),
-    /// The library cannot be set up, as it says.
+    /// TLS cannot be set up. Contains rustls' error.
     Setup(String),
     /// This node refuses etcd's certificate.
     ServerCertificate {
         /// Subject, issuer and validity of the refused certificate; `None` if etcd sent none.
         seen: Option<String>,
-        /// Why.
+        /// Reason for the refusal.
         why: Certificate,
-        /// This node's time, by which validity is judged.
+        /// This node's time, used to check the validity.
         clock: String,
         /// File of the trusted authorities; `None`: those of the system.
         ca: Option<PathBuf>,
@@ -118,30 +118,30 @@ pub enum TlsTrouble {
         path: PathBuf,
         /// Subject, issuer and validity of this node's certificate.
         own: String,
-        /// Why.
+        /// Reason for the refusal.
         why: Refusal,
     },
-    /// etcd wants a certificate and this node has none.
+    /// etcd requires a client certificate and this node has none.
     NoClientCertificate,
-    /// etcd closes the connection without a word; this node has a certificate.
+    /// etcd closes the connection without a reason. This node has a certificate.
     MostLikelyRefused {
         /// File of this node's certificate.
         path: PathBuf,
         /// Subject, issuer and validity of this node's certificate.
         own: String,
     },
-    /// etcd closes the connection without a word; this node has no certificate.
+    /// etcd closes the connection without a reason. This node has no certificate.
     MostLikelyNoClient,
     /// etcd aborts the handshake, with this alert.
     Aborted {
-        /// Why.
+        /// Reason for the abort.
         cause: AbortCause,
         /// Number of the TLS alert (RFC 8446, section 6).
         alert: u8,
     },
-    /// The handshake failed, as the library says.
+    /// The handshake failed. Contains the error's text.
     Handshake(String),
-    /// Another failure, as the library says.
+    /// TLS failed for another reason. Contains rustls' error.
     Failed(String),
     /// etcd does not speak TLS.
     ServerIsPlain,
@@ -192,7 +192,7 @@ impl Coded for TlsTrouble {
 }
 
 impl TlsTrouble {
-    /// What it means for the store.
+    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(&self) -> StoreCause {
         match self {
             Self::ServerCertificate { why, .. } => why.cause(),
@@ -286,7 +286,7 @@ impl fmt::Display for TlsTrouble {
 }
 
 impl TlsTrouble {
-    /// What is wrong with etcd's certificate, and what to do.
+    /// Writes what is wrong with etcd's certificate, and the remedy.
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::ServerCertificate {
             why,
@@ -324,7 +324,7 @@ impl TlsTrouble {
 impl Lasting for TlsTrouble {
     fn topic(&self) -> String {
         match self {
-            // Their texts have the time, or what etcd says in more than one way.
+            // Their texts contain the time, or what etcd reports in more than one form.
             Self::ServerCertificate { .. }
             | Self::ClientCertificate { .. }
             | Self::MostLikelyRefused { .. }

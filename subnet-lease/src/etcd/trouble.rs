@@ -1,4 +1,4 @@
-//! What can go wrong with etcd: with one endpoint, and with all of them.
+//! Errors of etcd: those of one endpoint, and those of all endpoints.
 
 use super::errors::{FailureKind, Refusal};
 use super::tls_trouble::TlsTrouble;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail, Problem};
 
-/// What an endpoint did not answer.
+/// The step that an endpoint did not reply to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// A first question.
+    /// The first request.
     Anything,
     /// The TLS handshake.
     Handshake,
@@ -21,53 +21,53 @@ pub enum Asked {
     LogIn(String),
 }
 
-/// What would let the refused request succeed.
+/// What is missing for the refused request to succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// Nothing that is known.
+    /// Nothing known.
     Nothing,
-    /// This right, below this prefix.
+    /// A permission on the keys below this prefix.
     Right {
-        /// The user; none: the client certificate's.
+        /// The user; `None`: the user of the client certificate.
         user: Option<String>,
-        /// Prefix of all keys, as `/coreos.com/network`.
+        /// Prefix of all keys, e.g. `/coreos.com/network`.
         prefix: String,
     },
-    /// A name and a password.
+    /// A user name and a password.
     LogIn,
     /// Free space in etcd's database.
     Space,
 }
 
-/// Why one endpoint cannot be used, or did not do what it was asked.
+/// Reason why one endpoint cannot be used, or did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointTrouble {
-    /// This host's addresses changed while it was asked.
+    /// This host's addresses changed during the request.
     Readdressed,
-    /// It did not answer in time.
+    /// The endpoint did not reply in time.
     NoAnswer(Asked, Duration),
-    /// It could not be connected to in time.
+    /// The connection was not established in time.
     NoConnection(Duration),
-    /// It could not be connected to, as the system says.
+    /// The connection failed. Contains the error's text.
     Unreachable(ConnectFailure, String),
-    /// It is no address, as the parser says.
+    /// The endpoint is not an address. Contains the parser's error.
     NoAddress(String),
-    /// TLS fails.
+    /// TLS failed.
     Tls(TlsTrouble),
     /// A call failed.
     Call(Refusal),
-    /// A log-in failed.
+    /// The log-in of this user failed.
     LogIn(String, Refusal),
-    /// It refuses a key.
+    /// The endpoint refused a request on a key.
     Key {
         /// Full key of the refused request.
         key: String,
-        /// Why.
+        /// The refusal.
         refusal: Refusal,
-        /// Right, log-in or space that the refusal is about.
+        /// Missing permission, log-in or space that explains the refusal.
         lack: Lack,
     },
-    /// It belongs to another cluster than the one in use.
+    /// The endpoint belongs to another cluster than the one in use.
     ForeignCluster {
         /// Cluster ID that the endpoint reports.
         cluster: u64,
@@ -89,7 +89,7 @@ impl From<Refusal> for EndpointTrouble {
 }
 
 impl EndpointTrouble {
-    /// What a refusal is about, where it is one.
+    /// Returns the kind of the refusal, if this is one.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
@@ -187,7 +187,7 @@ impl fmt::Display for EndpointTrouble {
     }
 }
 
-/// What etcd that is away for a while does in turn: refuse, and not answer.
+/// One topic for an etcd that is down for a while: it alternates between refusing connections and not replying.
 const UNREACHABLE: &str = "etcd-unreachable";
 
 impl Lasting for EndpointTrouble {
@@ -212,28 +212,28 @@ impl Lasting for EndpointTrouble {
     }
 }
 
-/// Why etcd did not do what it was asked.
+/// Reason why etcd did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EtcdTrouble {
-    /// No endpoint can be used; each, in the configured order.
+    /// No endpoint can be used. Contains each endpoint with its error, in the configured order.
     Endpoints(Vec<(String, EndpointTrouble)>),
-    /// An endpoint turned out to be of another cluster.
+    /// An endpoint turned out to belong to another cluster.
     Foreign(String, EndpointTrouble),
-    /// An endpoint refused.
+    /// An endpoint refused the request.
     Refused(String, EndpointTrouble),
     /// This host lost the local address of the connection to an endpoint.
     Cut(String),
-    /// An endpoint did not answer in time.
+    /// An endpoint did not reply in time.
     NoAnswer(String, Duration),
-    /// An endpoint did not tell the state of a lease.
+    /// An endpoint did not report the state of a lease.
     LeaseState(String, Refusal),
     /// A watch ended.
     WatchClosed,
     /// A watch was not opened in time.
     WatchNotOpened(Duration),
-    /// A watch tells nothing, not even that it stands.
+    /// A watch delivers nothing, not even the requested progress notification.
     WatchSilent,
-    /// A watch asked and got no answer.
+    /// A request during the setup of a watch got no reply.
     WatchUnanswered,
     /// A watch failed.
     Watch(Refusal),
@@ -249,7 +249,7 @@ pub enum EtcdTrouble {
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdTrouble {
-    /// Whether a refusal of this kind is a part of it.
+    /// Whether it contains a refusal of a matching kind.
     pub fn has(&self, wanted: impl Fn(FailureKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => all
@@ -387,7 +387,7 @@ impl Lasting for EtcdTrouble {
             Self::Endpoints(all) => {
                 let mut topics: Vec<String> =
                     all.iter().map(|(_, trouble)| trouble.topic()).collect();
-                // Where all endpoints have the same trouble, it is that of etcd.
+                // If all endpoints have the same trouble, it is the trouble of etcd as a whole.
                 if topics.windows(2).all(|pair| pair.first() == pair.last()) {
                     topics.truncate(1);
                 }

@@ -1,4 +1,4 @@
-//! Watching keys: through broken streams, compaction, silence and restored stores.
+//! Watches keys, through broken streams, compaction, silence and restored stores.
 
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
@@ -14,16 +14,16 @@ use tonic::Code;
 
 /// How long a stream may be silent before a progress notification is requested.
 const QUIET: Duration = Duration::from_secs(45);
-/// How long that notification may take.
+/// Maximum time until the progress notification arrives.
 const SIGN: Duration = Duration::from_secs(10);
 const OPEN: Duration = Duration::from_secs(10);
 
-/// An event of etcd's watch, below the prefix of the leases.
+/// An event of etcd's watch below the prefix of the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A key was written.
     Put(Entry),
-    /// A key was deleted, at that revision.
+    /// A key was deleted.
     Delete {
         /// The key.
         key: String,
@@ -33,7 +33,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns the store's revision that the event made.
+    /// Returns the revision that the event created.
     pub fn revision(&self) -> i64 {
         match self {
             Change::Put(entry) => entry.modified,
@@ -42,10 +42,10 @@ impl Change {
     }
 }
 
-/// Why a watch ended: the caller connects again, or lists again.
+/// Reason why a watch ended. The caller connects again, or lists again.
 #[derive(Debug)]
 pub enum Broken {
-    /// Connect and resume.
+    /// The stream broke: connect and resume.
     Stream(EtcdTrouble),
     /// The connection is being replaced, without an error.
     Renewed,
@@ -53,23 +53,23 @@ pub enum Broken {
     History(History),
 }
 
-/// How the history of the store differs from the one that was seen.
+/// Difference between the store's history and the one seen so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum History {
-    /// The event of this revision is another one.
+    /// This revision now has a different event.
     Event(i64),
-    /// It is compacted up to this revision.
+    /// The history is compacted up to this revision.
     Compacted(i64),
     /// The store was restored.
     Restored {
         /// Revision of the restored store.
         now: i64,
-        /// Newest revision seen before the restore; it is greater.
+        /// Newest revision seen before the restore, which is greater than `now`.
         seen: i64,
     },
-    /// It does not reach this revision, in etcd's words.
+    /// The store does not have this revision. Contains etcd's text.
     NotThere(i64, String),
-    /// A key of a revision is another one.
+    /// This key has a different value at this revision.
     Key(String, i64),
 }
 
@@ -98,26 +98,26 @@ impl fmt::Display for History {
     }
 }
 
-/// Where a watch starts: the newest state seen of the store.
+/// Start of a watch: the newest state seen of the store.
 #[derive(Clone, Debug)]
 pub enum Anchor {
-    /// A list at that revision, with the key that was written last.
+    /// A list with the key that was written last.
     Listed {
-        /// Revision of the list; the watch begins at the next one.
+        /// Revision of the list. The watch begins at the next one.
         revision: i64,
-        /// Entry of the list with the greatest modification revision, by which a restored store is noticed.
+        /// Entry of the list with the greatest modification revision. If it differs, the store was restored.
         newest: Option<Entry>,
     },
-    /// An event.
+    /// The last event seen.
     Event(Change),
 }
 
-/// An open watch over the keys with a prefix (or over exactly one key).
+/// An open watch on the keys with a prefix, or on exactly one key.
 pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
     connection: Box<Connection>,
-    /// The event that must come first: in a store with another history it is another one.
+    /// The event that must come first. In a store with another history, a different event comes first.
     expected: Option<Change>,
     /// Events up to this revision are already known.
     known: i64,
@@ -128,7 +128,7 @@ impl<'a> Watch<'a> {
     /// Opens a watch from `anchor` and checks that the store's history still contains it.
     ///
     /// # Errors
-    /// See [`Broken`].
+    /// Returns [`Broken`] if the watch cannot be opened or the history differs.
     pub async fn open(
         registry: &'a EtcdRegistry,
         key: &str,
@@ -200,10 +200,10 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    /// The next changes; an empty list is a sign of life.
+    /// Returns the next changes. An empty list is a sign of life.
     ///
     /// # Errors
-    /// See [`Broken`].
+    /// Returns [`Broken`] if the watch ended.
     ///
     /// # Cancel safety
     /// Safe: data already read is kept for the next call.
@@ -272,7 +272,7 @@ impl<'a> Watch<'a> {
         if response.canceled() {
             let refusal = Refusal::cancelled(response.cancel_reason());
             if refusal.kind == FailureKind::Permission || refusal.kind.of_log_in() {
-                // Some versions call everything a missing permission here: a read finds out, and renews a log-in that is no longer valid.
+                // Some versions report every refusal here as a missing permission. A read finds out the cause, and renews a log-in that is no longer valid.
                 let _ = self.registry.revision().await;
             }
             return Err(Broken::Stream(EtcdTrouble::WatchCancelled(refusal)));
@@ -290,8 +290,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Whether this store had the newest entry of our list when that was read. What stands there now does not tell: who owns the key may have
-    /// put it back into a restored store.
+    /// Checks that this store had the newest entry of our list at the list's revision. The present value is no proof, because the key's owner may
+    /// have put it back into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
         let connection = self
@@ -311,7 +311,7 @@ impl<'a> Watch<'a> {
             .await;
         let response = match answer.map_err(Broken::Stream)? {
             Ok(Ok(response)) => response,
-            // Compacted away, or not yet reached.
+            // The revision is compacted, or not reached yet.
             Ok(Err(etcd_client::Error::GRpcStatus(status)))
                 if status.code() == Code::OutOfRange =>
             {

@@ -1,4 +1,4 @@
-//! All nodes agree on who has which subnet: each about itself, each about the others, whatever they saw in which order.
+//! Tests that all nodes agree on who holds which subnet: each node about itself and about the others, whatever it saw in which order.
 
 use super::annotations::Prefix;
 use super::assigned::Assigned;
@@ -18,7 +18,7 @@ use types::Subnets;
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// podCIDRs that meet each other in every way, and some that are nobody's.
+/// podCIDRs that overlap each other in all combinations, and some that no Node can hold.
 const CIDRS: [&str; 17] = [
     r#"["10.244.0.0/24"]"#,
     r#"["10.244.1.0/24"]"#,
@@ -39,7 +39,7 @@ const CIDRS: [&str; 17] = [
     r#"[]"#,
 ];
 
-/// What a Node says: nothing, something that cannot be read, a lease.
+/// Annotations of a Node: none, ones that cannot be read, or a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Annotations {
     Nothing,
@@ -47,9 +47,9 @@ enum Annotations {
     Lease,
 }
 
-/// A Node as it comes by the watch.
+/// Creates a Node as the watch delivers it.
 fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
-    // A podCIDR never changes: another one is another Node's, of that name.
+    // A podCIDR never changes. Another one belongs to another Node with the same name.
     let uid = format!("{number}-{created}-{}", cidrs.replace('"', ""));
     let text = format!(
         r#"{{"metadata":{{"name":"n{number}","uid":"{uid}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#
@@ -74,7 +74,7 @@ fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
     node
 }
 
-/// Who has what, by the rule alone: in the order of age, whoever is in no holder's way.
+/// Returns the holders by the plain rule: in the order of age, each Node that overlaps no earlier holder.
 fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
     let mut by_age: Vec<(&Node, Subnets)> = nodes
         .iter()
@@ -105,7 +105,7 @@ enum Event {
     List,
 }
 
-/// A cluster, and what its nodes may see until it is as it is.
+/// Generates a cluster, and the events that its nodes may see until they see its final state.
 fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     let kind = || prop_oneof![1 => Just(Annotations::Nothing), 1 => Just(Annotations::Nonsense), 4 => Just(Annotations::Lease)];
     let what = move || (0..3i64, 0..CIDRS.len(), kind());
@@ -126,7 +126,7 @@ fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
                 Event::Put(Box::new(made(number, what)))
             }));
         }
-        // Whoever is there for a while only goes before the end.
+        // A Node that exists only for a while must be gone before the end.
         let gone = (nodes.len()..9).map(|number| Event::Gone(format!("n{number}")));
         let late: Vec<Event> = nodes
             .iter()
@@ -140,7 +140,7 @@ fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     })
 }
 
-/// What a node knows after these events, and the leases that they add up to.
+/// Returns what a node knows after these events, and the leases that result from them.
 fn seen(
     own: &str,
     cluster: &[Node],
@@ -159,7 +159,7 @@ fn seen(
         let _ = match event {
             Event::Put(node) => nodes.put(Node::clone(node), now),
             Event::Gone(name) => nodes.remove(name),
-            // Not everybody reads a list at that moment.
+            // Not every node reads a list at that moment.
             Event::List if own.ends_with(['1', '3', '5']) => nodes.replace(cluster.to_vec(), now),
             Event::List => false,
         };
@@ -169,7 +169,7 @@ fn seen(
         }
         before = leases;
     }
-    // Marks that were removed meanwhile do not count for ever.
+    // Removed marks do not stay in effect forever.
     let (leases, _) = nodes.leases(Duration::from_secs(1000));
     for event in leases.since(&before) {
         raw.apply(event);
@@ -201,16 +201,16 @@ proptest! {
         let annotations = |name: &str| cluster.iter().find(|node| node.name == name).map_or(0, |node| node.annotations.len());
         for own in &cluster {
             let (nodes, leases, raw) = seen(&own.name, &cluster, &events, &config);
-            // About itself.
+            // What the node decides about itself.
             let assigned = Assigned::of(own, &config, &nodes, Path::new("net-conf.json"));
             prop_assert_eq!(assigned.is_ok(), holders.contains(own.name.as_str()), "{}: {:?}", &own.name, assigned);
-            // About the others.
+            // What the node decides about the others.
             let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.to_string()).unwrap_or_default();
             let readable: BTreeSet<String> = leases.readable.values().map(|lease| name(lease)).collect();
             let wanted: BTreeSet<String> =
                 holders.iter().filter(|holder| **holder != own.name && annotations(holder) == 4).map(|holder| (*holder).to_owned()).collect();
             prop_assert_eq!(&readable, &wanted, "{} sees {:?}", &own.name, leases.left_out);
-            // And so it is in force: of those with a family of ours, and nobody else's.
+            // The leases in force match: those with a family of ours, and no others.
             let lease = assigned.ok().map(|assigned| Lease { subnets: assigned.subnets, attrs: LeaseAttrs::default(), term: Term::Reserved, since: own.created });
             let terms = terms(&config, lease);
             let in_force: BTreeSet<String> = admitted(&raw, &LeaseTable::default(), &terms).0.iter().map(name).collect();
@@ -219,7 +219,7 @@ proptest! {
             for lease in leases.readable.values().filter(of_ours) {
                 prop_assert!(in_force.contains(&name(lease)), "{} does not use {}", &own.name, name(lease));
             }
-            // While its own Node is gone, whoever has a part of its subnets is one that the others take for the holder.
+            // While the node's own Node is gone, a Node that has a part of its subnets must be one that the others regard as the holder.
             let without: Vec<Node> = cluster.iter().filter(|node| node.name != own.name).cloned().collect();
             let heirs = self::holders(&without, &config);
             if let Ok(Some(subnets)) = own.subnets.clone() {

@@ -1,4 +1,4 @@
-//! The annotations of a Node by which flannel's daemons tell each other how to be reached.
+//! Annotations of a Node in which flannel's daemons publish how peers reach them.
 
 use super::fault::{NodeFault, PrefixError, Wanted};
 use crate::lease::{LeaseAttrs, RawJson};
@@ -6,25 +6,25 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Marks a Node whose subnet flannel serves.
+/// Annotation that marks a Node on which flannel runs.
 pub(crate) const MANAGED: &str = "kube-subnet-manager";
-/// Annotation with the backend's type, as `vxlan`.
+/// Annotation with the backend's type, e.g. `vxlan`.
 pub(crate) const BACKEND_TYPE: &str = "backend-type";
 /// Annotation with the backend's data for IPv4, a JSON object or `null`.
 pub(crate) const BACKEND_DATA: &str = "backend-data";
 /// Annotation with the backend's data for IPv6, a JSON object or `null`.
 pub(crate) const BACKEND_V6_DATA: &str = "backend-v6-data";
-/// The IPv4 address at which peers reach the node.
+/// Annotation with the IPv4 address at which peers reach the node.
 pub(crate) const PUBLIC_IP: &str = "public-ip";
-/// The IPv6 address at which peers reach the node.
+/// Annotation with the IPv6 address at which peers reach the node.
 pub(crate) const PUBLIC_IPV6: &str = "public-ipv6";
-/// The operator's choice of the IPv4 address and its interface; beats the flags.
+/// Annotation with the operator's choice of the IPv4 address and its interface. Takes precedence over the flags.
 pub(crate) const NODE_PUBLIC_IP: &str = "node-public-ip";
-/// The operator's choice of the IPv6 address and its interface; beats the flags.
+/// Annotation with the operator's choice of the IPv6 address and its interface. Takes precedence over the flags.
 pub(crate) const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
-/// What peers are told instead of the node's own IPv4 address, where something translates it.
+/// Annotation with the IPv4 address to publish instead of the node's own, e.g. if NAT translates the node's address.
 pub(crate) const OVERWRITE: &str = "public-ip-overwrite";
-/// What peers are told instead of the node's own IPv6 address.
+/// Annotation with the IPv6 address to publish instead of the node's own.
 pub(crate) const OVERWRITE_V6: &str = "public-ipv6-overwrite";
 
 /// The annotations that the daemon writes.
@@ -37,23 +37,23 @@ const WRITTEN: [&str; 6] = [
     PUBLIC_IPV6,
 ];
 
-/// What Go flannel writes for a backend without data.
+/// Value that Go flannel writes for a backend without data.
 const NO_DATA: &str = "null";
 
-/// The first member of the backend data that this program writes, so that its nodes are told from Go flannel's, which answer no questions of
-/// the probes. Go flannel reads past it, and writes data without it when it takes the Node over. Its value must be a number: of its own Node Go
-/// flannel cuts the MAC out at the only `:"` in the data.
+/// First member of the backend data that this program writes. It distinguishes its nodes from Go flannel's, which do not reply to probes. Go
+/// flannel ignores this member, and writes data without it when it takes over the Node. The value must be a number, because Go flannel finds
+/// the MAC of its own Node at the only `:"` in the data.
 const MARK: &str = r#""FlannelRs":1"#;
 
-/// What the names of flannel's annotations begin with: a domain, a slash, and perhaps a word with a hyphen.
+/// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(String);
 
 impl Prefix {
-    /// Reads `--kube-annotation-prefix` as Go flannel does: `a.b`, `a.b/`, `a.b/c` and `a.b/c-`.
+    /// Parses `--kube-annotation-prefix` as Go flannel does: `a.b`, `a.b/`, `a.b/c` and `a.b/c-`.
     ///
     /// # Errors
-    /// The text cannot begin the name of an annotation.
+    /// Returns an error if the text cannot be the prefix of an annotation's name.
     pub fn parse(text: &str) -> Result<Self, PrefixError> {
         let Some((domain, word)) = text
             .split_once('/')
@@ -78,12 +78,12 @@ impl Prefix {
         Ok(Self(format!("{domain}/{word}{hyphen}")))
     }
 
-    /// The whole name of an annotation.
+    /// Returns the full name of an annotation.
     pub fn key(&self, name: &str) -> String {
         format!("{}{name}", self.0)
     }
 
-    /// The name within the prefix, if a key has it.
+    /// Returns the name without the prefix, if the key has the prefix.
     pub fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.0)
     }
@@ -92,17 +92,18 @@ impl Prefix {
 /// The annotations of a Node under our prefix, by their short names.
 pub type Annotations = BTreeMap<String, String>;
 
-/// Returns whether `kube-subnet-manager` is `true`: flannel serves the Node.
+/// Whether flannel runs on the Node: `kube-subnet-manager` is `true`.
 pub fn managed(annotations: &Annotations) -> bool {
     annotations
         .get(MANAGED)
         .is_some_and(|value| value == "true")
 }
 
-/// What a Node publishes.
+/// Reads the attributes that a Node publishes.
 ///
 /// # Errors
-/// Names the annotation that cannot be read. The value is not quoted: any holder of the API's rights may have written it.
+/// Returns an error that names the annotation that cannot be read. The error does not quote the value, because any client with the API's
+/// permissions may have written it.
 pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
@@ -123,8 +124,8 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     })
 }
 
-/// Whether Go flannel, or an operator, wrote what a Node publishes: a part of the backend's data is not marked as this program's. Go flannel
-/// leaves the data of a family that it does not serve as it was.
+/// Whether Go flannel or an operator wrote a Node's annotations: a part of the backend's data lacks this program's mark. Go flannel leaves the
+/// data of a family that it does not serve unchanged.
 pub fn by_go(annotations: &Annotations) -> bool {
     let mut data = [BACKEND_DATA, BACKEND_V6_DATA]
         .into_iter()
@@ -133,12 +134,12 @@ pub fn by_go(annotations: &Annotations) -> bool {
     data.peek().is_none() || data.any(|text| after_mark(text).is_none())
 }
 
-/// The backend's data with our mark.
+/// Returns the backend's data with our mark.
 fn with_mark(data: Option<&RawJson>) -> String {
     match data.map(|data| data.as_str()) {
         None => format!("{{{MARK}}}"),
         Some(text) => match text.strip_prefix('{').map(str::trim_start) {
-            // No object: no backend of ours writes such.
+            // Not an object. None of our backends writes such data.
             None => text.to_owned(),
             Some("}") => format!("{{{MARK}}}"),
             Some(members) => format!("{{{MARK},{members}"),
@@ -146,7 +147,7 @@ fn with_mark(data: Option<&RawJson>) -> String {
     }
 }
 
-/// The backend's data without our mark; none where the mark is all.
+/// Returns the backend's data without our mark; `None` if there is only the mark.
 fn without_mark(text: &str) -> Option<Cow<'_, str>> {
     match after_mark(text) {
         None => Some(text.into()),
@@ -155,21 +156,21 @@ fn without_mark(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// What follows our mark in the backend's data.
+/// Returns the text after our mark in the backend's data.
 fn after_mark(text: &str) -> Option<&str> {
     text.strip_prefix('{')?
         .strip_prefix(MARK)
         .filter(|rest| rest.starts_with([',', '}']))
 }
 
-/// A text is no address of the family that it should be of.
+/// Error for a text that is not an address of the expected family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAddress;
 
-/// The IPv4 address in an annotation; none where it is absent, empty or 0.0.0.0.
+/// Returns the IPv4 address in an annotation; `None` if it is absent, empty or 0.0.0.0.
 ///
 /// # Errors
-/// It is no address of that family.
+/// Returns an error if the text is not an IPv4 address.
 pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoAddress> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
@@ -181,10 +182,10 @@ pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoA
     }
 }
 
-/// The IPv6 address in an annotation; none where it is absent, empty or `::`.
+/// Returns the IPv6 address in an annotation; `None` if it is absent, empty or `::`.
 ///
 /// # Errors
-/// It is no address of that family.
+/// Returns an error if the text is not an IPv6 address.
 pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoAddress> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
@@ -195,20 +196,20 @@ pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoA
     }
 }
 
-/// An operator's annotation that is no address.
+/// An operator's annotation that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Typo {
-    /// Its name.
+    /// Short name of the annotation.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the annotation.
     pub value: String,
-    /// The family that it should have.
+    /// The expected address family.
     pub family: &'static str,
-    /// Whether it names the interface, and not only what peers are told.
+    /// Whether the annotation selects the interface, and not only the published address.
     pub(crate) names_interface: bool,
 }
 
-/// The operator's annotations that are no addresses.
+/// Returns the operator's annotations that are not addresses.
 pub fn typos(annotations: &Annotations) -> Vec<Typo> {
     let of = |name, family, names_interface| {
         let value = annotations.get(name)?;
@@ -235,14 +236,14 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
         .collect()
 }
 
-/// What a node has to publish: each annotation that the daemon writes, with its value, or none where it must not exist.
+/// Returns what a node has to publish: each annotation that the daemon writes, with its value, or `None` if the annotation must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
     let text = |data: &Option<RawJson>| Some(with_mark(data.as_ref()));
     let mut out: BTreeMap<&'static str, Option<String>> =
         WRITTEN.iter().map(|name| (*name, None)).collect();
     out.insert(MANAGED, Some("true".to_owned()));
     out.insert(BACKEND_TYPE, Some(attrs.backend.clone()));
-    // Each family is published with an address; data alone (of a node without an address yet) would be of no use.
+    // Each family is published together with an address. Data without an address (of a node that has none yet) would be useless.
     if let Some(ip) = attrs.public_ip {
         let public = v4(present, OVERWRITE).ok().flatten().unwrap_or(ip);
         out.insert(PUBLIC_IP, Some(public.to_string()));
@@ -340,7 +341,7 @@ mod tests {
         }
     }
 
-    /// What Go flannel 0.28 takes for the MAC in the data of its own Node.
+    /// Returns the text that Go flannel 0.28 reads as the MAC in the data of its own Node.
     fn mac_as_go_reads_it(data: &str) -> Option<&str> {
         match data
             .trim_matches(['"', '}'])
@@ -392,7 +393,7 @@ mod tests {
             (&[(BACKEND_DATA, r#"{"VNI":1}"#)], true),
             (&[(BACKEND_DATA, r#"{"FlannelRs":12}"#)], true),
             (&[(BACKEND_DATA, r#"{"VNI":1,"FlannelRs":1}"#)], true),
-            // Go flannel took over, without IPv6.
+            // Go flannel took over the Node, without IPv6.
             (&[(BACKEND_DATA, "null"), (BACKEND_V6_DATA, ours)], true),
             (&[(BACKEND_DATA, ours), (BACKEND_V6_DATA, ours)], false),
         ] {

@@ -1,4 +1,4 @@
-//! Requests to the Kubernetes API: one connection stack at a time, built anew from its files after a failure.
+//! Sends requests to the Kubernetes API, over one connection stack at a time. After a failure, rebuilds the stack from its files.
 
 use super::failure::{Failure, Step};
 use super::options::KubeOptions;
@@ -24,15 +24,15 @@ use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// How long a connection may stay without an answer to its probes: a server that lost power is noticed by this alone.
+/// How long a connection may stay without a reply to its keepalive probes. Nothing else detects a server that lost power.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How long connecting may take.
+/// Maximum time to connect.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long the head of an answer may take.
+/// Maximum time until the head of a response.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// The largest answer that is read as a whole.
+/// Maximum size of a response that is read as a whole, in bytes.
 pub(super) const BODY: usize = 32 << 20;
-/// Where a pod's service account is mounted.
+/// Mount path of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 type Stack = BoxCloneService<Request<Body>, Response<Incoming>, BoxError>;
@@ -42,13 +42,13 @@ type Stack = BoxCloneService<Request<Body>, Response<Incoming>, BoxError>;
 pub(super) struct Call {
     /// Label `kind` of the request in `flannel_store_requests_total`.
     pub kind: &'static str,
-    /// What it does, for messages: `list Nodes`.
+    /// Description of the request for messages, e.g. `list Nodes`.
     pub what: String,
-    /// Its method.
+    /// HTTP method.
     pub method: Method,
     /// Path and query.
     pub path: String,
-    /// Content type and content, where it has one.
+    /// Content type and content, if the request has any.
     pub content: Option<(&'static str, Vec<u8>)>,
 }
 
@@ -69,11 +69,11 @@ impl Call {
     }
 }
 
-/// The Kubernetes API.
+/// Client for the Kubernetes API.
 pub(super) struct Api {
     options: KubeOptions,
     state: Mutex<ConnectionState>,
-    /// Counts the calls.
+    /// Counters of the requests.
     pub counters: Arc<Counters>,
 }
 
@@ -81,9 +81,9 @@ pub(super) struct Api {
 #[derive(Default)]
 struct ConnectionState {
     connection: Option<Connection>,
-    /// Which of the configured servers.
+    /// Index of the server in use among the configured servers.
     at: usize,
-    /// Counts the connections, so that one failure of many requests changes the server once.
+    /// Number of connections so far, so that many requests that fail together change the server only once.
     generation: u64,
 }
 
@@ -98,7 +98,7 @@ struct Connection {
 }
 
 impl Api {
-    /// Creates the client. It connects on the first request.
+    /// Creates the client, which connects on the first request.
     pub(super) fn new(options: KubeOptions) -> Self {
         Self {
             options,
@@ -107,15 +107,15 @@ impl Api {
         }
     }
 
-    /// Returns the options that it was created with.
+    /// Returns the options of the client.
     pub(super) fn options(&self) -> &KubeOptions {
         &self.options
     }
 
-    /// Reads the credentials once, so that a mistake in them ends the start.
+    /// Reads the credentials once, so that a mistake in them is reported at the start.
     ///
     /// # Errors
-    /// `Refused` for a mistake, `Unavailable` for files that may come.
+    /// Returns `Refused` for a mistake, and `Unavailable` for files that may still appear.
     pub(super) async fn check(&self) -> Result<(), Error> {
         let fail = |trouble: KubeTrouble| {
             if trouble.is_final() {
@@ -147,10 +147,10 @@ impl Api {
         Ok(())
     }
 
-    /// Sends a request; the answer's body is not read yet.
+    /// Sends a request. The response's body is not read yet.
     ///
     /// # Errors
-    /// There is no answer, or it is a refusal.
+    /// Returns an error if there is no response, or if it is a refusal.
     pub(super) async fn send(&self, call: &Call) -> Result<Answer, Failure> {
         self.counters.call(call.kind);
         let connection = self.connection().await?;
@@ -162,7 +162,7 @@ impl Api {
             }
             match failure.step(call.method == Method::GET) {
                 Step::Stay => {}
-                // A server that has too much to do is not asked for another handshake.
+                // If there is no other server, do not burden a busy one with another handshake.
                 Step::NextServer if self.options.urls.len() < 2 => {}
                 Step::NextServer | Step::Anew => self.give_up(generation),
             }
@@ -178,10 +178,10 @@ impl Api {
         })
     }
 
-    /// Sends a request and reads the answer.
+    /// Sends a request and reads the response.
     ///
     /// # Errors
-    /// There is no answer, or it is a refusal, or too large.
+    /// Returns an error if there is no response, or if it is a refusal or too large.
     pub(super) async fn read(&self, call: &Call) -> Result<String, Failure> {
         let answer = self.send(call).await?;
         let (server, what, generation) = (
@@ -202,7 +202,7 @@ impl Api {
         Err(failure)
     }
 
-    /// Connects anew with the next request, with the files read again.
+    /// Drops the connection. The next request connects again, and reads the files again.
     pub(super) fn renew(&self) {
         self.state().connection = None;
     }
@@ -276,11 +276,11 @@ impl Api {
     }
 
     fn state(&self) -> MutexGuard<'_, ConnectionState> {
-        // Each change is one assignment.
+        // A poisoned lock is safe: each change is a single assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection in use, or a new one.
+    /// Returns the connection in use, or a new one.
     async fn connection(&self) -> Result<Connection, Failure> {
         let at = {
             let state = self.state();
@@ -304,7 +304,7 @@ impl Api {
                 Ok(connection)
             }
             Err(why) => {
-                // Another server may work. Of several requests that fail together, one moves on.
+                // Another server may work. If several requests fail together, only one moves on.
                 if state.at == at && state.connection.is_none() {
                     state.at = self.after(at);
                 }
@@ -321,12 +321,12 @@ impl Api {
         Ok((stack, server, token.map(Arc::new)))
     }
 
-    /// Which of the configured servers comes after this one.
+    /// Returns the index of the server that follows this one.
     fn after(&self, at: usize) -> usize {
         (at + 1) % self.options.urls.len().max(1)
     }
 
-    /// The next request goes to the next server, with the files read again; unless another request has seen to that already.
+    /// Drops the connection, so that the next request goes to the next server and reads the files again. Does nothing if another request already did so.
     pub(super) fn give_up(&self, generation: u64) {
         let mut state = self.state();
         if state.generation == generation && state.connection.is_some() {
@@ -335,7 +335,7 @@ impl Api {
         }
     }
 
-    /// Server and credentials, read from their files; the token apart from the others.
+    /// Reads the server and the credentials from their files. Returns the token separately.
     async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeTrouble> {
         let url = self.options.urls.get(at);
         let mut config = match (&self.options.kubeconfig, url) {
@@ -356,20 +356,20 @@ impl Api {
     }
 }
 
-/// An answer whose body is still to be read.
+/// A response whose body is not read yet.
 pub(super) struct Answer {
-    /// The body.
+    /// Body of the response.
     pub body: Incoming,
     /// URL of the server, for messages.
     pub server: String,
-    /// The request in words, for messages: "list the Nodes".
+    /// Description of the request for messages, e.g. `list all Nodes`.
     pub what: String,
-    /// The connection stack that it came by.
+    /// Serial number of the connection that delivered the response.
     pub generation: u64,
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
-    // A value that does not fit may be a token.
+    // A value that does not fit may be a token, so do not quote it.
     let unfit = |error: &dyn std::error::Error| {
         mistake(path, Mistake::Unread(without_values(&with_causes(error))))
     };
@@ -382,12 +382,12 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
         .map_err(|error| unfit(&error))
 }
 
-/// A mistake in a kubeconfig.
+/// Creates the error for a mistake in a kubeconfig.
 fn mistake(path: &Path, why: Mistake) -> KubeTrouble {
     KubeTrouble::Kubeconfig(path.to_owned(), why)
 }
 
-/// Whether the cluster of the current context is reached by a proxy.
+/// Whether the current context's cluster has a proxy.
 fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
     let context = kubeconfig
         .contexts
@@ -407,11 +407,11 @@ fn has_proxy(kubeconfig: &Kubeconfig) -> bool {
     })
 }
 
-/// What a parser says, without the texts of the file that it quotes: in its first line as values, in those behind as they stand.
+/// Returns a parser's message without quoted text of the file. Such text occurs in the first line as values, and in the following lines verbatim.
 fn without_values(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text.lines().next().unwrap_or_default();
-    // As serde writes what it found: `string "…"`, the quotes inside escaped.
+    // serde writes values that it found as `string "…"`, with escaped quotes inside.
     while let Some((before, after)) = rest.split_once("string \"") {
         out.push_str(before);
         out.push_str("a text");
@@ -427,7 +427,7 @@ fn without_values(text: &str) -> String {
     out
 }
 
-/// The pod's service account, at the address that the pod's environment names.
+/// Returns the configuration for the pod's service account, at the address in the pod's environment.
 fn in_cluster() -> Result<Config, KubeTrouble> {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         return Err(KubeTrouble::NoPod);
@@ -435,7 +435,7 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
     Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
 }
 
-/// The pod's service account, if there is one, at another address. A token is not sent without TLS.
+/// Returns the configuration for another address, with the pod's service account if there is one. A token is not sent without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (
@@ -459,7 +459,7 @@ fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     Ok(config)
 }
 
-/// The layers between a request and the network.
+/// Builds the layers between a request and the network.
 fn build(config: &Config) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -482,7 +482,7 @@ fn build(config: &Config) -> Result<Stack, kube::Error> {
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
-/// An address without a user and a password: Kubernetes knows neither, and the layers below log the whole of it.
+/// Removes user and password from an address. Kubernetes uses neither, and the layers below log the whole address.
 fn without_user(url: http::Uri) -> http::Uri {
     let host = url
         .authority()
@@ -493,7 +493,7 @@ fn without_user(url: http::Uri) -> http::Uri {
     http::Uri::from_parts(parts).unwrap_or(url)
 }
 
-/// A server's address without a user in it.
+/// Returns a server's address for messages, without a user.
 fn shown(url: &http::Uri) -> String {
     let text = url.to_string();
     let text = text.trim_end_matches('/');
@@ -504,7 +504,7 @@ fn shown(url: &http::Uri) -> String {
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    /// A server that asks for more is asked again all the same.
+    /// If the server demands a longer pause, the request is repeated after this time (seconds) nevertheless.
     const LONGEST: u64 = 60;
     let seconds: u64 = headers
         .get(header::RETRY_AFTER)?
@@ -516,7 +516,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.min(LONGEST)))
 }
 
-/// What a refusal is counted as.
+/// Returns the metrics label of a refusal.
 fn label(status: StatusCode) -> &'static str {
     match status.as_u16() {
         401 => "refused-401",

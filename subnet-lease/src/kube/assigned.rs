@@ -1,4 +1,4 @@
-//! Which subnets a Node gives to its node: pure.
+//! Determines the subnets that a Node assigns to its node, as a pure function.
 
 use super::node::Node;
 use super::nodes::{Nodes, trimmed};
@@ -11,7 +11,7 @@ use types::Subnets;
 /// Subnets of a Node's podCIDRs that the network has and no older Node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Assigned {
-    /// The podCIDRs, of the families that the network has.
+    /// The podCIDRs of the families that the network has.
     pub subnets: Subnets,
 }
 
@@ -19,7 +19,7 @@ impl Assigned {
     /// Reads a Node. Nothing may be published before this succeeds.
     ///
     /// # Errors
-    /// What is wrong with its podCIDRs, and what to do.
+    /// Returns an error if the podCIDRs are missing or unusable, with the remedy.
     pub(super) fn of(
         node: &Node,
         config: &NetworkConfig,
@@ -113,7 +113,7 @@ mod tests {
             (DUAL, r#"["10.244.1.0/24"]"#, "10.244.1.0/24"),
             (DUAL, r#"["fd10:244:0:1::/64"]"#, "fd10:244:0:1::/64"),
             (V6, both, "fd10:244:0:1::/64"),
-            // It may fill the network.
+            // The subnet may fill the network.
             (V4, r#"["10.244.0.0/16"]"#, "10.244.0.0/16"),
         ] {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! One line of a watch, read.
+//! Parses the lines of a watch.
 
 use super::annotations::Prefix;
 use super::fault::{NodeError, Nonsense};
@@ -12,23 +12,23 @@ pub(super) enum Change {
     Put(Box<Node>),
     /// A Node was deleted.
     Gone {
-        /// Its name.
+        /// Name of the Node.
         name: String,
-        /// The version of its deletion.
+        /// Version of the deletion.
         version: u64,
     },
     /// The watch has seen everything up to a version.
     Bookmark {
-        /// That version.
+        /// Version up to which the watch has seen everything.
         version: String,
-        /// Whether this ends the complete list with which the watch began.
+        /// Whether this ends the complete list at the beginning of the watch.
         complete: bool,
     },
-    /// The server ends the watch, with this status.
+    /// The server ended the watch with this status.
     Error {
         /// The HTTP status.
         code: u16,
-        /// Its words.
+        /// Text of the status.
         message: String,
     },
     /// A Node that cannot be read at all.
@@ -36,10 +36,10 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// It is no event of a watch.
+    /// Returns an error if the line is not an event of a watch.
     pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
         let json = |error| Nonsense::Json(crate::json::JsonFault::unquoted(&error));
         let event = Object::parse(line).map_err(json)?;

@@ -1,4 +1,4 @@
-//! The addresses that Nodes claim as theirs: pure.
+//! Determines the addresses that Nodes claim, as pure functions.
 
 use super::annotations::{self, Annotations};
 use super::node::Node;
@@ -6,18 +6,18 @@ use crate::manager::Claimant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What one Node says of its addresses.
+/// The addresses of one Node, and whether they can be trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Whether its kubelet reports: any other Node may be a machine that is gone, or an object made manually.
+    /// Whether the kubelet reports. Without that, the Node may be a machine that is gone, or an object created manually.
     alive: bool,
-    /// The boot of the machine that it runs on.
+    /// Boot id of the Node's machine.
     boot: Option<String>,
-    /// Whether flannel serves it.
+    /// Whether flannel runs on the Node.
     served: bool,
-    /// The addresses that it publishes to flannel's nodes.
+    /// Addresses that the Node publishes to flannel's nodes.
     published: Vec<IpAddr>,
-    /// Its InternalIPs; none where it is reached at another address, behind a NAT.
+    /// The Node's InternalIPs. Empty if peers reach the Node at another address, behind a NAT.
     reported: Vec<IpAddr>,
 }
 
@@ -38,7 +38,7 @@ impl Claims {
         }
     }
 
-    /// Adds the Node's claims to those of others, unless it is the machine that was booted so: a Node of it under another name.
+    /// Adds the Node's claims to those of others. Skips a Node with the boot id `boot`, which is the same machine under another name.
     pub(super) fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;
@@ -55,7 +55,7 @@ impl Claims {
                 served: false,
                 publishes: false,
             });
-            // The name is that of the Node that counts most.
+            // The claimant's name is that of the most relevant Node.
             if (publishes, self.served) > (claimant.publishes, claimant.served) {
                 name.clone_into(&mut claimant.node);
             }
@@ -65,7 +65,7 @@ impl Claims {
     }
 }
 
-/// The addresses that a Node publishes.
+/// Returns the addresses that a Node publishes.
 pub(super) fn published(annotations: &Annotations) -> Vec<IpAddr> {
     let v4 = annotations::v4(annotations, annotations::PUBLIC_IP)
         .ok()
@@ -168,7 +168,7 @@ mod tests {
             claims(&[("a", plain), ("b", served)]),
             ["10.0.0.2 b true true", "10.0.0.3 b true false"]
         );
-        // Without flannel's mark, an annotation is what anybody left behind.
+        // Without flannel's mark, an annotation may be a leftover.
         assert_eq!(
             claims(&[("a", node("True", "", "10.0.0.2", &[PUBLISHES]))]),
             ["10.0.0.2 a false false"]

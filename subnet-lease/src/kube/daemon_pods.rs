@@ -1,23 +1,23 @@
-//! The pods of flannel on a node: what the API lists of them.
+//! Lists flannel's pods on a node.
 
 use super::api::{Api, Call};
 use super::trouble::KubeTrouble;
 use serde_json::Value;
 use types::DaemonPod;
 
-/// What our chart writes on its pods.
+/// Annotation on the pods of our chart.
 const OF_CHART: &str = "flannel-rs/net-conf";
 
-/// Lists the pods of flannel on a node, without those that end.
+/// Lists flannel's pods on a node, except those that are terminating.
 ///
 /// # Errors
-/// The API refuses, or does not answer.
+/// Returns an error if the API server refuses the request or does not respond.
 pub(super) async fn list(
     api: &Api,
     namespace: &str,
     node: &str,
 ) -> Result<Vec<DaemonPod>, KubeTrouble> {
-    // The server's cache answers: every node asks this.
+    // `resourceVersion=0` lets the server answer from its cache, because every node sends this request.
     let path = format!(
         "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{node}"
     );
@@ -43,7 +43,7 @@ fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {
         .collect())
 }
 
-/// Whether it is neither over nor about to be.
+/// Whether the pod has neither ended nor is about to end.
 fn lives(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str);
     pod.pointer("/metadata/deletionTimestamp")

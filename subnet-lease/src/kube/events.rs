@@ -1,4 +1,4 @@
-//! The Events that flanneld posts on its Node, and which of them are due.
+//! The Events that flanneld posts on its Node, and the limits on posting them.
 
 use super::pod_cidr::PodCidrTrouble;
 use super::trouble::KubeTrouble;
@@ -9,19 +9,19 @@ use tokio::time::Instant;
 use types::problem::MUTE;
 use types::{Problem, Subnets};
 
-/// What an Event is about: its `reason`, in the manner of Kubernetes.
+/// The `reason` of an Event, in the style of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EventReason {
-    /// The podCIDR is missing, outside the network, or another Node's.
+    /// The podCIDR is missing, outside the network, or belongs to another Node.
     PodCidr,
     /// The node got another podCIDR.
     PodCidrChanged,
-    /// There is no interface that reaches the other nodes.
+    /// No interface reaches the other nodes.
     Interface,
 }
 
 impl EventReason {
-    /// The `reason` of the Event.
+    /// Returns the `reason` of the Event.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             EventReason::PodCidr => "FlannelPodCIDR",
@@ -31,30 +31,30 @@ impl EventReason {
     }
 }
 
-/// What an Event tells the operators. Its `Display` is the message.
+/// Content of an Event. Its `Display` is the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
-    /// Why the node has no subnet.
+    /// The node has no subnet, for this reason.
     PodCidr(PodCidrTrouble),
-    /// The node has another subnet; pods with addresses of the old one reach nobody.
+    /// The node has another subnet. Pods with addresses of the old one cannot reach other pods.
     PodCidrChanged {
-        /// The node's name.
+        /// Name of the node.
         node: String,
-        /// Its subnets.
+        /// New subnets of the node.
         now: Subnets,
-        /// Those that it had.
+        /// Previous subnets of the node.
         before: Subnets,
-        /// The bridges whose old gateway address flanneld removed.
+        /// Bridges from which flanneld removed the old gateway address.
         released: Vec<String>,
     },
     /// An annotation about the node's addresses is mistyped.
     Typo(KubeTrouble),
-    /// Why the daemon has no interface, or not the one that it should have.
+    /// The daemon has no interface, or may have the wrong one, for this reason.
     Interface(Problem),
 }
 
 impl NodeEvent {
-    /// Returns the `reason` of the Event, by which repetitions are limited.
+    /// Returns the `reason` of the Event. Repetitions are limited per reason.
     pub(super) fn reason(&self) -> EventReason {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
@@ -79,7 +79,7 @@ impl fmt::Display for NodeEvent {
             } => {
                 write!(
                     f,
-                    "this Node's podCIDR is {now} now and was {before}: its pods with addresses of the old one reach nobody until they are restarted \
+                    "this Node's podCIDR is {now} now and was {before}: its pods with addresses of the old one reach no other pod until they are restarted \
                      (kubectl delete pods --all-namespaces --field-selector spec.nodeName={node})"
                 )?;
                 match released.as_slice() {
@@ -97,19 +97,20 @@ impl fmt::Display for NodeEvent {
     }
 }
 
-/// Events posted so far, to post none twice.
+/// Events posted so far, so that none is posted twice.
 #[derive(Debug, Default)]
 pub(super) struct PostedEvents {
     events: Vec<NodeEvent>,
-    /// When the last one of each reason was posted.
+    /// When the last Event of each reason was posted.
     last: BTreeMap<EventReason, Instant>,
 }
 
 impl PostedEvents {
-    /// Notes an Event, unless it was posted before or another one of its reason was, less than a minute ago. Returns whether it is to be posted.
+    /// Records an Event and returns whether to post it. It is not posted if it was posted before, or if another one of its reason was posted less
+    /// than a minute ago.
     pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
-        /// Events are few, unless somebody makes many: then some are posted again.
+        /// Limits the memory. If more Events than this differ, some are posted again.
         const KEPT: usize = 50;
         if self.events.contains(event)
             || self
@@ -127,7 +128,8 @@ impl PostedEvents {
         true
     }
 
-    /// Forgets one that could not be posted, so that it is posted later. Its minute counts all the same: the server may have too much to do.
+    /// Forgets an Event that could not be posted, so that it is posted later. The limit of one per minute still applies, because the server may be
+    /// overloaded.
     pub(super) fn retract(&mut self, event: &NodeEvent) {
         self.events.retain(|posted| posted != event);
     }
@@ -154,7 +156,7 @@ mod tests {
         assert!(posted.take(&a, at(5)));
         assert!(!posted.take(&b, at(64)) && posted.take(&c, at(6)));
         assert!(posted.take(&b, at(65)) && !posted.take(&a, at(1000)));
-        // The API did not answer: it is posted a minute later.
+        // The API server did not respond: the Event is posted a minute later.
         posted.retract(&b);
         assert!(!posted.take(&b, at(66)) && posted.take(&b, at(125)));
     }

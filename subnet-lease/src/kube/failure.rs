@@ -1,4 +1,4 @@
-//! A request to the Kubernetes API that failed, and what to do about it.
+//! Failed requests to the Kubernetes API, and how to continue after them.
 
 use super::status::ApiRefusal;
 use super::trouble::{KubeTrouble, Nonsense, Silence};
@@ -8,27 +8,27 @@ use std::time::Duration;
 /// What to do about the connection after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Keeps the connection.
+    /// Keep the connection.
     Stay,
-    /// Ask another server, where there is one.
+    /// Use another server, if there is one.
     NextServer,
-    /// Connect anew, with the credentials read again, to the next server.
+    /// Connect again to the next server, with the credentials read again.
     Anew,
 }
 
-/// A failed request: no answer, an unusable one, or a refusal.
+/// A failed request: no response, an unusable one, or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// The server's status; none where there was no answer.
+    /// The server's status; `None` if there was no response.
     pub status: Option<StatusCode>,
-    /// Why.
+    /// The reason.
     pub trouble: KubeTrouble,
-    /// How long the server asks to wait.
+    /// How long the server asks to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// No answer came from a server.
+    /// Creates the failure for a server that did not respond.
     pub(super) fn unreachable(server: &str, what: &str, why: Silence) -> Self {
         let trouble = KubeTrouble::Unreachable {
             server: server.to_owned(),
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// Creates a failure before any request: files or options are at fault.
+    /// Creates a failure that occurred before any request, because of files or options.
     pub(super) fn local(trouble: KubeTrouble) -> Self {
         Self {
             status: None,
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// The server sent more than can be used.
+    /// Creates the failure for a response that is too large.
     pub(super) fn too_large(server: &str, what: &str, limit: usize) -> Self {
         let trouble = KubeTrouble::TooLarge {
             server: server.to_owned(),
@@ -65,7 +65,7 @@ impl Failure {
         }
     }
 
-    /// The server's answer makes no sense.
+    /// Creates the failure for a response that is not the Kubernetes API's.
     pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
         let trouble = KubeTrouble::Nonsense {
             server: server.to_owned(),
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// The server refuses, with its own words in the body of the answer.
+    /// Creates the failure for a refusal, with the server's text from the response's body.
     pub(super) fn refused(
         server: &str,
         what: &str,
@@ -101,11 +101,11 @@ impl Failure {
         }
     }
 
-    /// What to do about the connection, after a request that `reads` or writes.
+    /// Returns what to do about the connection, after a request that only `reads` or also writes.
     pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
-            // An admission webhook that fails does so on every server.
+            // A failing admission webhook fails on every server.
             Some(StatusCode::INTERNAL_SERVER_ERROR) if !reads => Step::Stay,
             Some(StatusCode::TOO_MANY_REQUESTS) => Step::NextServer,
             Some(status) if status.is_server_error() => Step::NextServer,
@@ -113,13 +113,13 @@ impl Failure {
         }
     }
 
-    /// Whether the server has forgotten the version that was asked for, or never had it.
+    /// Whether the server no longer has the requested version, or does not have it yet.
     pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
             || matches!(&self.trouble, KubeTrouble::Refused { refusal, .. } if refusal.is_too_new)
     }
 
-    /// Whether the server does not know this way of asking.
+    /// Whether the server does not support this kind of request.
     pub(super) fn is_unknown_request(&self) -> bool {
         matches!(
             self.status,
@@ -132,12 +132,12 @@ impl Failure {
         )
     }
 
-    /// Whether the server has too much to do.
+    /// Whether the server is overloaded.
     pub(super) fn is_busy(&self) -> bool {
         self.status == Some(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// Whether the answer was too large.
+    /// Whether the response was too large.
     pub(super) fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
     }
@@ -160,7 +160,7 @@ mod tests {
         )
     }
 
-    /// A status, its code and cause, and the steps after a read and after a write.
+    /// Status, its code and cause, and the steps after a read and after a write.
     const REFUSALS: &[(u16, &str, StoreCause, [Step; 2])] = &[
         (
             401,

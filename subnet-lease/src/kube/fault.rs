@@ -1,4 +1,4 @@
-//! What can be wrong with a Node, with an annotation of one, and with what the API sends of them.
+//! Faults of Nodes, of their annotations, and of the API server's responses about them.
 
 use crate::json::{JsonFault, MemberError};
 use std::fmt;
@@ -6,14 +6,14 @@ use types::Coded;
 use types::Subnets;
 use types::problem::text;
 
-/// A text that should be a Node.
+/// Error for a text that is not a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeError {
-    /// It is no JSON object.
+    /// The text is not a JSON object.
     Json(JsonFault),
-    /// It has no metadata.
+    /// The Node has no metadata.
     NoMetadata,
-    /// It has no name.
+    /// The Node has no name.
     NoName,
 }
 
@@ -37,19 +37,19 @@ impl fmt::Display for NodeError {
     }
 }
 
-/// podCIDRs that are no subnets of a node. The texts are the beginnings of what stands there.
+/// Error for podCIDRs that are not subnets of a node. The texts are the beginnings of the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrError {
-    /// One is no network.
+    /// One podCIDR is not a network.
     NoNetwork(String),
-    /// Several are of one family.
+    /// Several podCIDRs are of one family.
     OneFamily(String),
 }
 
 impl fmt::Display for PodCidrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoNetwork(value) => write!(f, "its podCIDR {value} is no network"),
+            Self::NoNetwork(value) => write!(f, "its podCIDR {value} is not a network"),
             Self::OneFamily(values) => write!(
                 f,
                 "pod cidrs should be IPv4/IPv6 only or dualstack: {values}"
@@ -58,27 +58,27 @@ impl fmt::Display for PodCidrError {
     }
 }
 
-/// What an annotation should hold.
+/// Expected type of an annotation's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// An IPv4 address.
+    /// IPv4 address.
     V4,
-    /// An IPv6 address.
+    /// IPv6 address.
     V6,
     /// JSON.
     Json,
 }
 
-/// Why a Node is not used.
+/// Reason why a Node is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeFault {
-    /// Its podCIDRs are no subnets.
+    /// Its podCIDRs are not subnets.
     PodCidr(PodCidrError),
-    /// An annotation is not what it should be.
+    /// This annotation does not have the expected type.
     Annotation(&'static str, Wanted),
     /// Its podCIDR is not inside the network.
     Outside(Subnets),
-    /// Its podCIDR overlaps that of an older Node.
+    /// Its podCIDR overlaps the podCIDR of an older Node. Contains the older Node's name.
     Overlaps(Subnets, String),
 }
 
@@ -114,12 +114,12 @@ impl fmt::Display for NodeFault {
     }
 }
 
-/// A prefix that cannot begin the name of an annotation.
+/// Error for a prefix that cannot begin the name of an annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefixError {
-    /// It has several slashes.
+    /// The prefix contains several slashes.
     Slashes,
-    /// It has another form.
+    /// The prefix has another form. Contains the given text.
     Form(String),
 }
 
@@ -143,10 +143,10 @@ impl fmt::Display for PrefixError {
 
 impl std::error::Error for PrefixError {}
 
-/// An answer that is not the Kubernetes API's.
+/// Reason why a response is not one of the Kubernetes API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nonsense {
-    /// It is no JSON.
+    /// The text is not JSON.
     Json(JsonFault),
     /// An event has no type.
     NoType,
@@ -162,9 +162,9 @@ pub enum Nonsense {
     ListWithoutMetadata,
     /// A list has no version.
     ListWithoutVersion,
-    /// The items of a list are none.
+    /// The items of a list are not a list.
     Items(MemberError),
-    /// The request cannot be made for this server, as the library says.
+    /// The request cannot be built for this server. Contains the library's error.
     Request(String),
 }
 

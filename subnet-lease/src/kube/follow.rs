@@ -1,4 +1,4 @@
-//! Lists Nodes and watches them, for ever: kube's own watcher hides outages, and stays blind after etcd was restored from a backup.
+//! Lists Nodes and watches them forever. kube's own watcher is not used: it hides outages, and does not notice that etcd was restored from a backup.
 
 use super::annotations::Prefix;
 use super::api::{Api, Call};
@@ -17,46 +17,46 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
 
-/// Delay between two attempts; up to twice as long, at random.
+/// Delay between two attempts. The actual delay is up to twice as long, at random.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// A server without the list as a stream sends no end of it: after this time without another line, pages are listed instead.
+/// A server that does not support streamed lists never marks their end. After this time without another line, pages are listed instead.
 const STREAM: Duration = Duration::from_secs(3);
-/// The same before the first line: a busy server needs time.
+/// Time limit for the first line of a streamed list. A busy server needs more time.
 const FIRST: Duration = Duration::from_secs(10);
-/// A watch gets a bookmark each minute. One that is silent for longer is opened again.
+/// A watch receives a bookmark each minute. One that is silent for longer than this is opened again.
 const QUIET: Duration = Duration::from_secs(100);
-/// Nodes a page: a page is held in memory as a whole.
+/// Nodes per page. A page is held in memory as a whole.
 const PAGE: usize = 100;
-/// A watch that ends this long before its time ends early.
+/// A watch that ends more than this before its time ends early.
 const EARLY: Duration = Duration::from_secs(10);
-/// Failures are told to health after this time.
+/// How long the Nodes must be unreachable before the health reports it.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// Takes what is listed and watched.
+/// Receives listed and watched Nodes.
 pub(super) trait Sink: Send {
-    /// A complete list.
+    /// Handles a complete list.
     fn listed(&mut self, nodes: Vec<Node>);
-    /// A Node was created or changed.
+    /// Handles a created or changed Node.
     fn put(&mut self, node: Node);
-    /// A Node was deleted.
+    /// Handles a deleted Node.
     fn gone(&mut self, name: &str, version: u64);
-    /// Changes are not seen, for this reason.
+    /// Handles an interruption: changes are not seen, for this reason.
     fn interrupted(&mut self, why: &Reason);
-    /// Changes are seen again.
+    /// Handles the end of an interruption: changes are seen again.
     fn resumed(&mut self);
-    /// Of the Nodes known, one with the highest version: name, uid, version.
+    /// Returns the known Node with the highest version: name, uid, version.
     fn newest(&self) -> Option<(String, String, u64)>;
 }
 
-/// Why a watch ended.
+/// Reason why a watch ended.
 enum Ended {
-    /// As it has to, after some minutes.
+    /// The watch reached its time limit of some minutes.
     Normally,
-    /// The server does not know the version: everything is listed again.
+    /// The server does not know the version. Everything is listed again.
     Unknown(KubeTrouble),
-    /// The server ended it in good order before its time, as one does that stops, or a proxy in between.
+    /// The server ended the watch cleanly before its time, e.g. because the server stops, or because of a proxy in between.
     Early(Failure),
-    /// It broke.
+    /// The watch broke.
     Broken(Failure),
 }
 
@@ -67,19 +67,19 @@ pub(super) struct Follower<'a, S> {
     only: Option<&'a str>,
     stagger: &'a RequestStagger,
     sink: S,
-    /// Seen up to here; none: list.
+    /// Version up to which changes are seen; `None`: list first.
     version: Option<String>,
     interrupted: bool,
-    /// Since when the present watch stands.
+    /// When the present watch was established.
     standing: Option<Instant>,
-    /// When the watch has to end.
+    /// When the watch reaches its time limit.
     until: Instant,
-    /// What was logged since all was well.
+    /// Problems logged since the last success.
     log: LogOnce,
 }
 
 impl<'a, S: Sink> Follower<'a, S> {
-    /// Of all Nodes, or of one.
+    /// Creates a follower of all Nodes, or of only one.
     pub(super) fn new(
         api: &'a Api,
         only: Option<&'a str>,
@@ -99,7 +99,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists and watches until the task is aborted; failures are retried with growing pauses.
+    /// Lists and watches until the task is aborted. Retries failures with growing pauses.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         let mut failing: Option<Instant> = None;
@@ -107,7 +107,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         loop {
             self.standing = None;
             if self.only.is_some() {
-                // One Node is listed as cheaply as its version is checked.
+                // Listing one Node is as cheap as checking its version.
                 self.version = None;
             }
             let ended = match self.version.clone() {
@@ -122,12 +122,12 @@ impl<'a, S: Sink> Follower<'a, S> {
             let stood =
                 self.standing.is_some_and(|since| since.elapsed() > SPREAD) && !self.interrupted;
             if stood {
-                // Only a watch that stood for a while is a new beginning: one that ends at once costs a list of all Nodes each time.
+                // Only a watch that lasted for a while resets the backoff. Otherwise a watch that ends at once would cost a list of all Nodes each time.
                 failures = 0;
             }
             let (why, pause) = match ended {
                 Ended::Normally => continue,
-                // Nothing is lost yet; if the server is away, the next attempt tells.
+                // No change is lost yet. If the server is down, the next attempt shows it.
                 Ended::Early(_) if stood => {
                     tokio::time::sleep(RETRY.after(0) + self.stagger.share()).await;
                     continue;
@@ -137,7 +137,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                     (why, self.stagger.share().max(pause(failures)))
                 }
                 Ended::Broken(failure) | Ended::Early(failure) => {
-                    // A server that has too much to do refuses many at once.
+                    // An overloaded server refuses many nodes at once, so spread the retries.
                     let share = if listed && failures == 0 || failure.is_busy() {
                         self.stagger.share()
                     } else {
@@ -156,7 +156,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
                 self.api.counters.set_unavailable(why.problem.clone());
             }
-            // A single lost answer is nothing to tell; both followers see the same.
+            // A single lost response is not worth a log line. Only one of the two followers logs, because both see the same.
             if failures > 1 && self.only.is_none() && self.log.news(Some(&why)) {
                 tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted, the last known state stays in force");
             }
@@ -165,7 +165,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// A watch that begins with a complete list.
+    /// Opens a watch that begins with a complete list.
     async fn stream(&mut self) -> Ended {
         let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
         let mut lines = match self.open(query).await {
@@ -194,7 +194,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                     self.complete(nodes, version);
                     return self.changes(&mut lines).await;
                 }
-                // Old servers know no such list: they send all Nodes, and then nothing that says so.
+                // Old servers do not support streamed lists: they send all Nodes without an end mark.
                 Ok(None) => {
                     self.stagger.set_pages();
                     return Ended::Normally;
@@ -205,7 +205,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists page by page.
+    /// Lists page by page, then watches.
     async fn paged(&mut self) -> Ended {
         match pages(self.api, self.only).await {
             Ok((nodes, version)) => {
@@ -225,7 +225,8 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.stands();
     }
 
-    /// Watches from a version on. A server that was restored from a backup does not know it, and says nothing: the newest Node tells.
+    /// Watches from a version on. A server that was restored from a backup does not know the version, but does not report that. Comparing the
+    /// newest Node detects it.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
             .open(&format!(
@@ -255,11 +256,11 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.changes(&mut lines).await
     }
 
-    /// Takes changes until the watch ends.
+    /// Processes changes until the watch ends.
     async fn changes(&mut self, lines: &mut Lines) -> Ended {
         let opened = Instant::now();
         loop {
-            // A watch that ends again soon is no remedy.
+            // Do not log a recovery while the watch may end again soon.
             let unsettled = if self.log.is_empty() {
                 Duration::ZERO
             } else {
@@ -296,7 +297,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// The next change; none when nothing came for a while. The end of a watch, and what the server calls an error, end it.
+    /// Returns the next change; `None` if none arrived for a while. Returns [`Ended`] at the end of a watch, or after an error of the server.
     async fn change(
         &mut self,
         lines: &mut Lines,
@@ -309,7 +310,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             Ok(Line::Quiet) => return Ok(None),
             Ok(Line::End) if Instant::now() + EARLY < self.until => {
-                // Every node's, perhaps: they would all come back at once.
+                // This may affect every node. Without a pause, all would come back at once.
                 self.api.give_up(lines.generation());
                 let (_, what) = self.words();
                 return Err(Ended::Early(Failure::unreachable(
@@ -351,7 +352,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Lines, Failure> {
-        /// Servers end watches after 30 to 60 minutes of their own accord; sooner, so that all of them do not meet one server.
+        /// Servers end watches after 30 to 60 minutes by themselves. This shorter time keeps the watches from gathering on one server.
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
@@ -366,7 +367,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             .map(Lines::of)
     }
 
-    /// One Node, by a list: `get` is not among the rights that old manifests grant.
+    /// Reads one Node by a list, because old manifests do not grant the permission `get`.
     async fn one(&self, name: &str) -> Result<Option<Node>, Failure> {
         let path = format!(
             "/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}",
@@ -398,7 +399,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// What watches are counted as, and what they do.
+    /// Returns the metrics kind and the description of a watch.
     fn words(&self) -> (&'static str, &'static str) {
         if self.only.is_some() {
             ("watch-node", "watch this Node")
@@ -408,7 +409,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 }
 
-/// The pause after a failure that `failures` others came before.
+/// Returns the pause after a failure with `failures` preceding ones.
 fn pause(failures: u32) -> Duration {
     RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>())
 }
@@ -418,10 +419,10 @@ fn selector(only: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// Lists Nodes page by page, and returns the version of the list too. A list that breaks off counts for nothing.
+/// Lists Nodes page by page, and returns them with the version of the list. An incomplete list is discarded.
 ///
 /// # Errors
-/// The API does not answer, or refuses.
+/// Returns an error if the API server does not respond or refuses the request.
 pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String), Failure> {
     let (kind, what) = if only.is_some() {
         ("list-node", "list this Node")
@@ -482,7 +483,7 @@ impl Page {
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
         let items: Vec<&RawValue> = list.read_raw_list("items").map_err(Nonsense::Items)?;
         Ok(Self {
-            // One odd Node must not hide the others.
+            // A malformed Node must not hide the others.
             nodes: items
                 .into_iter()
                 .filter_map(|item| Node::read(item.get(), prefix).ok())
@@ -493,7 +494,7 @@ impl Page {
     }
 }
 
-/// Percent-encodes what stands in a query.
+/// Percent-encodes a value of a query.
 fn escaped(text: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     text.bytes().fold(String::new(), |mut out, byte| {

@@ -1,24 +1,24 @@
-//! Who has which subnet among the Nodes that claim it: pure.
+//! Determines which Node holds which subnet among the Nodes that claim it, as pure functions.
 //!
-//! Each node asks this about itself, and about the others: both get the same answer, whatever was seen in which order.
+//! Each node computes this about itself and about the others. All get the same result, in whatever order they saw the Nodes.
 
 use crate::admission::UsedSubnets;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use types::Subnets;
 
-/// A Node with the podCIDRs that it was given. The order is that of age: of those of one second the first by name is the older.
+/// A Node with its podCIDRs. Sorted by age: among Nodes created in the same second, the first by name is older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim<'a> {
-    /// When it was created, in whole seconds.
+    /// Time of the Node's creation, in whole seconds since 1970.
     pub created: i64,
-    /// Its name.
+    /// Name of the Node.
     pub name: &'a str,
-    /// Its podCIDRs, inside the network.
+    /// The Node's podCIDRs, inside the network.
     pub subnets: Subnets,
 }
 
-/// The subnets that were given away, the oldest Node's first.
+/// Subnets in use with their holders. An older Node takes precedence.
 #[derive(Debug, Default)]
 pub(super) struct Holders<'a> {
     used: UsedSubnets,
@@ -26,7 +26,7 @@ pub(super) struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    /// The holders among all of these. A Node that gets nothing, because of an older one, is in nobody's way.
+    /// Determines the holders among all claims. A Node that loses to an older one blocks no other Node.
     pub(super) fn among(mut claims: Vec<Claim<'a>>) -> Self {
         claims.sort_unstable();
         let mut holders = Self::default();
@@ -36,10 +36,10 @@ impl<'a> Holders<'a> {
         holders
     }
 
-    /// Takes a Node's subnets; the Nodes come in the order of age.
+    /// Takes a Node's subnets. The Nodes must be passed in the order of age.
     ///
     /// # Errors
-    /// An older one, with this name, has them or a part of them.
+    /// Returns the name of an older Node that already has the subnets or a part of them.
     pub(super) fn take(&mut self, claim: &Claim<'a>) -> Result<(), &'a str> {
         if let Some(holder) = self.holder(&claim.subnets) {
             return Err(holder);
@@ -50,7 +50,7 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    /// The Node that has these subnets, or a part of them.
+    /// Returns the Node that has these subnets, or a part of them.
     pub(super) fn holder(&self, subnets: &Subnets) -> Option<&'a str> {
         self.used
             .taken(subnets)
@@ -74,7 +74,7 @@ mod tests {
     fn rejected_claim_does_not_block_others() {
         let holders = Holders::among(vec![
             claim(3, "c", "10.244.1.0/24"),
-            // Between both: it overlaps the older one, and the younger one overlaps it.
+            // Overlaps the older Node's subnet, and the younger Node's.
             claim(2, "b", "10.244.0.0/23"),
             claim(1, "a", "10.244.0.0/24"),
             claim(1, "b2", "10.244.0.128/25"),

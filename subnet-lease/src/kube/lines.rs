@@ -1,4 +1,4 @@
-//! The lines of a watch.
+//! Splits a watch into lines.
 
 use super::api::Answer;
 use super::failure::Failure;
@@ -6,14 +6,14 @@ use super::trouble::Silence;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
-/// The longest line: etcd keeps no object of this size.
+/// Maximum length of a line in bytes. etcd stores no object of this size.
 const LONGEST: usize = 8 << 20;
 
-/// Reads an answer line by line.
+/// Reads a response line by line.
 pub(super) struct Lines {
     answer: Answer,
     buffer: Vec<u8>,
-    /// How much of the buffer holds no end of line.
+    /// Length of the beginning of the buffer that contains no end of line.
     searched: usize,
 }
 
@@ -21,14 +21,14 @@ pub(super) struct Lines {
 pub(super) enum Line {
     /// A line.
     Text(String),
-    /// Nothing within the time.
+    /// No data within the time.
     Quiet,
-    /// The answer has ended.
+    /// The response has ended.
     End,
 }
 
 impl Lines {
-    /// Creates a reader of the answer's body.
+    /// Creates a reader of the response's body.
     pub(super) fn of(answer: Answer) -> Self {
         Self {
             answer,
@@ -37,13 +37,13 @@ impl Lines {
         }
     }
 
-    /// The next line; waits for each part of it as long as `patience`.
+    /// Returns the next line. Waits at most `patience` for each part of it.
     ///
     /// # Errors
-    /// The connection broke, or a line has no end.
+    /// Returns an error if the connection broke, or if a line is too long.
     ///
     /// # Cancel safety
-    /// What was read stays in the buffer.
+    /// Data that was read stays in the buffer.
     pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, Failure> {
         loop {
             if let Some(end) = self
@@ -91,12 +91,12 @@ impl Lines {
         }
     }
 
-    /// The connection stack that the answer came by.
+    /// Returns the serial number of the connection that delivers the response.
     pub(super) fn generation(&self) -> u64 {
         self.answer.generation
     }
 
-    /// Returns the URL of the server that answers.
+    /// Returns the URL of the responding server.
     pub(super) fn server(&self) -> &str {
         &self.answer.server
     }

@@ -1,4 +1,4 @@
-//! A Node, read leniently and as little of it as flannel needs: the whole object is many times larger.
+//! A Node, parsed leniently. Only the parts that flannel needs are kept, because the whole object is many times larger.
 
 use super::annotations::{Annotations, Prefix};
 use super::fault::{NodeError, PodCidrError};
@@ -8,52 +8,52 @@ use serde_json::value::RawValue;
 use std::net::IpAddr;
 use types::{Dual, Subnets};
 
-/// What flannel needs of a Node.
+/// The parts of a Node that flannel needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// Name of the Node.
     pub name: String,
-    /// Its uid: another one means that it was deleted and created again.
+    /// Uid of the Node. A different uid means that the Node was deleted and created again.
     pub uid: String,
-    /// Its version; 0 where the server's is no number.
+    /// Resource version of the Node; 0 if the server's version is not a number.
     pub version: u64,
-    /// When it was created, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created: i64,
-    /// Its podCIDRs; none before the controller manager assigns them.
+    /// podCIDRs of the Node; `None` before the controller manager assigns them.
     ///
     /// # Errors
-    /// They are no subnets, or too many.
+    /// Contains an error if the podCIDRs are not subnets, or if there are too many.
     pub subnets: Result<Option<Subnets>, PodCidrError>,
-    /// Its annotations under our prefix, by their short names.
+    /// Annotations under our prefix, by their short names.
     pub annotations: Annotations,
-    /// Its addresses of type InternalIP.
+    /// Addresses of type InternalIP.
     pub internal: Vec<IpAddr>,
-    /// The status of its condition NetworkUnavailable, if there is one.
+    /// Status of the condition NetworkUnavailable, if there is one.
     pub unavailable: Option<String>,
-    /// Whether its kubelet reports: the condition Ready is True or False.
+    /// Whether the kubelet reports: the condition Ready is True or False.
     pub alive: bool,
-    /// The id of its machine's present boot.
+    /// Id of the machine's present boot.
     pub boot: Option<String>,
-    /// What its kubelet and people say of it; `None` without the condition Ready.
+    /// Readiness and cordon of the Node; `None` without the condition Ready.
     pub report: Option<Report>,
 }
 
-/// What is said of a Node.
+/// Readiness and cordon of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Whether the condition Ready is True.
     pub ready: bool,
-    /// Since when the condition has its status, in seconds since 1970; 0 where that is not said.
+    /// When the condition got its status, in seconds since 1970; 0 if unknown.
     pub since: i64,
-    /// Whether it is cordoned.
+    /// Whether the Node is cordoned.
     pub cordoned: bool,
 }
 
 impl Node {
-    /// Reads a Node. Whatever is odd in it counts as absent: one odd Node must not hide the others.
+    /// Parses a Node. A malformed part is treated as absent, because one malformed Node must not hide the others.
     ///
     /// # Errors
-    /// The text is no JSON object, or has no name.
+    /// Returns an error if the text is not a JSON object, or if it has no metadata or no name.
     pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
         let node = Object::parse(text)
             .map_err(|error| NodeError::Json(crate::json::JsonFault::unquoted(&error)))?;
@@ -104,7 +104,7 @@ fn object(raw: &RawValue) -> Option<Object<'_>> {
     Object::parse(raw.get()).ok()
 }
 
-/// `podCIDRs`, in any order; `podCIDR` where that is empty.
+/// Reads `podCIDRs` in any order, or `podCIDR` if `podCIDRs` is empty.
 fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrError> {
     let mut texts: Vec<String> = spec.read("podCIDRs").ok().flatten().unwrap_or_default();
     if texts.is_empty() {
@@ -141,7 +141,7 @@ fn internal(status: &Object<'_>) -> Vec<IpAddr> {
     addresses.into_iter().filter_map(internal).collect()
 }
 
-/// The status of a condition.
+/// Returns the status of a condition.
 fn condition(status: &Object<'_>, wanted: &str) -> Option<String> {
     let conditions: Vec<&RawValue> = serde_json::from_str(status.get("conditions")?.get()).ok()?;
     conditions.into_iter().find_map(|raw| {

@@ -1,4 +1,4 @@
-//! A look at the Nodes for tools, without serving one.
+//! Reads and changes Nodes for tools, without serving one.
 
 use super::annotations;
 use super::api::{Api, Call};
@@ -20,17 +20,17 @@ use serde_json::Value;
 use std::sync::Arc;
 use types::Subnets;
 
-/// A Node, as a tool shows it.
+/// A Node, as tools show it.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The Node.
     pub node: Node,
-    /// Whether flannel serves it.
+    /// Whether flannel runs on the Node.
     pub managed: bool,
-    /// What it publishes.
+    /// Attributes that the Node publishes.
     ///
     /// # Errors
-    /// Names the annotation that cannot be read.
+    /// Contains the annotation that cannot be read.
     pub attrs: Result<LeaseAttrs, NodeFault>,
 }
 
@@ -40,22 +40,22 @@ pub struct NodeClient {
 }
 
 impl NodeClient {
-    /// Creates the client. It connects on the first request.
+    /// Creates the client, which connects on the first request.
     pub fn new(options: KubeOptions) -> Self {
         Self {
             api: Arc::new(Api::new(options)),
         }
     }
 
-    /// The same for a daemon, over its connection.
+    /// Creates the client for a daemon, over the daemon's connection.
     pub(super) fn over(api: &Arc<Api>) -> Self {
         Self { api: api.clone() }
     }
 
-    /// All Nodes.
+    /// Lists all Nodes.
     ///
     /// # Errors
-    /// The API does not answer, or refuses.
+    /// Returns an error if the API server does not respond or refuses the request.
     pub async fn list(&self) -> Result<Vec<Listed>, KubeTrouble> {
         let nodes = pages(&self.api, None)
             .await
@@ -69,10 +69,11 @@ impl NodeClient {
         Ok(nodes.into_iter().map(listed).collect())
     }
 
-    /// The network's configuration: of the file that a daemon's pod mounts, where it is; else of the ConfigMap, in whichever namespace.
+    /// Reads the network configuration from the file that a daemon's pod mounts. If the file does not exist, reads the ConfigMap, in whichever
+    /// namespace it is.
     ///
     /// # Errors
-    /// It is not there, or cannot be used.
+    /// Returns an error if the configuration is missing or cannot be used.
     pub async fn config(&self) -> Result<NetworkConfig, KubeTrouble> {
         let file = &self.api.options().net_conf;
         let (place, text) = match tokio::fs::read_to_string(file).await {
@@ -83,7 +84,7 @@ impl NodeClient {
         NetworkConfig::parse_assigned(&text).map_err(|error| KubeTrouble::ConfigAt(place, error))
     }
 
-    /// The text of the ConfigMap, with its name.
+    /// Returns the name of the ConfigMap and its text.
     async fn config_map(&self) -> Result<(String, String), KubeTrouble> {
         let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
         let found = self
@@ -100,7 +101,7 @@ impl NodeClient {
                 .and_then(Value::as_array)
                 .cloned()
                 .unwrap_or_default(),
-            // Who may not read those of all namespaces may be able to read this one.
+            // Without permission for all namespaces, this ConfigMap may still be readable.
             Err(failure) if failure.status == Some(StatusCode::FORBIDDEN) => {
                 let path = "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg";
                 let text = self
@@ -137,10 +138,10 @@ impl NodeClient {
         }
     }
 
-    /// Removes flannel's mark from a Node, which its peers take for the end of its lease a minute later.
+    /// Removes flannel's mark from a Node. One minute later, its peers treat its lease as ended.
     ///
     /// # Errors
-    /// The API does not answer, or refuses.
+    /// Returns an error if the API server does not respond or refuses the request.
     pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), KubeTrouble> {
         let key = self.api.options().prefix.key(annotations::MANAGED);
         let change = [(key, None)].into_iter().collect();
@@ -175,7 +176,7 @@ impl LeaseStore for NodeClient {
         })
     }
 
-    /// Whether a Node is alive is its kubelet's to tell.
+    /// Only the kubelet reports whether a Node is alive.
     async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
         Ok(Liveness::default())
     }
@@ -198,10 +199,10 @@ impl LeaseStore for NodeClient {
     }
 }
 
-/// A Node as a key of the other stores, so that it is shown like one. A Node without a usable podCIDR names no subnet.
+/// Returns a Node in the form of a key of the other stores, so that it is shown like one. The key of a Node without a usable podCIDR contains no subnet.
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
-    // The uid keeps a Node apart from one that is created again under its name.
+    // The uid distinguishes a Node from one that was created again with the same name.
     let id = NodeId {
         id: node.name.as_str().into(),
         name: node.name.as_str().into(),

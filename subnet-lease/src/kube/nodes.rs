@@ -1,6 +1,6 @@
-//! The Nodes, and the leases they make: pure.
+//! The known Nodes, and the leases derived from them. Pure.
 //!
-//! A Node is no key: two may have one podCIDR. They are kept by name, and the oldest of those that claim a subnet has it.
+//! A Node is not a key: two Nodes may have the same podCIDR. They are kept by name. Among those that claim a subnet, the oldest one holds it.
 
 use super::annotations;
 use super::claims::Claims;
@@ -16,34 +16,34 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// How long a Node that loses flannel's mark counts as before: an operator may be replacing its annotations.
+/// How long the lease of a Node stays in force after its mark is removed, because an operator may be replacing the annotations.
 pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
 
-/// A Node, as far as other nodes are concerned.
+/// A Node, reduced to what matters to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     uid: String,
     version: u64,
     created: i64,
-    /// Its podCIDRs as they are: which of them are used depends on the network, and that may change.
+    /// All podCIDRs of the Node. Which of them are used depends on the network, which may change.
     subnets: Option<Subnets>,
-    /// Its addresses.
+    /// Addresses that the Node claims.
     claims: Claims,
     lease: Published,
-    /// What is said of it: another one changes no lease.
+    /// Readiness and cordon of the Node. A change affects no lease.
     report: Option<Report>,
 }
 
-/// What a Node publishes.
+/// State of the lease that a Node publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Published {
-    /// Flannel does not serve it.
+    /// Flannel does not run on the Node, or there is no podCIDR.
     Nothing,
-    /// It cannot be read, for this reason; what it published before, if anything, stays in force.
+    /// The Node cannot be read, for this reason. Its last readable lease, if any, stays in force.
     Unreadable(NodeFault, Option<Arc<Lease>>),
-    /// A lease of all its podCIDRs.
+    /// A lease with all podCIDRs of the Node.
     Lease(Arc<Lease>),
-    /// The mark was removed at this time; the lease counts for a while.
+    /// The mark was removed at this time. The lease stays in force for a while.
     Withdrawn(Arc<Lease>, Duration),
 }
 
@@ -51,20 +51,20 @@ enum Published {
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     known: BTreeMap<String, Known>,
-    /// The network: podCIDRs of a family that it lacks are left out.
+    /// Networks of the configuration. podCIDRs of a family that they lack are ignored.
     networks: Option<Subnets>,
-    /// This node's name: its own lease is not among the others'.
+    /// This node's name. The node's own lease is not among the others' leases.
     own: String,
 }
 
-/// The leases that the Nodes make.
+/// Leases derived from the Nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// Those that can be read, by subnets.
+    /// Readable leases, by subnets.
     pub readable: BTreeMap<Subnets, Arc<Lease>>,
-    /// Subnets of Nodes whose annotations cannot be read, with the Node's name.
+    /// Subnets of Nodes whose annotations cannot be read, with the Nodes' names.
     pub unreadable: BTreeMap<Subnets, String>,
-    /// Nodes that are left out, and why.
+    /// Nodes that are not used, with the reasons.
     pub left_out: BTreeMap<String, NodeFault>,
 }
 
@@ -78,12 +78,12 @@ impl Nodes {
         }
     }
 
-    /// Sets the network. Returns whether it is another one: then all leases may be.
+    /// Sets the networks. Returns whether they differ from before, which may change all leases.
     pub fn serve(&mut self, networks: Subnets) -> bool {
         self.networks.replace(networks) != Some(networks)
     }
 
-    /// Takes a complete list. Whether anything changed that matters.
+    /// Replaces all Nodes by a complete list. Returns whether anything relevant changed.
     pub fn replace(&mut self, nodes: Vec<Node>, now: Duration) -> bool {
         let names: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let before = self.known.len();
@@ -94,7 +94,7 @@ impl Nodes {
             .fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
-    /// Takes a Node. Whether anything changed that matters: its heartbeats do not.
+    /// Adds or updates a Node. Returns whether anything relevant changed. Heartbeats are not relevant.
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
@@ -104,12 +104,12 @@ impl Nodes {
         changed
     }
 
-    /// Forgets a Node. Whether it was known.
+    /// Removes a Node. Returns whether it was known.
     pub fn remove(&mut self, name: &str) -> bool {
         self.known.remove(name).is_some()
     }
 
-    /// The Node with the highest version: name, uid, version.
+    /// Returns the Node with the highest version: name, uid, version.
     pub fn newest(&self) -> Option<(&str, &str, u64)> {
         self.known
             .iter()
@@ -117,7 +117,7 @@ impl Nodes {
             .map(|(name, known)| (name.as_str(), known.uid.as_str(), known.version))
     }
 
-    /// A Node whose name differs in case alone, or by a domain behind it.
+    /// Returns a Node whose name differs only in case or in the domain after the host name.
     pub(crate) fn similar(&self, name: &str) -> Option<&str> {
         let host = |name: &str| {
             name.split('.')
@@ -131,7 +131,7 @@ impl Nodes {
             .map(String::as_str)
     }
 
-    /// How many Nodes there are.
+    /// Returns the number of Nodes.
     pub fn len(&self) -> usize {
         self.known.len()
     }
@@ -141,7 +141,7 @@ impl Nodes {
         self.known.is_empty()
     }
 
-    /// The addresses that the other Nodes claim, but for Nodes of this machine's present boot.
+    /// Returns the addresses that the other Nodes claim, except for Nodes of this machine's present boot.
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
         let mut out = BTreeMap::new();
         self.known
@@ -151,7 +151,7 @@ impl Nodes {
         out
     }
 
-    /// The older Node that has this Node's subnets, or a part of them.
+    /// Returns the older Node that holds this Node's subnets, or a part of them.
     pub(crate) fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
         let subnets = self.served(subnets)?;
@@ -161,7 +161,7 @@ impl Nodes {
             subnets,
         };
         let older = |claim: &Claim<'_>| claim.name != own.name && *claim < own;
-        // Thousands of Nodes need not be sorted where none is in the way.
+        // Avoids sorting thousands of Nodes if none conflicts.
         if !self
             .claims()
             .any(|claim| older(&claim) && claim.subnets.overlaps(&subnets))
@@ -174,7 +174,7 @@ impl Nodes {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Another Node that has these subnets, or a part of them, while this node has no Node.
+    /// Returns another Node that holds these subnets, or a part of them, assuming that this node has no Node.
     pub fn holder(&self, subnets: &Subnets) -> Option<&str> {
         let others = || self.claims().filter(|claim| claim.name != self.own);
         if !others().any(|claim| claim.subnets.overlaps(subnets)) {
@@ -186,12 +186,12 @@ impl Nodes {
             .map(|(name, _)| name.as_str())
     }
 
-    /// What is said of the Node that has these subnets.
+    /// Returns readiness and cordon of the Node that holds these subnets.
     pub(crate) fn report(&self, subnets: &Subnets) -> Option<Report> {
         self.known.get(self.holder(subnets)?)?.report
     }
 
-    /// Who claims what: a podCIDR that is not inside the network counts for nothing.
+    /// Returns the claims of all Nodes. A podCIDR that is not inside the network is ignored.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
             let subnets = self
@@ -205,7 +205,7 @@ impl Nodes {
         })
     }
 
-    /// The subnets of the families that the network has.
+    /// Returns the subnets of the families that the network has.
     fn served(&self, subnets: Subnets) -> Option<Subnets> {
         self.networks
             .as_ref()
@@ -218,7 +218,7 @@ impl Nodes {
             .is_none_or(|networks| inside(subnets, networks))
     }
 
-    /// The leases of the other Nodes, and when to ask again although no Node changed.
+    /// Returns the leases of the other Nodes, and the time of the next call if no Node changes before.
     pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
         let mut out = Leases::default();
         let mut due: Option<Duration> = None;
@@ -250,7 +250,7 @@ impl Nodes {
             }
         }
         by_age.sort_unstable_by_key(|(claim, _)| *claim);
-        // This node's Node is among them: whoever is younger has nothing of its subnets.
+        // This node's own Node is included, so that younger Nodes do not get its subnets.
         let mut holders = Holders::default();
         for (claim, known) in by_age {
             let (name, subnets) = (claim.name, claim.subnets);
@@ -294,7 +294,7 @@ impl Known {
         let managed = annotations::managed(&node.annotations);
         let claims = Claims::of(&node);
         let report = node.report;
-        // The name is the identity.
+        // On Kubernetes, the name is the identity.
         let name: Arc<str> = node.name.as_str().into();
         let id = NodeId {
             id: name.clone(),
@@ -328,7 +328,7 @@ impl Known {
             }
             (true, None, Ok(_), None) => Published::Nothing,
             (true, None, Ok(attrs), Some(subnets)) => match before {
-                // The same lease is shared, so that a comparison is cheap.
+                // Share an unchanged lease, so that a comparison is cheap.
                 Some(Known {
                     lease: Published::Lease(same),
                     ..
@@ -352,7 +352,7 @@ impl Known {
         }
     }
 
-    /// What stays of a lease whose mark is gone.
+    /// Returns the state of a lease after its mark was removed.
     fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
         match &self.lease {
             Published::Lease(lease) | Published::Unreadable(_, Some(lease))
@@ -367,7 +367,7 @@ impl Known {
         }
     }
 
-    /// The last lease that could be read.
+    /// Returns the last readable lease.
     fn last_good(&self) -> Option<Arc<Lease>> {
         match &self.lease {
             Published::Lease(lease)
@@ -412,7 +412,7 @@ impl Leases {
             .collect()
     }
 
-    /// What leads from the leases before to these.
+    /// Returns the events that turn the leases `before` into these.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
         let gone = before
             .readable
@@ -443,7 +443,7 @@ impl Leases {
             .collect()
     }
 
-    /// Subnets of Nodes that cannot be read and that were another Node's before: its lease is not the last good value of these.
+    /// Returns subnets of unreadable Nodes that another Node held before. That Node's lease is not the last good value of these.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
             before
@@ -456,7 +456,7 @@ impl Leases {
             .map(|(subnets, _)| *subnets)
     }
 
-    /// The name of the Node that has these subnets.
+    /// Returns the name of the Node that has these subnets.
     fn owner(&self, subnets: &Subnets) -> Option<&str> {
         let readable = || {
             self.readable
@@ -471,7 +471,7 @@ impl Leases {
     }
 }
 
-/// The lease with these of its subnets. One that has no others is shared, so that a comparison is cheap.
+/// Returns the lease reduced to these subnets. An unchanged lease is shared, so that a comparison is cheap.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()
@@ -483,7 +483,7 @@ fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     }
 }
 
-/// The families that a node's subnets have, of those of the network.
+/// Returns the subnets of the families that the network has.
 pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
     Dual::from_options(
         subnets.v4().copied().filter(|_| networks.v4().is_some()),
@@ -557,14 +557,14 @@ mod tests {
             (nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))),
             (Some("b"), None)
         );
-        // With the same second the name decides.
+        // Within the same second, the name decides.
         nodes.put(up("a", 7, 1), NOW);
         assert!(
             nodes.leases(NOW).0.left_out["b"]
                 .to_string()
                 .contains("the older Node a")
         );
-        // A Node that is gone holds nothing.
+        // A Node that is gone holds no subnet.
         assert!(nodes.remove("a") && !nodes.remove("a"));
         assert!(nodes.leases(NOW).0.left_out.is_empty());
     }
@@ -580,7 +580,7 @@ mod tests {
         let mut moved = up("a", 1, 1);
         (moved.internal, moved.alive) = (vec![[10, 9, 9, 9].into()], true);
         assert!(nodes.put(moved.clone(), NOW));
-        // This node's own Node claims nothing against it.
+        // This node's own Node does not claim addresses against it.
         nodes.put(
             Node {
                 name: "me".to_owned(),
@@ -591,7 +591,7 @@ mod tests {
         );
         let claimed: Vec<IpAddr> = nodes.taken(None).into_keys().collect();
         assert_eq!(claimed, [IpAddr::from([10, 0, 0, 1]), [10, 9, 9, 9].into()]);
-        // A kubelet that no longer reports is news.
+        // It matters if a kubelet stops reporting.
         moved.alive = false;
         assert!(nodes.put(moved, NOW));
         assert!(nodes.taken(None).is_empty());
@@ -605,12 +605,12 @@ mod tests {
         assert!(nodes.put(bare.clone(), NOW));
         let (leases, due) = nodes.leases(NOW + Duration::from_secs(59));
         assert_eq!((leases.readable.len(), due), (1, Some(NOW + WITHDRAWAL)));
-        // Its heartbeats do not extend it.
+        // The Node's heartbeats do not extend it.
         nodes.put(bare.clone(), NOW + Duration::from_secs(30));
         assert!(names(&nodes, NOW + WITHDRAWAL).is_empty());
         assert!(nodes.put(up("a", 1, 1), NOW + WITHDRAWAL));
         assert_eq!(names(&nodes, NOW + WITHDRAWAL).len(), 1);
-        // A Node that was created again never had it.
+        // A Node that was created again never had the mark.
         nodes.put(node("a", 2, 1, &[]), NOW);
         assert!(names(&nodes, NOW).is_empty());
     }
@@ -649,7 +649,7 @@ mod tests {
                     .to_string()
                     .contains("not inside the network")
         );
-        // The Network is corrected, then a family is added, then one is taken away.
+        // First the Network is corrected, then a family is added, then one is removed.
         for (config, want) in [
             (r#"{"Network":"10.244.0.0/16"}"#, &["10.244.1.0/24"][..]),
             (
@@ -699,7 +699,7 @@ mod tests {
             table.apply(event);
         }
         assert_eq!(table.len(), 1, "the last good value stays in force");
-        // The mark is removed meanwhile: it counts for a minute, as one that could be read does.
+        // The mark is removed meanwhile. The lease stays in force for a minute, like one that can be read.
         let mut unmarked = nodes.clone();
         unmarked.put(node("a", 1, 1, &[("public-ip", "hostname")]), NOW);
         assert_eq!(
@@ -709,7 +709,7 @@ mod tests {
             ),
             (1, 0)
         );
-        // It becomes another Node's, which cannot be read either: the lease in force was not that one's.
+        // The subnet moves to another Node, which cannot be read either. The lease in force did not belong to that Node.
         let mut inherited = nodes.clone();
         inherited.put(
             node(
@@ -730,7 +730,7 @@ mod tests {
             }
             assert_eq!((table.len(), table.unreadable().len()), (0, 1));
         }
-        // It is good again, with the same value.
+        // The Node becomes readable again, with the same value.
         nodes.put(up("a", 1, 1), NOW);
         let again = nodes.leases(NOW).0.since(&odd);
         assert!(
@@ -740,7 +740,7 @@ mod tests {
     }
 
     proptest! {
-        /// Events lead to the same table as a list does.
+        /// Events lead to the same table as a list.
         #[test]
         fn changes_add_up(steps in proptest::collection::vec((0..5u8, 0..4i64, 1..4u8, 0..4u8), 1..40)) {
             let mut nodes = Nodes::new("n0");

@@ -1,4 +1,4 @@
-//! How to reach the Kubernetes API, and as which Node.
+//! Options for the connection to the Kubernetes API, and the Node to serve.
 
 use super::annotations::Prefix;
 use http::Uri;
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 use types::Coded;
 
-/// Everything the manager needs to be told.
+/// Options of the Kubernetes manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// Addresses of API servers, in the order in which to try; empty: those of the kubeconfig, or of the pod's environment.
+    /// Addresses of API servers, in the order of attempts. If empty, those of the kubeconfig or of the pod's environment are used.
     pub urls: Vec<Uri>,
-    /// A kubeconfig; none: the pod's service account.
+    /// Path of a kubeconfig; `None`: the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
     /// Prefix of all annotations; `flannel.alpha.coreos.com` unless a flag changes it.
     pub prefix: Prefix,
@@ -21,18 +21,18 @@ pub struct KubeOptions {
     pub net_conf: PathBuf,
     /// Whether to clear the condition NetworkUnavailable.
     pub clear_condition: bool,
-    /// This node's Node, by name or by the pod that runs here.
+    /// This node's Node, given by name or by the pod that runs on it.
     pub identity: Identity,
-    /// What is told to the API server as the client's name; managed fields show the part before the slash.
+    /// User agent for the API server. Managed fields show the part before the slash.
     pub user_agent: String,
-    /// How long the host had been up when the daemon started: a whole cluster may have been switched on together.
+    /// Uptime of the host when the daemon started. After a short uptime, a whole cluster may have been switched on together.
     pub up: Duration,
 }
 
 /// Parses the address of an API server: an absolute http or https URI with a host, without user, query and fragment.
 ///
 /// # Errors
-/// Says what is wrong, without the text, which may contain a secret.
+/// Returns an error without the text, which may contain a secret.
 pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     let is_http =
         |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
@@ -72,22 +72,22 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
         .map_err(|_| UrlError::Host)
 }
 
-/// Why a text is not the address of an API server.
+/// Reason why a text is not the address of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
-    /// Its scheme is another one.
+    /// The scheme is neither http nor https.
     Scheme,
-    /// It contains a user.
+    /// The text contains a user.
     User,
-    /// It contains a query or a fragment.
+    /// The text contains a query or a fragment.
     Query,
-    /// It contains an IPv6 address without brackets.
+    /// The text contains an IPv6 address without brackets.
     Brackets,
-    /// It names no host.
+    /// The text contains no host.
     NoHost,
-    /// Its port is none.
+    /// The port is not a port number.
     Port,
-    /// Its host cannot be one.
+    /// The host contains a character that a host cannot contain.
     Host,
 }
 
@@ -115,18 +115,18 @@ impl fmt::Display for UrlError {
 
 impl std::error::Error for UrlError {}
 
-/// Which Node a daemon serves.
+/// The Node that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The one with this name.
+    /// The Node with this name.
     Node(String),
-    /// The one that runs this pod.
+    /// The Node that runs this pod.
     Pod {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
     },
-    /// None: a tool that looks at all of them.
+    /// No Node, for a tool that reads all of them.
     Nobody,
 }

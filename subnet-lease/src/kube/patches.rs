@@ -1,4 +1,4 @@
-//! Which changes to its own Node a daemon owes: pure.
+//! Computes the changes that a daemon has to make to its own Node. Pure.
 
 use super::annotations::{self, Prefix};
 use super::node::Node;
@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How often annotations that somebody else changes are put back.
+/// Interval at which annotations that another writer changes are restored.
 pub(crate) const RESTORE_EVERY: Duration = Duration::from_secs(10);
-/// How often the condition is put back: cloud route controllers write it too.
+/// Interval at which the condition is restored, because cloud route controllers also write it.
 pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 
-/// What the Node has to say.
+/// Desired content of the Node.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    /// What this node publishes.
+    /// Attributes that this node publishes.
     pub attrs: &'a LeaseAttrs,
-    /// Whether the kernel does what the leases ask for, apart from peers that failed by themselves: only then may pods be scheduled.
+    /// Whether the kernel is in sync with the leases, except for failures of single peers. Only then may pods be scheduled.
     pub programmed: bool,
-    /// Whether the condition NetworkUnavailable is ours to clear.
+    /// Whether this daemon should clear the condition NetworkUnavailable.
     pub clear_condition: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// Compares a Node with what it has to say.
+    /// Compares a Node with its desired content.
     pub(crate) fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
         let differs =
             |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
@@ -50,7 +50,7 @@ impl Due {
     }
 }
 
-/// The published addresses to remove: those that this host does not have, unless an operator chose them.
+/// Returns patches that remove published addresses that this host does not have, unless an operator chose them.
 pub fn withdrawn(
     node: &Node,
     local: &[IpAddr],
@@ -77,24 +77,24 @@ pub fn withdrawn(
         .collect()
 }
 
-/// Limits how often something that another writer undoes is put back: at once the first time, then once an interval.
+/// Limits how often a value that another writer changes is restored: at once the first time, then once per interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace(Option<Duration>);
 
 impl Pace {
-    /// When to write, given the time of the last write that put something back.
+    /// Returns when to write, given the time of the last write that restored the value.
     pub fn next(self, every: Duration, now: Duration) -> Duration {
         self.0.map_or(now, |last| (last + every).max(now))
     }
 
-    /// Notes the time of a write.
+    /// Records the time of a write.
     pub fn wrote(&mut self, now: Duration) {
         self.0 = Some(now);
     }
 }
 
-/// The body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. The uid makes the server refuse it
-/// for a Node that was created again meanwhile.
+/// Returns the body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. Because of the uid, the
+/// server refuses it for a Node that was created again meanwhile.
 pub(crate) fn annotations_body(
     uid: &str,
     annotations: &BTreeMap<String, Option<String>>,
@@ -102,7 +102,7 @@ pub(crate) fn annotations_body(
     serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } })
 }
 
-/// The body of the patch of the condition: a strategic merge patch, since a JSON merge patch would replace the whole list.
+/// Returns the body of the patch of the condition. It is a strategic merge patch, because a JSON merge patch would replace the whole list.
 pub(crate) fn condition_body(uid: &str, now: &str) -> serde_json::Value {
     serde_json::json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
         "type": "NetworkUnavailable",
@@ -130,7 +130,7 @@ mod tests {
         node
     }
 
-    /// The Node after the server has applied the patches.
+    /// Returns the Node after the server has applied the patches.
     fn patched(mut node: Node, due: &Due) -> Node {
         for (key, value) in &due.annotations {
             let name = prefix().name(key).unwrap().to_owned();
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// What the API server does with a JSON merge patch.
+    /// Applies a JSON merge patch as the API server does.
     fn merge(into: &mut serde_json::Value, patch: &serde_json::Value) {
         let Some(members) = patch.as_object() else {
             *into = patch.clone();
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Ten thousand patches of two writers, ours by a view of the Node that is some versions old.
+    /// Applies ten thousand patches of two writers. Ours are based on a view of the Node that is some versions old.
     #[test]
     fn two_writers_lose_nothing_of_each_other() {
         let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u", "labels": { "a": "b" } }, "spec": { "podCIDR": "10.244.1.0/24" } });
@@ -296,7 +296,7 @@ mod tests {
                 .filter(|(_, value)| value.is_some())
                 .collect();
             assert_eq!(there, want, "after {number} patches");
-            // With a version in it, the server would refuse the patch whenever somebody else was faster.
+            // With a version, the server would refuse the patch whenever another writer was faster.
             assert!(patch["metadata"].get("resourceVersion").is_none());
         }
         assert!(ours > 4000);
@@ -304,7 +304,7 @@ mod tests {
             (&node["metadata"]["labels"]["a"], &node["spec"]["podCIDR"]),
             (&"b".into(), &"10.244.1.0/24".into())
         );
-        // The last look is a fresh one: then all is as it should be.
+        // With a current view, nothing remains to be done.
         let wanted = Wanted {
             attrs: &attrs,
             programmed: true,

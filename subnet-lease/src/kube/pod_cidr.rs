@@ -1,4 +1,4 @@
-//! What can be wrong with this node's podCIDR, before it has a lease and while it holds one.
+//! Faults of this node's podCIDR, before it has a lease and while it holds one.
 
 use super::fault::PodCidrError;
 use crate::reason::Lasting;
@@ -7,52 +7,52 @@ use std::path::PathBuf;
 use types::Subnets;
 use types::{Coded, Detail};
 
-/// Why the podCIDR of this node's Node cannot be used.
+/// Reason why the podCIDR of this node's Node cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrTrouble {
-    /// None is assigned.
+    /// No podCIDR is assigned.
     Missing {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// The network.
+        /// Networks of the configuration.
         networks: Subnets,
     },
-    /// It is no subnet.
+    /// The podCIDR is not a subnet.
     Unusable {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// What is wrong.
+        /// What is wrong with it.
         why: PodCidrError,
     },
-    /// It is of another family than the network.
+    /// The podCIDR is of another family than the network.
     Family {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// Its podCIDR.
+        /// The Node's podCIDR.
         subnets: Subnets,
-        /// The network.
+        /// Networks of the configuration.
         networks: Subnets,
-        /// Where that is configured.
+        /// File of the network configuration.
         net_conf: PathBuf,
     },
-    /// It is not inside the network.
+    /// The podCIDR is not inside the network.
     Outside {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// Its podCIDR.
+        /// The Node's podCIDR.
         subnets: Subnets,
-        /// The network.
+        /// Networks of the configuration.
         networks: Subnets,
-        /// Where that is configured.
+        /// File of the network configuration.
         net_conf: PathBuf,
     },
-    /// It overlaps that of an older Node.
+    /// The podCIDR overlaps the podCIDR of an older Node.
     Overlaps {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// Its podCIDR.
+        /// The Node's podCIDR.
         subnets: Subnets,
-        /// The older Node.
+        /// Name of the older Node.
         other: String,
     },
 }
@@ -136,35 +136,35 @@ impl fmt::Display for PodCidrTrouble {
 
 impl Lasting for PodCidrTrouble {}
 
-/// Why this node lost its subnet.
+/// Reason why this node lost its subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// Its Node was deleted, and another has the podCIDR.
+    /// The Node was deleted, and another one has its podCIDR.
     Deleted {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// Its podCIDR.
+        /// The Node's former podCIDR.
         subnets: Subnets,
-        /// The other Node.
+        /// Name of the other Node.
         other: String,
     },
-    /// Its Node was created again, and another has the podCIDR.
+    /// The Node was created again, and another one has its former podCIDR.
     Recreated {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// Its podCIDR.
+        /// The Node's former podCIDR.
         subnets: Subnets,
-        /// The other Node.
+        /// Name of the other Node.
         other: String,
     },
-    /// Its Node has another podCIDR.
+    /// The Node has another podCIDR.
     Subnet {
         /// The podCIDR that the Node has.
         now: Subnets,
         /// The podCIDR of the lease that was held.
         before: Subnets,
     },
-    /// Its podCIDR cannot be used.
+    /// The Node's podCIDR cannot be used.
     PodCidr(PodCidrTrouble),
 }
 
@@ -196,7 +196,7 @@ impl fmt::Display for Moved {
             } => {
                 write!(
                     f,
-                    "the Node {node} was deleted, and its podCIDR {subnets} is that of the Node {other} now"
+                    "the Node {node} was deleted, and the Node {other} now has its podCIDR {subnets}"
                 )
             }
             Self::Recreated {
@@ -206,7 +206,7 @@ impl fmt::Display for Moved {
             } => {
                 write!(
                     f,
-                    "the Node {node} was created again, and its podCIDR {subnets} is that of the Node {other} now"
+                    "the Node {node} was created again, and the Node {other} now has its podCIDR {subnets}"
                 )
             }
             Self::Subnet { now, before } => {

@@ -1,4 +1,4 @@
-//! Keeps this node's Node saying what it has to say, for as long as the node holds its lease.
+//! Keeps the annotations and the condition of this node's Node up to date while the node holds its lease.
 
 use super::annotations;
 use super::api::Api;
@@ -33,7 +33,7 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Creates the writer, for which nothing is published yet.
+    /// Creates the writer.
     pub(super) fn new(api: Arc<Api>, out: watch::Sender<OwnState>) -> Self {
         Self { api, out }
     }
@@ -41,7 +41,7 @@ impl Publisher {
     /// Publishes the annotations that differ.
     ///
     /// # Errors
-    /// The API refuses, or does not answer.
+    /// Returns an error if the API server does not respond or refuses the request.
     pub(super) async fn annotations(
         &mut self,
         node: &Node,
@@ -64,7 +64,7 @@ impl Publisher {
     /// Removes the published addresses that this host does not have, unless an operator chose them.
     ///
     /// # Errors
-    /// The API refuses, or does not answer.
+    /// Returns an error if the API server does not respond or refuses the request.
     pub(super) async fn withdraw(&mut self, node: &Node, local: &[IpAddr]) -> Result<(), Failure> {
         let due = patches::withdrawn(node, local, &self.api.options().prefix);
         if due.is_empty() {
@@ -75,17 +75,17 @@ impl Publisher {
         Ok(())
     }
 
-    /// Clears the condition.
+    /// Clears the condition NetworkUnavailable.
     ///
     /// # Errors
-    /// The API refuses, or does not answer.
+    /// Returns an error if the API server does not respond or refuses the request.
     pub(super) async fn condition(&mut self, node: &Node) -> Result<(), Failure> {
         let now = requests::clear_condition(&self.api, &node.name, &node.uid).await?;
         self.take(now);
         Ok(())
     }
 
-    /// The answer to a patch is the Node as it is then: the watch may bring it later.
+    /// Records the Node in the response to a patch, because the watch may deliver it later.
     fn take(&self, node: Option<Node>) {
         let Some(node) = node else { return };
         self.out.send_modify(|state| {
@@ -101,42 +101,42 @@ impl Publisher {
 
 /// A lease that is held.
 pub(super) struct Holding<'a> {
-    /// The API.
+    /// Client for the API.
     pub api: &'a Arc<Api>,
     /// This node's name.
     pub name: &'a str,
     /// This node's Node.
     pub own: watch::Receiver<OwnState>,
-    /// Where a Node goes that the API sent as the answer to a patch.
+    /// Receives this node's Node from the API server's response to a patch.
     pub(crate) own_out: &'a watch::Sender<OwnState>,
     /// All Nodes.
     pub all: &'a All,
-    /// Whether this daemon lists all Nodes; else addresses of other Nodes are unknown.
+    /// Whether this daemon lists all Nodes. If not, other Nodes are unknown.
     pub lists: bool,
-    /// The network.
+    /// The network configuration.
     pub config: &'a NetworkConfig,
-    /// The lease.
+    /// The lease that is held.
     pub lease: Lease,
 }
 
-/// What has been written so far.
+/// State of the writes to the Node.
 #[derive(Default)]
 struct Written {
-    /// The Node that it was written to.
+    /// Uid of the Node that was written.
     uid: String,
     /// Attributes published last; `None` before the first write.
     attrs: Option<LeaseAttrs>,
-    /// Annotations of `attrs`; a missing value means that the annotation is removed.
+    /// Annotations of `attrs`. A missing value means that the annotation is removed.
     published: Option<BTreeMap<&'static str, Option<String>>>,
     annotations: Pace,
     condition: Pace,
     failures: u32,
-    /// Not before this time, after a failure.
+    /// Earliest time of the next attempt after a failure.
     retry: Option<Duration>,
 }
 
 impl Written {
-    /// Writes what is due. Returns when to look again, where the last write was a moment ago.
+    /// Writes what is due. If the rate limit postpones a write, returns when to check again.
     async fn publish(
         &mut self,
         publisher: &mut Publisher,
@@ -162,7 +162,7 @@ impl Written {
         due: &Due,
         now: Duration,
     ) -> Result<Option<Duration>, Failure> {
-        // An overwrite of the operator's also changes what is wanted.
+        // An operator's overwrite also changes the desired annotations.
         let desired = annotations::wanted(attrs, &node.annotations);
         if !due.annotations.is_empty() {
             let by_us = self.published.as_ref() != Some(&desired);
@@ -205,7 +205,7 @@ impl Written {
     }
 }
 
-/// The other nodes do not know this node's address yet.
+/// Problem that the other nodes do not know this node's address yet.
 struct AddressUnpublished(String);
 
 impl Coded for AddressUnpublished {
@@ -226,18 +226,18 @@ impl fmt::Display for AddressUnpublished {
     }
 }
 
-/// What to do about the Node as it is.
+/// Verdict on the present Node.
 enum Verdict {
-    /// It is ours.
+    /// The lease is still this node's.
     Ours,
-    /// Nothing can be published; this is why.
+    /// Nothing can be published, for this reason.
     Wait(Reason),
     /// The lease ended.
     Over(Moved),
 }
 
 impl Holding<'_> {
-    /// Returns when the subnets are no longer this node's.
+    /// Holds the lease. Returns when the subnets no longer belong to this node.
     pub(super) async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
         let mut own = self.own.clone();
         let mut all = self.all.changes();
@@ -274,11 +274,11 @@ impl Holding<'_> {
         }
     }
 
-    /// Whether the lease is still this node's.
+    /// Decides whether the lease is still this node's.
     fn judge(&self, present: &OwnState) -> Verdict {
         let subnets = self.lease.subnets;
         match &present.own {
-            // It was there when the lease was acquired.
+            // The Node existed when the lease was acquired.
             Own::Unknown => Verdict::Ours,
             Own::Absent => {
                 let node = self.name.to_owned();
@@ -301,7 +301,7 @@ impl Holding<'_> {
                         now: assigned.subnets,
                         before: subnets,
                     }),
-                    // A Node that was created again has none for a moment.
+                    // A Node that was created again has no podCIDR for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
                         Some(other) => Verdict::Over(Moved::Recreated {
                             node: node.name.clone(),
@@ -310,7 +310,7 @@ impl Holding<'_> {
                         }),
                         None => Verdict::Wait(why.into()),
                     },
-                    // By the configuration in use. The present one decides what becomes of the new podCIDR.
+                    // The reason refers to the configuration in use. The present configuration decides about the new podCIDR.
                     Err(why) => Verdict::Over(match &node.subnets {
                         Ok(Some(now))
                             if !subnets.nets().all(|net| now.nets().any(|now| now == net)) =>
@@ -327,14 +327,14 @@ impl Holding<'_> {
         }
     }
 
-    /// Another Node that has this node's subnets.
+    /// Returns another Node that has this node's subnets.
     fn holder(&self) -> Option<String> {
         self.all
             .with(|nodes| nodes.holder(&self.lease.subnets).map(str::to_owned))
             .filter(|_| self.lists)
     }
 
-    /// Writes what is due. Returns what went wrong, and when to look again.
+    /// Writes what is due. Returns the problem, if any, and when to check again.
     async fn write(
         &self,
         publisher: &mut Publisher,
@@ -345,7 +345,7 @@ impl Holding<'_> {
         now: Duration,
     ) -> (Option<(Reason, bool)>, Option<Duration>) {
         if written.uid != node.uid {
-            // A new Node says nothing yet: nobody has undone anything.
+            // A new Node has no annotations yet, so no other writer has undone anything.
             *written = Written {
                 uid: node.uid.clone(),
                 attrs: written.attrs.clone(),
@@ -358,7 +358,7 @@ impl Holding<'_> {
             clear_condition: self.api.options().clear_condition,
         };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
-        // The write may have succeeded although its answer was lost: then nothing is due, and all is well.
+        // The write may have succeeded although its response was lost. In that case nothing is due.
         if let Some(retry) = written
             .retry
             .filter(|retry| now < *retry && due != Due::default())
@@ -400,7 +400,7 @@ impl Holding<'_> {
             held.lease = Some(lease);
             (held.trouble, held.grave) = match trouble {
                 Some((why, grave)) => (Some(why), grave),
-                // Between two attempts nothing is new.
+                // Between two attempts, keep the present trouble.
                 None if failing => (held.trouble.take(), held.grave),
                 None => (None, false),
             };

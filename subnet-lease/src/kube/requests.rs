@@ -1,4 +1,4 @@
-//! What the manager asks and tells the API beside following Nodes.
+//! Requests of the manager to the API in addition to following Nodes.
 
 use super::api::{Api, Call};
 use super::events::NodeEvent;
@@ -15,20 +15,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Rights that old manifests do not grant: without them the node does without, and says so once.
+/// Permissions that old manifests do not grant. Without one, the node does without the feature, and logs that once.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     events: AtomicBool,
     slices: AtomicBool,
-    /// When an Event was refused last.
+    /// When an Event was last refused.
     refused: Mutex<Option<Instant>>,
     /// The addresses of the API servers, and when they were read.
     servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
-/// How long the addresses of the API servers are kept: they change when a control plane gets another node.
+/// How long the addresses of the API servers are cached. They change when the control plane gets another node.
 const SERVERS: Duration = Duration::from_secs(300);
-/// How long no Event is posted after a refusal: the right may be granted later.
+/// How long no Event is posted after a refusal. The permission may be granted later.
 const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {
@@ -42,8 +42,7 @@ impl Extras {
         }
     }
 
-    /// Posts an Event on a Node, for people who look there first.
-    /// Returns whether it was posted.
+    /// Posts an Event on a Node, for operators who check Events first. Returns whether it was posted.
     pub(super) async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
         if self
             .refused
@@ -55,13 +54,13 @@ impl Extras {
         }
         let now = jiff::Timestamp::now();
         let stamp = format!("{:.0}", now);
-        // Longer ones are refused.
+        // The server refuses longer messages.
         let text: String = event.to_string().chars().take(1000).collect();
         let body = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": { "name": format!("{}.flannel.{:x}", node.name, now.as_nanosecond()), "namespace": "default" },
-            // The kubelet's own Events on a Node have its name as uid: `kubectl describe node` looks for either.
+            // The kubelet's own Events on a Node have the name as uid. `kubectl describe node` searches for both forms.
             "involvedObject": { "kind": "Node", "name": node.name, "uid": node.name },
             "reason": event.reason().as_str(),
             "message": text,
@@ -97,7 +96,7 @@ impl Extras {
         }
     }
 
-    /// The addresses of the API servers; empty where they cannot be read.
+    /// Returns the addresses of the API servers. The list is empty if they cannot be read.
     pub(super) async fn servers(&self, api: &Api) -> Vec<IpAddr> {
         let cached = self
             .servers
@@ -129,7 +128,7 @@ impl Extras {
                     "cannot read the addresses of the API servers; choosing the interface without them",
                 );
                 if self.slices.load(Relaxed) {
-                    // A right that is granted later is noticed later.
+                    // Cache the empty list, so that a permission that is granted later is noticed later.
                     *self.servers.lock().unwrap_or_else(PoisonError::into_inner) =
                         Some((Instant::now(), Vec::new()));
                 }
@@ -139,7 +138,7 @@ impl Extras {
     }
 }
 
-/// The addresses in a list of EndpointSlices.
+/// Returns the addresses in a list of EndpointSlices.
 fn endpoints(text: &str) -> Vec<IpAddr> {
     let parse = |raw: &RawValue, name: &str| -> Vec<String> {
         let object = Object::parse(raw.get()).ok();
@@ -171,10 +170,10 @@ fn endpoints(text: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Sets and removes annotations of a Node. Returns the Node as it is then.
+/// Sets and removes annotations of a Node. Returns the Node after the change.
 ///
 /// # Errors
-/// The API refuses, or does not answer.
+/// Returns an error if the API server does not respond or refuses the request.
 pub(super) async fn annotate(
     api: &Api,
     name: &str,
@@ -193,10 +192,10 @@ pub(super) async fn annotate(
     .await
 }
 
-/// Clears the condition NetworkUnavailable of a Node. Returns the Node as it is then.
+/// Clears the condition NetworkUnavailable of a Node. Returns the Node after the change.
 ///
 /// # Errors
-/// The API refuses, or does not answer.
+/// Returns an error if the API server does not respond or refuses the request.
 pub(super) async fn clear_condition(
     api: &Api,
     name: &str,
@@ -234,10 +233,10 @@ async fn patch(
     Ok(Node::read(&text, &api.options().prefix).ok())
 }
 
-/// The name of the Node that runs a pod.
+/// Returns the name of the Node that runs a pod.
 ///
 /// # Errors
-/// The API refuses, or does not answer; the text names the pod.
+/// Returns an error that names the pod if the API server does not respond or refuses the request.
 pub(super) async fn node_of_pod(
     api: &Api,
     namespace: &str,

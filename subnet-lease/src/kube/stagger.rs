@@ -10,37 +10,37 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Subnets;
 
-/// After a disturbance the nodes of a cluster come back one after the other: this many a second, within [`SPREAD`].
+/// After a disturbance, the nodes of a cluster come back one after another. This many do so per second, but all within [`SPREAD`].
 const A_SECOND: f64 = 40.0;
-/// How long a node waits at most before it comes back.
+/// Maximum delay before a node comes back.
 pub(super) const SPREAD: Duration = Duration::from_secs(12);
-/// How many nodes list Nodes in a second when their hosts have booted: each has a turn of its own, so that it may be more.
+/// Number of nodes per second that list Nodes after their hosts have booted. It may be higher because each node has its own turn.
 const TURNS_A_SECOND: u32 = 45;
-/// How many turns there are; in larger clusters several nodes have the same.
+/// Number of turns. In larger clusters, several nodes share one.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
-/// For this long after its boot a host may be one of many that were switched on together.
+/// For this long after its boot, a host may be one of many that were switched on together.
 const BOOTED: Duration = Duration::from_secs(300);
 
-/// How long a server that did not list as a stream is not asked for one again. Pages are read from etcd, each of them.
+/// How long no streamed list is requested from a server that did not deliver one. Without streaming, the server reads each page from etcd.
 const PAGES: Duration = Duration::from_secs(3600);
 
-/// What a node knows of the cluster and its server, by which it spreads its requests.
+/// Knowledge about the cluster and its server that determines how a node spreads its requests.
 #[derive(Debug, Default)]
 pub(super) struct RequestStagger {
     nodes: AtomicUsize,
-    /// Which of the network's subnets this node has, counted from 0; none until its Node is known.
+    /// Index of this node's subnet among the network's subnets, from 0. Not set until its Node is known.
     place: OnceLock<u128>,
-    /// When the server last did not list as a stream.
+    /// When the server last did not stream a list.
     pages: Mutex<Option<Instant>>,
 }
 
 impl RequestStagger {
-    /// Notes how many Nodes there are.
+    /// Records the number of Nodes.
     pub(super) fn set(&self, nodes: usize) {
         self.nodes.store(nodes, Relaxed);
     }
 
-    /// Notes this node's place, and guesses how many Nodes there are until they have been counted: podCIDRs are given in their order.
+    /// Records this node's place. Until the Nodes are counted, estimates their number from it, because podCIDRs are assigned in order.
     pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {
@@ -54,17 +54,17 @@ impl RequestStagger {
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
-    /// Notes that the server did not list as a stream: it is too old, or was busy.
+    /// Records that the server did not stream a list, because it is too old or was busy.
     pub(super) fn set_pages(&self) {
         *self.since() = Some(Instant::now());
     }
 
-    /// Notes that the server listed as a stream.
+    /// Records that the server streamed a list.
     pub(super) fn set_streams(&self) {
         *self.since() = None;
     }
 
-    /// Returns whether lists are requested in pages.
+    /// Whether lists are requested in pages.
     pub(super) fn pages(&self) -> bool {
         self.since().is_some_and(|since| since.elapsed() < PAGES)
     }
@@ -73,7 +73,7 @@ impl RequestStagger {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This node's turn in the time that all nodes take together: in the order of the podCIDRs, which is more even than chance.
+    /// Returns this node's delay within the time that all nodes take together. The order of the podCIDRs spreads nodes more evenly than random delays.
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub(super) fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);
@@ -90,9 +90,9 @@ impl RequestStagger {
     }
 }
 
-/// The delay before a node's first list of all Nodes, page by page: zero, unless its host has just booted, perhaps together with others.
+/// Returns the delay before a node's first list of all Nodes in pages. It is zero, unless the host has just booted, perhaps together with others.
 ///
-/// A Node that is younger than the boot was just added to the cluster: it does not wait.
+/// A Node younger than the boot was just added to the cluster, so it does not wait.
 pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
     let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
     if up > BOOTED || own.created >= booted {
@@ -104,7 +104,7 @@ pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64)
     Duration::from_secs(1) * place / TURNS_A_SECOND
 }
 
-/// Which of the network's subnets of its size a Node has, counted from 0.
+/// Returns the index of a Node's subnet among the network's subnets of that size, from 0.
 fn place(own: &Node, networks: &Subnets) -> Option<u128> {
     let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?
         .nets()

@@ -1,4 +1,4 @@
-//! What is known of this node's Node, and of all Nodes: filled by the followers, read by the manager.
+//! State of this node's Node and of all Nodes. The followers write it, and the manager reads it.
 
 use super::follow::Sink;
 use super::node::Node;
@@ -9,19 +9,19 @@ use crate::reason::Reason;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// This node's Node.
+/// State of this node's Node.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Own {
-    /// Not read yet.
+    /// The Node was not read yet.
     #[default]
     Unknown,
-    /// It does not exist.
+    /// The Node does not exist.
     Absent,
-    /// As it was seen last.
+    /// The Node, as it was last seen.
     Present(Arc<Node>),
 }
 
-/// This node's Node, and whether changes of it are seen.
+/// This node's Node, and whether its changes are seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnState {
     /// The Node.
@@ -32,9 +32,9 @@ pub(super) struct OwnState {
 
 /// Sink of the watch of this node's Node.
 pub(super) struct OwnSink {
-    /// Where it goes.
+    /// Receives the state.
     pub out: watch::Sender<OwnState>,
-    /// Its name.
+    /// Name of this node's Node.
     pub name: String,
 }
 
@@ -52,7 +52,7 @@ impl Sink for OwnSink {
             return;
         }
         self.out.send_if_modified(|state| {
-            // The answer to a patch may have brought a later one already.
+            // The response to a patch may already have delivered a later version.
             let stale = matches!(&state.own, Own::Present(known) if known.uid == node.uid && known.version > node.version);
             if !stale {
                 state.own = Own::Present(Arc::new(node));
@@ -84,12 +84,12 @@ impl Sink for OwnSink {
     }
 }
 
-/// All Nodes.
+/// State of all Nodes.
 pub(super) struct All {
     inner: Mutex<Inner>,
-    /// Changes with each change that matters.
+    /// Counts relevant changes.
     changes: watch::Sender<u64>,
-    /// By what requests are spread.
+    /// Spreads the requests over time.
     pub stagger: RequestStagger,
 }
 
@@ -97,7 +97,7 @@ struct Inner {
     nodes: Nodes,
     /// Whether a complete list was read.
     listed: bool,
-    /// How many complete lists were read.
+    /// Number of complete lists read.
     lists: u64,
     trouble: Option<Reason>,
 }
@@ -107,14 +107,14 @@ struct Inner {
 pub(super) struct Look {
     /// Whether a complete list was read.
     pub listed: bool,
-    /// How many complete lists were read: after another one nothing is known to have been seen in between.
+    /// Number of complete lists read. If it grows, changes in between may have been missed.
     pub lists: u64,
     /// Why the watch is interrupted; `None` while it works.
     pub trouble: Option<Reason>,
 }
 
 impl All {
-    /// Creates an empty state: no list was read.
+    /// Creates an empty state, without a list.
     pub(super) fn new(own: &str) -> Self {
         let inner = Inner {
             nodes: Nodes::new(own),
@@ -129,12 +129,12 @@ impl All {
         }
     }
 
-    /// Changes with each change that matters.
+    /// Returns a receiver that changes with each relevant change.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Sets the network by which all Nodes are judged, those known already too.
+    /// Sets the networks that all Nodes are checked against, including those that are already known.
     pub(super) fn serve(&self, networks: types::Subnets) {
         self.change(|inner| inner.nodes.serve(networks));
     }
@@ -148,12 +148,12 @@ impl All {
         });
     }
 
-    /// Reads something out of the Nodes.
+    /// Passes the Nodes to `read` and returns its result.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
         read(&self.inner().nodes)
     }
 
-    /// Whether they are known, and current.
+    /// Returns whether the Nodes are listed and current.
     pub(super) fn look(&self) -> Look {
         let inner = self.inner();
         Look {
@@ -163,7 +163,7 @@ impl All {
         }
     }
 
-    // A panic while it is held leaves a consistent state: each change is one call.
+    // A poisoned lock is safe: each change is a single call.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

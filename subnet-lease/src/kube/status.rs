@@ -1,14 +1,14 @@
-//! Classifies what an API server says in a refusal: by the HTTP status, and by the reasons in its Status; by words only who may not do what,
-//! which a Status has nowhere else, and what old servers say of a version that is too new.
+//! Classifies refusals of an API server by the HTTP status and by the reasons in its Status object. The text is used in only two cases: for a
+//! missing permission, which a Status does not contain elsewhere, and for a version that is too new, as reported by old servers.
 
 use crate::json::{Object, excerpt_within};
 use http::StatusCode;
 use types::problem::StoreCause;
 
-/// A right that RBAC denies.
+/// A permission that RBAC denies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
-    /// The account.
+    /// Name of the account.
     pub user: String,
     /// The verb.
     pub verb: String,
@@ -19,16 +19,16 @@ pub struct Forbidden {
 /// Parsed `Status` object of a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
-    /// The beginning of the server's words.
+    /// Beginning of the server's text.
     pub words: String,
-    /// Whether the server does not have the version yet that was asked for.
+    /// Whether the server does not have the requested version yet.
     pub(crate) is_too_new: bool,
-    /// The right that is missing.
+    /// The missing permission.
     pub forbidden: Option<Forbidden>,
 }
 
 impl ApiRefusal {
-    /// Reads the body of a refusal.
+    /// Parses the body of a refusal.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
         let message = object
@@ -65,7 +65,7 @@ impl ApiRefusal {
     }
 }
 
-/// The beginning of a server's words.
+/// Returns the beginning of a server's text.
 pub(super) fn words(text: &str) -> String {
     const LIMIT: usize = 300;
     match text.trim() {
@@ -74,7 +74,7 @@ pub(super) fn words(text: &str) -> String {
     }
 }
 
-/// In the server's words: `User "u" cannot list resource "nodes" in API group "" at the cluster scope`.
+/// Parses a text such as `User "u" cannot list resource "nodes" in API group "" at the cluster scope`.
 fn forbidden(text: &str) -> Option<Forbidden> {
     let (_, rest) = text.split_once("User \"")?;
     let (user, rest) = rest.split_once("\" cannot ")?;
@@ -93,7 +93,7 @@ fn forbidden(text: &str) -> Option<Forbidden> {
     })
 }
 
-/// What a status means for the store.
+/// Returns the cause that the doctor's finding about the store names.
 pub(super) fn cause(status: StatusCode) -> StoreCause {
     match status {
         StatusCode::UNAUTHORIZED => StoreCause::User,

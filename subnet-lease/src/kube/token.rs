@@ -1,6 +1,6 @@
-//! The bearer token of requests: from the kubeconfig, or from a file that is read again each minute.
+//! The bearer token of requests, from the kubeconfig or from a file that is read again after 50 s.
 //!
-//! kube's own layer sends the text of the file as it stands; an editor ends a file with a newline, and client-go trims it.
+//! kube's own layer sends the text of the file verbatim. Editors end a file with a newline, which client-go trims.
 
 use http::HeaderValue;
 use kube::config::AuthInfo;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long the content of the file is used; as client-go.
+/// How long the content of the file is used. client-go has the same limit.
 const FRESH: Duration = Duration::from_secs(50);
 
 /// A bearer token.
@@ -23,11 +23,11 @@ pub(super) struct Token {
 struct Held {
     /// Value of the header `Authorization`.
     header: Option<HeaderValue>,
-    /// When the file was read last.
+    /// When the file was last read.
     read: Option<Instant>,
 }
 
-/// What cannot stand in a token.
+/// Kind of a character that a token cannot contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
     /// A control character.
@@ -38,29 +38,29 @@ pub enum Stray {
     NotAscii,
 }
 
-/// Why a text cannot be sent as a token.
+/// Reason why a text cannot be sent as a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenFault {
-    /// It cannot be read, as the system says.
+    /// The file cannot be read. Contains the system's error.
     Unread(String),
-    /// It is not UTF-8.
+    /// The text is not UTF-8.
     NotUtf8,
-    /// It is empty.
+    /// The text is empty.
     Empty,
-    /// It has several lines.
+    /// The text has several lines.
     SeveralLines,
-    /// It has such a character at this position.
+    /// The text has such a character at this position (from 1).
     Stray(Stray, usize),
-    /// It cannot stand in a header, as the library says.
+    /// The text cannot be part of a header. Contains the library's error.
     Header(String),
 }
 
-/// Why a token cannot be sent; never quotes it.
+/// Reason why a token cannot be sent. Never quotes the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// The one in the kubeconfig.
+    /// The token in the kubeconfig.
     User(TokenFault),
-    /// The one in a file.
+    /// The token in a file.
     File(PathBuf, TokenFault),
 }
 
@@ -68,16 +68,16 @@ impl fmt::Display for TokenFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unread(error) => write!(f, "cannot be read: {error}"),
-            Self::NotUtf8 => f.write_str("is not text in UTF-8: write the token alone into it"),
+            Self::NotUtf8 => f.write_str("is not text in UTF-8: write only the token into it"),
             Self::Empty => f.write_str("is empty"),
-            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text: write the token alone into it"),
+            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text: write only the token into it"),
             Self::Stray(stray, position) => {
                 let stray = match stray {
                     Stray::Control => "a control character",
                     Stray::Space => "a space",
                     Stray::NotAscii => "a character outside ASCII",
                 };
-                write!(f, "has {stray} at position {position}: write the token alone into it")
+                write!(f, "has {stray} at position {position}: write only the token into it")
             }
             Self::Header(error) => f.write_str(error),
         }
@@ -97,9 +97,9 @@ impl Token {
     /// Takes the token and its file out of these credentials. As in client-go, the file takes precedence.
     ///
     /// # Errors
-    /// Says why the token cannot be sent; never quotes it.
+    /// Returns why the token cannot be sent. The error never quotes the token.
     pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
-        // kube prefers these two.
+        // kube prefers these two kinds of credentials.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
             return Ok(None);
         }
@@ -125,10 +125,10 @@ impl Token {
         }))
     }
 
-    /// Value of the header `Authorization`. While the file cannot be used, the last token remains in use.
+    /// Returns the value of the header `Authorization`. While the file cannot be used, the last token remains in use.
     ///
     /// # Errors
-    /// Names the file, and says why its content is no token.
+    /// Returns an error that names the file, if its content is not a token.
     pub(super) async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
@@ -148,7 +148,7 @@ impl Token {
             held.read = Some(Instant::now());
         }
         if held.header.is_none() {
-            // The next request reads the file again.
+            // Read the file again for the next request.
             held.read = None;
         }
         held.header
@@ -157,7 +157,7 @@ impl Token {
     }
 }
 
-/// The header with a token, without the white space around it.
+/// Returns the header for a token, without the white space around it.
 fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
     let text = std::str::from_utf8(text)
         .map_err(|_| TokenFault::NotUtf8)?

@@ -1,4 +1,4 @@
-//! What can go wrong with the Kubernetes API, with the way to it, and with what flannel needs of it.
+//! Errors of the Kubernetes API, of the connection to it, and of the objects that flannel needs.
 
 pub(super) use super::fault::Nonsense;
 use super::pod_cidr::PodCidrTrouble;
@@ -17,16 +17,16 @@ use types::Subnets;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail};
 
-/// Why a server did not answer.
+/// Reason why a server did not respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// The connection failed, in the system's or the library's words.
+    /// The connection failed. Contains the error's text.
     ConnectFailure(ConnectFailure, String),
-    /// It did not begin to answer in time.
+    /// The server did not begin its response in time.
     NoAnswer(Duration),
-    /// It did not end its answer in time.
+    /// The server did not finish its response in time.
     Unfinished(Duration),
-    /// It ended a watch before its time.
+    /// The server ended a watch early.
     EndedEarly,
 }
 
@@ -79,14 +79,14 @@ impl fmt::Display for Silence {
     }
 }
 
-/// A mistake in a kubeconfig.
+/// Mistake in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// It names a proxy.
+    /// The cluster has a proxy.
     Proxy,
-    /// It cannot be read, as the parser says.
+    /// The kubeconfig cannot be read. Contains the parser's error.
     Unread(String),
-    /// Its token cannot be sent.
+    /// The token cannot be sent.
     Token(TokenError),
 }
 
@@ -103,12 +103,12 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Why the configuration of the network cannot be read.
+/// Reason why the network configuration cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetConfFault {
-    /// As the system says.
+    /// The file cannot be read. Contains the system's error.
     System(String),
-    /// It has more bytes than this.
+    /// The file has more bytes than this.
     TooLong(usize),
 }
 
@@ -121,50 +121,50 @@ impl fmt::Display for NetConfFault {
     }
 }
 
-/// What is not as it has to be.
+/// Problem with the Kubernetes API, or with an object that flannel needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeTrouble {
-    /// No answer came from a server.
+    /// A server did not respond.
     Unreachable {
         /// URL of the server.
         server: String,
-        /// The request in words: "list the Nodes".
+        /// Description of the request, e.g. `list all Nodes`.
         what: String,
-        /// Why.
+        /// The reason.
         why: Silence,
     },
-    /// The server refuses.
+    /// A server refused a request.
     Refused {
         /// URL of the server.
         server: String,
-        /// The request in words: "list the Nodes".
+        /// Description of the request, e.g. `list all Nodes`.
         what: String,
-        /// HTTP status of the answer.
+        /// HTTP status of the response.
         status: StatusCode,
-        /// Its `Status` object.
+        /// Parsed `Status` object of the response.
         refusal: Box<ApiRefusal>,
     },
-    /// The answer is too large.
+    /// A response is too large.
     TooLarge {
         /// URL of the server.
         server: String,
-        /// The request in words: "list the Nodes".
+        /// Description of the request, e.g. `list all Nodes`.
         what: String,
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// The answer makes no sense.
+    /// A response is not one of the Kubernetes API.
     Nonsense {
         /// URL of the server.
         server: String,
-        /// The request in words: "list the Nodes".
+        /// Description of the request, e.g. `list all Nodes`.
         what: String,
-        /// Why.
+        /// The reason.
         why: Nonsense,
     },
     /// The token for a server cannot be sent.
     Token(String, TokenError),
-    /// A connection to a server cannot be set up, as the library says.
+    /// A connection to a server cannot be set up. Contains the library's error.
     Connection(String, String),
     /// A mistake in the kubeconfig.
     Kubeconfig(PathBuf, Mistake),
@@ -172,77 +172,77 @@ pub enum KubeTrouble {
     AccountToken(TokenError),
     /// There is neither a kubeconfig nor a service account.
     NoPod,
-    /// The service account in this folder cannot be read, as the library says.
+    /// The service account in this directory cannot be read. Contains the library's error.
     Account(&'static str, String),
-    /// The authority of the service account cannot be read, as the library says.
+    /// The CA certificate of the service account cannot be read. Contains the library's error.
     Authority(PathBuf, String),
-    /// There is no Node to serve.
+    /// No Node to serve was configured.
     Nobody,
     /// The pod of this daemon has no Node.
     PodWithoutNode {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
     },
     /// The pod of this daemon cannot be read.
     Pod {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// Why.
+        /// The reason.
         why: Box<KubeTrouble>,
     },
-    /// There is no Node of this name, but perhaps one of nearly the same.
+    /// There is no Node with this name. Contains a Node with a similar name, if there is one.
     NoNode(String, Option<String>),
     /// This node's Node was deleted.
     NodeDeleted(String, Subnets),
-    /// The API has not answered yet.
+    /// The API server has not responded yet.
     NotAnswered,
-    /// The API has not listed all Nodes yet.
+    /// The API server has not listed all Nodes yet.
     NotListed,
     /// A task has ended.
     Stopped(Stopped),
     /// The podCIDR cannot be used.
     PodCidr(PodCidrTrouble),
-    /// An operator mistyped an annotation.
+    /// An operator mistyped the value of an annotation.
     Typo {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// The annotation.
+        /// Name of the annotation.
         key: String,
-        /// The beginning of its value.
+        /// Beginning of the value.
         value: String,
-        /// The family of which it should be an address.
+        /// The expected address family.
         family: &'static str,
     },
-    /// The configuration of the network cannot be read.
+    /// The network configuration cannot be read.
     NetConf(PathBuf, NetConfFault),
-    /// The configuration of the network cannot be used.
+    /// The network configuration cannot be used.
     Config(PathBuf, ConfigError),
-    /// The API does not continue where it stopped.
+    /// The API server does not continue where it stopped, e.g. after a restore from a backup.
     Discontinuity {
         /// URL of the server.
         server: String,
-        /// The Node that tells.
+        /// Name of the Node that shows it.
         node: String,
-        /// Whether that is gone; else it is an older one.
+        /// Whether the Node is gone. If not, it is an older one than before.
         gone: bool,
     },
-    /// A file that a tool reads cannot be read, as the system says.
+    /// A file that a tool needs cannot be read. Contains the system's error.
     File(PathBuf, String),
-    /// The configuration at a place cannot be used.
+    /// The network configuration at this place cannot be used.
     ConfigAt(String, ConfigError),
-    /// There is no ConfigMap.
+    /// There is no ConfigMap with a network configuration.
     NoConfigMap,
-    /// Several ConfigMaps differ.
+    /// Several ConfigMaps have different configurations.
     ConfigMapsDiffer(Vec<String>),
-    /// An answer cannot be read, as the parser says.
+    /// A response cannot be parsed. Contains the parser's error.
     Answer(String),
-    /// A listed lease names no Node.
+    /// A listed lease contains no Node.
     NoNodeNamed(String),
-    /// A lease cannot be reserved.
+    /// Subnets cannot be reserved on Kubernetes.
     NothingReserved,
 }
 
@@ -259,7 +259,7 @@ impl From<PodCidrTrouble> for KubeTrouble {
 }
 
 impl KubeTrouble {
-    /// Returns whether the daemon exits instead of retrying.
+    /// Whether the daemon exits instead of retrying.
     pub fn is_final(&self) -> bool {
         matches!(
             self,
@@ -356,7 +356,7 @@ impl Coded for KubeTrouble {
     }
 }
 
-/// The end of the text of a refusal: how to get the permission.
+/// Returns the remedy at the end of a refusal's text.
 fn remedy_of_refusal(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
@@ -393,7 +393,7 @@ impl fmt::Display for KubeTrouble {
             Self::Kubeconfig(path, why) => write!(f, "fail to create kubernetes config: {}: {why}", path.display()),
             Self::AccountToken(why) => why.fmt(f),
             Self::NoPod => f.write_str(
-                "fail to create kubernetes config: this is no pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig with --kubeconfig-file, \
+                "fail to create kubernetes config: flanneld does not run in a pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig with --kubeconfig-file, \
                  or the API server with --kube-api-url",
             ),
             Self::Account(folder, fault) => write!(f, "cannot read the pod's service account in {folder}: {fault}"),
@@ -407,7 +407,7 @@ impl fmt::Display for KubeTrouble {
                 write!(f, "there is no Node {name}, but one named {other}: set NODE_NAME to it (in the pod, from spec.nodeName)")
             }
             Self::NoNode(name, None) => {
-                write!(f, "there is no Node {name}: waiting for its kubelet to register it (NODE_NAME, or the pod's spec.nodeName, says {name})")
+                write!(f, "there is no Node {name}: waiting for its kubelet to register it (the name comes from NODE_NAME or the pod's spec.nodeName)")
             }
             Self::NodeDeleted(name, subnets) => write!(
                 f,
@@ -420,7 +420,7 @@ impl fmt::Display for KubeTrouble {
             Self::PodCidr(trouble) => trouble.fmt(f),
             Self::Typo { node, key, value, family } => write!(
                 f,
-                "the annotation {key} of Node {node} is {value}, which is no {family} address: correct it (kubectl annotate node {node} --overwrite \
+                "the annotation {key} of Node {node} is {value}, which is not an {family} address: correct it (kubectl annotate node {node} --overwrite \
                  {key}=ADDRESS) or remove it (kubectl annotate node {node} {key}-)"
             ),
             Self::NetConf(path, fault) => write!(

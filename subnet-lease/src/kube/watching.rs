@@ -1,4 +1,4 @@
-//! What is known of the Nodes as a stream of lease events.
+//! Turns the known Nodes into a stream of lease events.
 
 use super::nodes::Leases;
 use super::state::All;
@@ -7,18 +7,18 @@ use crate::table::LeaseEvent;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Turns what is known of the Nodes into events.
+/// The stream of lease events.
 pub(super) struct Watching<'a> {
     all: &'a All,
     counters: &'a Counters,
     changes: watch::Receiver<u64>,
-    /// The leases that the events so far add up to.
+    /// The leases that result from the events sent so far.
     sent: Option<Leases>,
     lists: u64,
-    /// The change up to which the queue was filled.
+    /// The change up to which the queue is filled.
     generation: Option<u64>,
     interrupted: bool,
-    /// When to look again although no Node changes.
+    /// When to check again even if no Node changes.
     due: Option<Duration>,
     queue: Vec<LeaseEvent>,
 }
@@ -40,7 +40,7 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// The next event; never ends.
+    /// Returns the next event. The stream never ends.
     ///
     /// # Cancel safety
     /// Events stay in the queue.
@@ -49,7 +49,7 @@ impl<'a> Watching<'a> {
             if let Some(event) = self.queue.pop() {
                 return event;
             }
-            // Adding up thousands of Nodes takes a millisecond: not for every look at the queue.
+            // Deriving the leases of thousands of Nodes takes a millisecond, so do not repeat it for every queued event.
             let generation = *self.changes.borrow_and_update();
             if self.generation != Some(generation) || self.due.is_some_and(|due| due <= boot_time())
             {
@@ -93,7 +93,7 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// Nodes that are left out show in /status. Not all of them are logged: there may be thousands.
+    /// Records and logs the Nodes that are not used. The status API lists them all; the log does not, because there may be thousands.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
         let news = leases
@@ -107,7 +107,7 @@ impl<'a> Watching<'a> {
         if news.len() > LINES {
             tracing::warn!(
                 count = news.len() - LINES,
-                "more Nodes are not used; /status names them all"
+                "more Nodes are not used; /status lists all of them"
             );
         }
         self.counters

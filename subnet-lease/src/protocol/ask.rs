@@ -1,4 +1,4 @@
-//! What the protocol asks of the store, one request each, and how long it waits for an answer.
+//! Requests of the protocol to the store, one per function, and how long they wait for a reply.
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
@@ -11,10 +11,10 @@ use crate::wire;
 use std::time::Duration;
 use types::backoff::Backoff;
 
-/// Between two requests while the store does not answer.
+/// Delay between two requests while the store does not reply.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
-/// Lists all keys, with a pause after each failure, until the store answers.
+/// Lists all keys, with a pause after each failure, until the store replies.
 pub(super) async fn list(io: &Io) -> View {
     let mut attempt = 0;
     loop {
@@ -29,7 +29,7 @@ pub(super) async fn list(io: &Io) -> View {
     }
 }
 
-/// Asks for a lease until the store gives one.
+/// Requests a lease until the store grants one.
 pub(super) async fn grant(io: &Io) -> i64 {
     let mut attempt = 0;
     loop {
@@ -50,7 +50,7 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
     }
 }
 
-/// A transaction: whether it was done, the revision, and what is there instead.
+/// Runs a transaction. Returns whether it was done, the revision, and the present entry if it was not.
 pub(super) async fn txn(
     io: &Io,
     compare: Vec<Compare>,
@@ -114,7 +114,7 @@ pub(super) async fn pause(io: &Io, failure: &Unanswered, attempt: u32) {
     io.sleep(NO_ANSWER.after(attempt)).await;
 }
 
-/// A pause that differs between nodes and attempts, between one and two times `base`.
+/// Returns a pause of one to two times `base`, which differs between nodes and attempts.
 pub(super) fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
     let seed = claim
         .node
@@ -135,7 +135,7 @@ pub(super) fn put(key: &str, attrs: &LeaseAttrs, lease: i64) -> Write {
     }
 }
 
-/// Our attributes with what the key's present value holds beside them, and our signature.
+/// Returns our attributes with the unknown fields of the key's present value, and our signature.
 pub(super) fn signed(
     claim: &Claim,
     attrs: &LeaseAttrs,

@@ -1,7 +1,7 @@
-//! Straight-line async code as a state machine: no runtime, no I/O, no clock.
+//! Runs straight-line async code as a state machine, without runtime, I/O or clock.
 //!
-//! The code in the coroutine can await two things only: the answer to one request ([`Io::ask`]) and the next notice or
-//! point in time ([`Io::wait`]). [`Coroutine::step`] runs it until it needs either, and says which.
+//! The code in the coroutine can await only two things: the reply to one request ([`Io::ask`]), and the next notice or point in time
+//! ([`Io::wait`]). [`Coroutine::step`] runs it until it needs one of them, and returns which.
 
 use super::news::News;
 use super::registry::{Answer, Notice, Request, Unanswered};
@@ -16,20 +16,20 @@ use std::time::Duration;
 /// What a coroutine needs next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
-    /// An answer to this request.
+    /// A reply to this request.
     Ask(Request),
-    /// A notice, or that time to come; none: a notice alone.
+    /// A notice, or this point in time; `None`: only a notice.
     Wait(Option<Duration>),
     /// The result: the coroutine has returned.
     Done(T),
 }
 
-/// A line for the log: what happened to the lease.
+/// A log line about a change of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Whether somebody should look at it.
+    /// Whether the line is a warning.
     pub warning: bool,
-    /// What happened, and what was done about it.
+    /// The change, and the reaction to it.
     pub news: News,
 }
 
@@ -44,7 +44,7 @@ struct Mailbox {
     log: Vec<LogLine>,
 }
 
-/// The coroutine's side: what its code can do.
+/// The coroutine's side: the operations available to its code.
 #[derive(Clone, Default)]
 pub struct Io(Arc<Mutex<Mailbox>>);
 
@@ -58,10 +58,10 @@ impl Io {
         self.mailbox().now
     }
 
-    /// Sends one request and waits for its answer; notices that come meanwhile are kept.
+    /// Sends one request and waits for its reply. Notices that arrive meanwhile are kept.
     ///
     /// # Errors
-    /// The store did not answer; it may have done what was asked all the same.
+    /// Returns an error if the store did not reply. The store may have executed the request nevertheless.
     pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
         self.mailbox().request = Some(request);
         std::future::poll_fn(|_| match self.mailbox().answer.take() {
@@ -71,7 +71,7 @@ impl Io {
         .await
     }
 
-    /// The next notice, or none once `until` is reached.
+    /// Waits for the next notice; returns `None` once `until` is reached.
     pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
         std::future::poll_fn(|_| {
             let mut mailbox = self.mailbox();
@@ -87,7 +87,7 @@ impl Io {
         .await
     }
 
-    /// Lets time pass; notices stay for the next `wait`.
+    /// Waits for some time. Notices stay for the next `wait`.
     pub async fn sleep(&self, time: Duration) {
         let until = self.now() + time;
         std::future::poll_fn(|_| {
@@ -117,7 +117,7 @@ impl Io {
         });
     }
 
-    /// Changes the state of the lease that `/status` shows.
+    /// Changes the state of the lease that the status API shows.
     pub fn show(&self, change: impl FnOnce(&mut Held)) {
         change(&mut self.mailbox().held);
     }
@@ -130,7 +130,7 @@ pub struct Coroutine<T> {
 }
 
 impl<T> Coroutine<T> {
-    /// Makes a state machine of the code that `run` gives; nothing of it runs yet.
+    /// Creates a state machine from the code that `run` returns. The code does not run yet.
     pub fn new<F: Future<Output = T> + Send + 'static>(run: impl FnOnce(Io) -> F) -> Self {
         let io = Io::default();
         Self {
@@ -139,7 +139,7 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// Goes on, at that time, until something is needed.
+    /// Continues at that time until the code needs something.
     pub fn step(&mut self, now: Duration) -> Step<T> {
         {
             let mut mailbox = self.io.mailbox();
@@ -159,7 +159,7 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// Delivers the answer to the last [`Step::Ask`].
+    /// Delivers the reply to the last [`Step::Ask`].
     pub fn answer(&mut self, answer: Result<Answer, Unanswered>) {
         self.io.mailbox().answer = Some(answer);
     }

@@ -1,4 +1,4 @@
-//! Which lease is ours: the decision at the start, from a list and what this host knows.
+//! Decides at the start which lease is ours, from a list and the facts about this host.
 
 use super::problem::LeaseProblem;
 use super::view::{Item, View};
@@ -12,21 +12,21 @@ use types::{Dual, Subnets};
 /// A holder that was seen within this time is alive: holders renew every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// How long ago holders were last seen, by key; none if never, or unknown.
+/// How long ago holders were last seen, by key; `None` if never, or unknown.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// What to do about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Ask how long ago the holder of this key was seen, and decide again.
+    /// Ask how long ago the holder of this key was seen, then decide again.
     AskLastSeen(String),
     /// This key is ours: write our attributes to it.
     Keep(Keep),
-    /// Our key gains or loses a family: from this key to these subnets.
+    /// Our key gains or loses a family: move it from this key to these subnets.
     Reshape(String, Subnets),
-    /// Nothing is ours: take a new subnet, one of these first.
+    /// No key is ours: allocate a new subnet, and try these first.
     Allocate(Vec<Subnets>),
-    /// Another node holds what would be ours.
+    /// Another node holds the lease that would be ours.
     Refuse(Box<LeaseProblem>),
 }
 
@@ -35,13 +35,13 @@ pub enum Decision {
 pub struct Keep {
     /// The key.
     pub key: String,
-    /// Whether its data (MAC, keys) is ours too: not after a take-over from a node that is gone.
+    /// Whether its data (MAC, keys) is also ours. It is not after a takeover from a node that is gone.
     pub ours: bool,
-    /// Whether another instance had to defend it: wait to see whether that one is alive.
+    /// Whether another instance had to defend the key. If so, wait to see whether that instance is alive.
     pub contested: bool,
 }
 
-/// Decides, or says what must be known first.
+/// Decides, or returns what must be known first.
 pub fn decide(
     claim: &Claim,
     config: &NetworkConfig,
@@ -104,7 +104,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
             Some(true) => Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))),
         };
     }
-    // Go flannel or an operator wrote it: it is ours if nodes really reach each other at this address.
+    // Go flannel or an operator wrote the lease. It is ours if nodes really reach each other at this address.
     let leads_to = |address| {
         let queries = claim.host.queries.as_ref();
         queries.is_some_and(|host| host.via_underlay(address))
@@ -126,8 +126,9 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
 }
 
-/// The lease of which this host shows signs, where an address identifies nobody: its key, or subnet.env and its address. One of Go flannel's has
-/// no id, and a host may have had another one. A node that was cloned has the signs of the other, which is alive.
+/// Returns the lease that this host shows signs of, where an address identifies no node. A sign is the host's identity to the backend, or
+/// subnet.env together with its address. A lease of Go flannel has no id, and a host may have had another id. A cloned node has the signs of
+/// the original node, which is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
     let signs = |item: &&Item| named(item) || identified(claim, item);
@@ -151,7 +152,7 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Among several: the one that subnet.env names, a reservation, our own address, the oldest.
+/// Returns the best of several items. Prefers the one in subnet.env, then a reservation, then our own address, then the oldest.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {
         (
@@ -179,13 +180,13 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
         || identified(claim, item)
 }
 
-/// Whether a lease is this host's by what identifies it to the backend.
+/// Whether a lease belongs to this host by what identifies the host to the backend.
 fn identified(claim: &Claim, item: &Item) -> bool {
     let both = item.attrs.as_ref().zip(claim.host.queries.as_ref());
     both.is_some_and(|(attrs, host)| host.is_own(attrs))
 }
 
-/// Whether subnet.env names these subnets. One family is enough: the other may have been added or dropped since.
+/// Whether subnet.env contains these subnets. One family is sufficient, because the other may have been added or dropped since.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
     let Some(previous) = &claim.host.previous else {
         return false;
@@ -203,14 +204,14 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
         .find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Whether a holder was seen lately; none if that was not asked yet.
+/// Whether a holder was seen lately; `None` if that is not known yet.
 pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen
         .get(&item.entry.key)
         .map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
-/// What to do with a key that is ours.
+/// Decides what to do with a key that is ours.
 fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
     let contested = item
         .node()
@@ -232,7 +233,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     if let Some(reshaped) = reshaped(claim, config, view, &item.subnets) {
         return Decision::Reshape(item.entry.key.clone(), reshaped);
     }
-    // In a directory no lease expires; only a reservation made by an operator must not be dropped.
+    // In a directory no lease expires. Only a reservation made by an operator must not be dropped.
     let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     if made_by_operator && !table::inside(&item.subnets, &config.networks) {
         return Decision::Refuse(Box::new(LeaseProblem::reserved_outside(config, item)));
@@ -240,7 +241,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// The same subnets with a family added or dropped, keeping the IPv4 subnet; none if the families are not what differs.
+/// Returns the same subnets with a family added or dropped, keeping the IPv4 subnet; `None` if the families do not differ, or no such subnets fit.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;
@@ -254,7 +255,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
     config.fits(&wanted).then_some(wanted)
 }
 
-/// The subnets to try first: the one that subnet.env names, when it is free and fits.
+/// Returns the subnets to try first: those in subnet.env, if they are free and fit.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
     let Some(previous) = &claim.host.previous else {
         return Vec::new();

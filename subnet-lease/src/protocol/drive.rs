@@ -1,4 +1,4 @@
-//! Drives a protocol coroutine: carries its requests to the store, and hands it answers, notices and the time.
+//! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to it.
 
 use super::coroutine::{Coroutine, Step};
 use super::registry::{Answer, Notice, Request, Unanswered};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use types::Coded;
 
-/// A store that answers the protocol's requests, each within a deadline.
+/// A store that replies to the protocol's requests, each within a deadline.
 #[async_trait]
 pub trait Registry: Send + Sync {
     /// Carries out one request.
     async fn request(&self, request: Request) -> Result<Answer, Unanswered>;
 }
 
-/// Hands every change of the wanted attributes to the coroutine; never ends.
+/// Passes every change of the wanted attributes to the coroutine. Never returns.
 pub(crate) async fn forward(
     mut wanted: watch::Receiver<LeaseAttrs>,
     notices: &mpsc::UnboundedSender<Notice>,
@@ -31,7 +31,7 @@ pub(crate) async fn forward(
 /// Runs the coroutine to its end.
 ///
 /// # Cancel safety
-/// Dropping the future abandons the coroutine; what was asked may or may not have been done.
+/// Dropping the future abandons the coroutine. The pending request may or may not have been executed.
 pub(crate) async fn drive<T>(
     mut coroutine: Coroutine<T>,
     registry: &dyn Registry,

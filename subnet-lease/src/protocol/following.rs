@@ -1,4 +1,4 @@
-//! The part of a watch of all leases that is the same for every store of keys.
+//! The part of a watch of all leases that all key-value stores share.
 
 use super::reading;
 use super::registry::{Entry, Listing};
@@ -14,9 +14,9 @@ use types::Subnets;
 pub(crate) struct Following {
     counters: Arc<Counters>,
     ready: VecDeque<LeaseEvent>,
-    /// Whether a list was handed out.
+    /// Whether a list was passed on.
     listed: bool,
-    /// Whether `Interrupted` was handed out.
+    /// Whether `Interrupted` was passed on.
     interrupted: bool,
     /// Whether the last attempt failed.
     failing: bool,
@@ -36,7 +36,7 @@ impl Following {
         }
     }
 
-    /// The next event that is ready.
+    /// Returns the next event that is ready.
     pub(crate) fn next(&mut self) -> Option<LeaseEvent> {
         self.ready.pop_front()
     }
@@ -47,7 +47,8 @@ impl Following {
         self.failing
     }
 
-    /// A complete list was read. `unreadable` are subnets of keys that are not in it; they are read after the list, which resets the counts.
+    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. They are added after the list is read, because
+    /// reading it resets the counts.
     pub(crate) fn listed(
         &mut self,
         listing: Listing,
@@ -62,7 +63,7 @@ impl Following {
         });
     }
 
-    /// A key was written.
+    /// Handles a written key.
     pub(crate) fn written(&mut self, entry: Entry) {
         match reading::read(&self.counters, entry) {
             Some(Ok(lease)) => self.ready.push_back(LeaseEvent::Put(lease)),
@@ -71,19 +72,19 @@ impl Following {
         }
     }
 
-    /// A key exists, but its value cannot be read.
+    /// Handles a key whose value cannot be read.
     pub(crate) fn unreadable(&mut self, subnets: Subnets) {
         self.ready.push_back(LeaseEvent::Unreadable(subnets));
     }
 
-    /// A key was deleted.
+    /// Handles a deleted key.
     pub(crate) fn deleted(&mut self, key: &str) {
         self.counters.readable(key);
         self.ready
             .extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
-    /// The store cannot be followed, or never could be: a list that is not followed gets stale. `why` is logged if it is given and new.
+    /// Handles a failure to follow the store: a list that is not followed becomes stale. Logs `why` if it is given and new.
     pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {
@@ -95,11 +96,11 @@ impl Following {
         if let Some(why) = why
             && self.log.news(Some(why))
         {
-            tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted, everything stays as it is");
+            tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted, keeping the last state");
         }
     }
 
-    /// The store is followed.
+    /// Handles the start or resumption of following the store.
     pub(crate) fn resumed(&mut self) {
         self.failing = false;
         self.counters.following(None);

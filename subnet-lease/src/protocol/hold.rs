@@ -1,4 +1,4 @@
-//! Holding a lease: it is renewed, proven, defended or given up, with a rule for each way in which the key can change.
+//! Holds a lease: renews it, proves it, defends it or gives it up. There is a rule for each possible change of the key.
 
 mod publish;
 mod restore;
@@ -23,28 +23,28 @@ use types::backoff::Backoff;
 /// How often the lease is renewed.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
-/// How often the key is proven to be ours: a renewal succeeds even if another node has the key.
+/// How often the key is proven to be ours. A renewal alone is no proof: it succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
 /// How often a key that another instance keeps overwriting is written back.
 const DEFENCE: Duration = Duration::from_secs(60);
 
-/// The same after an edit by hand, which is not expected to be repeated.
+/// Pauses between corrections after a manual edit, which is not expected to be repeated.
 const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
 
-/// Between two attempts to publish changed attributes.
+/// Delay between two attempts to publish changed attributes.
 const PUBLICATION: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// Between two attempts to renew or to prove.
+/// Delay between two attempts to renew or to prove.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 
-/// How many writes without an answer are remembered.
+/// Maximum number of remembered writes without a reply.
 const UNSURE: usize = 16;
 
-/// How long the node is not ready after a foreign overwrite.
+/// How long the node is not ready after another writer overwrote the key.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 
-/// How long a foreign identity may stay at our key after a discontinuity.
+/// How long a foreign identity may stay in our key after a discontinuity.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// The state of a held lease.
@@ -57,10 +57,10 @@ struct Holder {
     proof: Duration,
     renewal_failures: u32,
     defence: Defence,
-    /// What the daemon wants the peers to know; the tenure has what the store is known to hold.
+    /// Attributes that the daemon wants to publish. The tenure contains those that the store is known to hold.
     wanted: LeaseAttrs,
     publication: Publication,
-    /// Writes that got no answer: a value in the store that is among them is ours.
+    /// Writes without a reply. If the store's value is one of them, it is ours.
     unsure: Vec<LeaseAttrs>,
 }
 
@@ -69,11 +69,11 @@ struct Holder {
 struct Defence {
     /// When the key may be written back again.
     next_write: Duration,
-    /// How many manual edits were undone lately.
+    /// Number of manual edits that were recently undone.
     corrections: u32,
-    /// Until when the node is not ready after a foreign overwrite.
+    /// Until when the node is not ready after another writer overwrote the key.
     distrusted_until: Duration,
-    /// Until when a foreign identity may leave by itself.
+    /// Until when a foreign identity in the key is tolerated, because it may disappear on its own.
     grace: Duration,
 }
 
@@ -188,7 +188,7 @@ impl Holder {
                 self.renewal = now + RENEWAL;
             }
             Ok(_) => {
-                // The store's lease has expired, and the key with it: the proof detects that.
+                // The store's lease has expired, and the key with it. The proof detects that.
                 self.renewal = now + RENEWAL;
                 self.proof = now;
                 if self.tenure.lease == 0 && self.tenure.keepalive != 0 {
@@ -205,7 +205,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Compares the key with what we wrote; after a discontinuity also sweeps our leftovers.
+    /// Compares the key with our last write. After a discontinuity, also deletes our leftovers.
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
@@ -241,7 +241,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Our key has another value, or hangs on another lease.
+    /// Handles a key that has another value, or is attached to another lease.
     async fn changed(&mut self, entry: Entry) -> Result<(), Lost> {
         let Some(item) = Item::of(entry) else {
             return Ok(());
@@ -275,7 +275,7 @@ impl Holder {
                 self.write(&item, false, None).await.map(drop)
             }
             Verdict::WriteBack { contested: true } => {
-                // Whichever of the two wrote it: a key without a lease is a reservation and stays one.
+                // Whichever instance wrote it: a key without a lease is a reservation and stays one.
                 if item.reserved() {
                     self.tenure.lease = 0;
                 }

@@ -1,4 +1,4 @@
-//! The manager of every store of keys: it drives the protocol on the store.
+//! The manager of all key-value stores: it runs the protocol on the store.
 
 use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
@@ -25,19 +25,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
 use types::Subnets;
 
-/// How long a list may be reused.
+/// Maximum age of a list that is reused.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// A store of keys: what differs between etcd and a directory.
+/// A key-value store. Contains what differs between etcd and a directory.
 #[async_trait]
 pub trait KeyStore: Registry {
     /// See [`SubnetManager::network_config`].
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// See [`SubnetManager::watch`]; may begin with the recent list.
+    /// See [`SubnetManager::watch`]. May begin with the recent list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
 
-    /// Reports what happens to one key after it was written at this revision; never ends.
+    /// Reports all changes of one key after it was written at this revision. Never returns.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>);
 
     /// See [`SubnetManager::counters`].
@@ -63,7 +63,7 @@ pub trait KeyStore: Registry {
     async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered>;
 }
 
-/// Keeps leases in a store of keys.
+/// Keeps leases in a key-value store.
 pub struct KeyManager<S> {
     pub(crate) store: S,
     tenure: Mutex<Option<Tenure>>,
@@ -71,7 +71,7 @@ pub struct KeyManager<S> {
 }
 
 impl<S: KeyStore> KeyManager<S> {
-    /// Nothing is asked of the store yet.
+    /// Creates the manager, without a request to the store.
     pub fn on(store: S) -> Self {
         Self {
             store,
@@ -83,7 +83,7 @@ impl<S: KeyStore> KeyManager<S> {
     /// Reads the leases from the store, for tools.
     ///
     /// # Errors
-    /// The store did not answer.
+    /// Returns an error if the store did not reply.
     pub async fn list(&self) -> Result<Listing, Unanswered> {
         match self.store.request(Request::List).await? {
             Answer::Listing(listing) => Ok(listing),
@@ -91,10 +91,10 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Deletes a lease's key, unless it changed since it was listed; whether it did.
+    /// Deletes a lease's key, unless it changed since it was listed. Returns whether it was deleted.
     ///
     /// # Errors
-    /// The store did not answer.
+    /// Returns an error if the store did not reply.
     pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
         let compare = vec![Compare::Unchanged {
             key: entry.key.clone(),
@@ -117,11 +117,10 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Writes a key that never expires: a new one, or in the place of `present` unless that has changed since it was listed. Returns whether
-    /// it was written.
+    /// Writes a key that never expires: a new one, or a replacement of `present` unless that changed since it was listed. Returns whether it was written.
     ///
     /// # Errors
-    /// The store did not answer.
+    /// Returns an error if the store did not reply.
     pub async fn reserve(
         &self,
         subnets: &Subnets,
@@ -155,7 +154,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Runs a part of the protocol; `first` serves as its first list, and the last one is kept for the next reader.
+    /// Runs a part of the protocol. `first` serves as its first list, and the last list is kept for the next reader.
     async fn run<T, F>(
         &self,
         first: Option<Listing>,
@@ -245,7 +244,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
 
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let key = wire::render_key(lease);
-        // Nothing is written: this is how one key is read, with the lease that it hangs on.
+        // A transaction without writes reads one key, together with the lease to which it is attached.
         let read = Request::Txn {
             compare: vec![Compare::NoneUnder(wire::key_prefix(lease))],
             write: Vec::new(),
@@ -259,7 +258,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
             return None;
         };
         let item = Item::of(entry)?;
-        // Go flannel renews once a day: its lease does not tell whether it lives.
+        // Go flannel renews once a day, so its lease does not show whether it is alive.
         item.node()?;
         let lease = item.keepalive();
         match self.store.request(Request::LastSeen { key, lease }).await {
@@ -330,7 +329,7 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
     }
 }
 
-/// A recent list, which the next reader may use once instead of asking the store.
+/// A recent list, which the next reader may use once instead of a request to the store.
 #[derive(Default)]
 pub struct Recent(Mutex<Option<(Instant, Listing)>>);
 

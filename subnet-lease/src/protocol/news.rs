@@ -1,4 +1,4 @@
-//! What happened to a held lease, and what was done about it: lines for the log.
+//! Log lines about changes of a held lease, and the reactions to them.
 
 use super::problem::Holder;
 use super::view::Item;
@@ -7,27 +7,27 @@ use crate::manager::Claim;
 use std::fmt;
 use types::Coded;
 
-/// What happened to the key of a lease.
+/// A change of a lease's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// An operator wrote it again without a lease, which reserves it.
+    /// An operator wrote the key again without a lease, which reserves it.
     Reserved(String),
-    /// It was deleted.
+    /// The key was deleted, and was put back.
     PutBack(String),
-    /// It ran out while this machine was not running.
+    /// The key expired while this machine was not running, and was put back.
     PutBackAfterExpiry(String),
-    /// Somebody wrote a value that cannot be read.
+    /// Another writer wrote a value that cannot be read.
     Unreadable(String),
-    /// Somebody wrote another address.
+    /// Another writer changed the address.
     AddressEdited {
         /// Key of the lease.
         key: String,
         /// Address that the edit set.
         address: String,
     },
-    /// Somebody edited it otherwise.
+    /// Another writer edited the key in another way.
     Edited(String),
-    /// Another instance wrote over it, and this one has precedence.
+    /// Another instance overwrote the key, and this one has precedence.
     Contested {
         /// Key of the lease.
         key: String,
@@ -48,7 +48,7 @@ pub enum News {
 }
 
 impl News {
-    /// The key is there again.
+    /// Creates the line for a key that was put back.
     pub fn put_back(key: &str, expired: bool) -> Self {
         if expired {
             Self::PutBackAfterExpiry(key.to_owned())
@@ -57,7 +57,7 @@ impl News {
         }
     }
 
-    /// Somebody edited the key, and the edit was undone.
+    /// Creates the line for an edit that was undone.
     pub fn undone(key: &str, item: &Item, claim: &Claim, published: &LeaseAttrs) -> Self {
         let key = key.to_owned();
         match &item.attrs {
@@ -72,7 +72,7 @@ impl News {
         }
     }
 
-    /// Another instance wrote over the key.
+    /// Creates the line for a key that another instance overwrote.
     pub fn contested(key: &str, item: &Item) -> Self {
         let address = item
             .attrs
@@ -86,7 +86,7 @@ impl News {
         }
     }
 
-    /// A new address is published.
+    /// Creates the line for a new published address.
     pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> Self {
         Self::Readdressed {
             key: key.to_owned(),
@@ -121,27 +121,27 @@ impl fmt::Display for News {
             ),
             Self::PutBack(key) => write!(
                 f,
-                "the lease subnets/{key} was deleted from the store: it was put back with the same subnet"
+                "the lease subnets/{key} was deleted from the store: flanneld restored it with the same subnet"
             ),
             Self::PutBackAfterExpiry(key) => write!(
                 f,
-                "the lease subnets/{key} had expired: it was put back with the same subnet"
+                "the lease subnets/{key} had expired: flanneld restored it with the same subnet"
             ),
             Self::Unreadable(key) => {
                 write!(
                     f,
-                    "the lease subnets/{key} was overwritten with a value that cannot be read: it was put back as it was"
+                    "the lease subnets/{key} was overwritten with a value that cannot be read: flanneld restored it"
                 )
             }
             Self::AddressEdited { key, address } => write!(
                 f,
-                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's: it was put back as it was; for another \
+                "the lease subnets/{key} was edited to publish the address {address}, which is not this node's: flanneld restored it; for another \
                  address start flanneld with --public-ip"
             ),
             Self::Edited(key) => {
                 write!(
                     f,
-                    "the lease subnets/{key} was edited: it was put back as it was; only flanneld writes it while flanneld runs"
+                    "the lease subnets/{key} was edited: flanneld restored it; only flanneld writes it while flanneld runs"
                 )
             }
             Self::Contested {

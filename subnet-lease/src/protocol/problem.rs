@@ -1,4 +1,4 @@
-//! Why a lease cannot be acquired or kept: what happened to which key, why, and what to do.
+//! Reasons why a lease cannot be acquired or kept: what happened to which key, why, and the remedy.
 
 use super::registry::Answer;
 use super::view::Item;
@@ -12,10 +12,10 @@ use std::net::IpAddr;
 use types::{Addresses, Subnets, nets_overlap};
 use types::{Coded, Detail};
 
-/// Who holds a key.
+/// Holder of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// A node that says who it is.
+    /// A node whose identity is in the lease.
     Node {
         /// Hostname in its lease.
         name: String,
@@ -27,7 +27,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Returns the holder that the key's value names.
+    /// Returns the holder in the key's value.
     pub fn of(item: &Item) -> Self {
         item.node().map_or(Holder::Unknown, |node| Holder::Node {
             name: node.name.to_string(),
@@ -40,17 +40,17 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Holder::Node { name, id } => write!(f, "node {name} (id {id})"),
-            Holder::Unknown => f.write_str("another node (written by Go flannel or by hand)"),
+            Holder::Unknown => f.write_str("another node (written by Go flannel or manually)"),
         }
     }
 }
 
-/// A node, and where its peers reach it.
+/// A node with the address at which its peers reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The node.
     pub node: NodeId,
-    /// Its address.
+    /// Public address of the node.
     pub public: Addresses,
 }
 
@@ -63,14 +63,14 @@ impl Place {
     }
 }
 
-/// Why a node has no lease, or not the one that it had.
+/// Reason why a node has no lease, or lost its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseProblem {
-    /// The Vagrant trap: the address of this node is another live node's.
+    /// The Vagrant trap: this node's address is already the address of another live node.
     AddressInUse {
         /// This node.
         own: Box<Place>,
-        /// The other one.
+        /// The other node.
         holder: Holder,
         /// Subnets of the other node's lease.
         subnets: Subnets,
@@ -79,7 +79,7 @@ pub enum LeaseProblem {
         /// The interface that this node chose.
         choice: Option<Box<Choice>>,
     },
-    /// A clone: another machine runs under this node's identity.
+    /// A clone: another machine runs with this node's identity.
     IdentityInUse {
         /// This node.
         own: Box<Place>,
@@ -103,7 +103,7 @@ pub enum LeaseProblem {
     MayBeContested(Subnets),
     /// A reservation outside the configured network.
     ReservedOutside {
-        /// What is reserved.
+        /// The reserved subnets.
         subnets: Subnets,
         /// Key of the lease in the store.
         key: String,
@@ -116,10 +116,10 @@ pub enum LeaseProblem {
         key: String,
         /// The other node.
         holder: Holder,
-        /// Its address.
+        /// Address of the other node.
         address: String,
     },
-    /// Our key was deleted, and somebody else has the subnet.
+    /// Our key was deleted, and its subnet is no longer free.
     Deleted(String),
     /// Another instance of this node holds the key with precedence.
     Displaced {
@@ -127,21 +127,21 @@ pub enum LeaseProblem {
         key: String,
         /// The other instance.
         holder: Holder,
-        /// Its address.
+        /// Address of the other instance.
         address: String,
     },
-    /// A Go flannel writes to our key.
+    /// A Go flannel (or an operator) wrote to our key.
     Overwritten(String),
     /// The pool is exhausted.
     OutOfSubnets {
         /// The pools.
         pools: Vec<Pool>,
-        /// Networks of the nodes that lie in them.
+        /// Underlay networks that overlap the pools.
         closed: Vec<IpNet>,
     },
     /// Attributes of this node are not in the store yet.
     Unpublished(Unpublished),
-    /// The store answered something else than it was asked.
+    /// The store's reply does not match the request.
     OddAnswer(Box<Answer>),
 }
 
@@ -155,7 +155,7 @@ pub enum Unpublished {
         /// Address in the store.
         before: String,
     },
-    /// Something else.
+    /// Another attribute.
     Other,
 }
 
@@ -173,7 +173,7 @@ fn name(item: &Item) -> String {
 }
 
 impl LeaseProblem {
-    /// The address of this node is another live node's.
+    /// Creates the problem for an address that another live node has.
     pub(crate) fn address_in_use(claim: &Claim, item: &Item) -> Self {
         let choice = claim.host.choice.clone().map(Box::new);
         let (holder, key) = (Holder::of(item), item.entry.key.clone());
@@ -186,7 +186,7 @@ impl LeaseProblem {
         }
     }
 
-    /// Another machine runs under this node's identity.
+    /// Creates the problem for an identity that another machine uses.
     pub(crate) fn identity_in_use(claim: &Claim, item: &Item) -> Self {
         Self::IdentityInUse {
             own: Box::new(Place::of(claim)),
@@ -196,7 +196,7 @@ impl LeaseProblem {
         }
     }
 
-    /// Another instance of this node keeps the lease alive.
+    /// Creates the problem for a lease that another instance of this node keeps alive.
     pub fn contested(claim: &Claim, item: &Item) -> Self {
         Self::Contested {
             own: Box::new(Place::of(claim)),
@@ -205,7 +205,7 @@ impl LeaseProblem {
         }
     }
 
-    /// What is reserved for this node lies outside the network.
+    /// Creates the problem for a reservation outside the network.
     pub(crate) fn reserved_outside(config: &NetworkConfig, item: &Item) -> Self {
         Self::ReservedOutside {
             subnets: item.subnets,
@@ -214,7 +214,7 @@ impl LeaseProblem {
         }
     }
 
-    /// Another node has our key, if it is there.
+    /// Creates the problem for a key that another node has. `None` if the key does not exist.
     pub fn taken(key: &str, item: Option<&Item>) -> Self {
         match item {
             Some(item) => Self::Taken {
@@ -226,7 +226,7 @@ impl LeaseProblem {
         }
     }
 
-    /// Another instance of this node has precedence.
+    /// Creates the problem for a key that another instance of this node holds with precedence.
     pub fn displaced(key: &str, item: &Item) -> Self {
         Self::Displaced {
             key: key.to_owned(),
@@ -235,7 +235,7 @@ impl LeaseProblem {
         }
     }
 
-    /// All subnets are taken.
+    /// Creates the problem for an exhausted pool.
     pub(crate) fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
         let pools: Vec<Pool> = config
             .pools
@@ -255,7 +255,7 @@ impl LeaseProblem {
         Self::OutOfSubnets { pools, closed }
     }
 
-    /// A change that is not published yet.
+    /// Creates the problem for a change that is not published yet.
     pub fn unpublished(published: &LeaseAttrs, wanted: &LeaseAttrs) -> Self {
         Self::Unpublished(if published.same_public(wanted) {
             Unpublished::Other
@@ -438,12 +438,12 @@ impl fmt::Display for LeaseProblem {
             } => write!(
                 f,
                 "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons \
-                 on one lease would overwrite each other for ever, so this one stops. Give each node its own address (--iface) and identity (--node-id)."
+                 on one lease would overwrite each other forever, so this one stops. Give each node its own address (--iface) and identity (--node-id)."
             ),
             Self::Overwritten(key) => write!(
                 f,
-                "the lease subnets/{key} of this node was rewritten by a Go flannel (or by hand) with this node's address: another machine may have the \
-                 same address. The data plane is left alone, and the lease is written back once a minute; look for a second machine with this address."
+                "the lease subnets/{key} of this node was overwritten by a Go flannel or manually with this node's address: another machine may have the \
+                 same address. flanneld does not change the data plane, and writes the lease back once a minute; look for a second machine with this address."
             ),
             Self::OutOfSubnets { pools, closed } => write_out_of_subnets(f, pools, closed),
             Self::Unpublished(Unpublished::Other) => {

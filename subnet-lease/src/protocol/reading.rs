@@ -1,4 +1,4 @@
-//! Reads entries of the store into leases; entries that cannot be read are counted and logged once.
+//! Reads entries of the store into leases. Entries that cannot be read are counted and logged once.
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
@@ -11,7 +11,7 @@ use std::fmt;
 use types::Subnets;
 use types::{Coded, Problem};
 
-/// Reads an entry into a lease; one that cannot be read is counted, and logged once.
+/// Reads an entry into a lease. An entry that cannot be read is counted, and logged once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
@@ -30,17 +30,17 @@ pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Su
     }
 }
 
-/// Counts a key that cannot be read at all; the subnets that it names, if it is a lease's key.
+/// Counts a key that cannot be read at all. Returns its subnets, if it is the key of a lease.
 #[cfg(feature = "dir")]
 pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
     tell(counters, key, why);
     wire::parse_key(key)
 }
 
-/// Why no lease can be read at all.
+/// Reason why an entry cannot be read as a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// By its key.
+    /// The key names no subnet in canonical form.
     Key,
 }
 
@@ -68,7 +68,7 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
     }
 }
 
-/// The leases of a complete list, and the keys whose values cannot be read.
+/// Returns the leases of a complete list, and the subnets whose values cannot be read.
 pub(crate) fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! After a write: whether another node has a claim to the same, and which of the two gives way.
+//! Checks after a write whether another node claims the same subnet or address, and which of the two yields.
 
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
@@ -16,8 +16,8 @@ pub(super) enum Settled {
     Refused(Box<LeaseProblem>),
 }
 
-/// Lists once more after a write. An overlapping lease that is older wins, a new lease that contains an older node's address is given up, and of
-/// two new nodes with one address the later one is refused.
+/// Lists the keys once more after a write, and resolves conflicts. An older lease that overlaps wins. A new lease that contains an older node's
+/// address is given up. If two new nodes have one address, the later one is refused.
 pub(super) async fn settle(
     io: &Io,
     claim: &Claim,
@@ -31,7 +31,7 @@ pub(super) async fn settle(
         .iter()
         .find(|item| item.entry.key == tenure.key && item.entry.modified == tenure.modified)
     else {
-        // Gone or rewritten already: `hold`, or the next round, deals with it.
+        // The key is already gone or rewritten. `hold`, or the next round, handles that.
         return if new {
             Settled::Yielded
         } else {
@@ -46,7 +46,7 @@ pub(super) async fn settle(
         .iter()
         .filter(earlier)
         .any(|item| config.contains(&item.subnets) && item.subnets.overlaps(&tenure.subnets));
-    // Of a subnet and a node inside it the older lease wins too. A lease that has carried pods stays: the others decide by age.
+    // If a subnet contains a node's address, the older lease also wins. A lease that has carried pods stays: the other nodes decide by age.
     let holds = |item: &Item| {
         item.addresses()
             .any(|address| tenure.subnets.nets().any(|net| net.contains(&address)))
@@ -77,7 +77,7 @@ pub(super) async fn settle(
     Settled::Ours(view)
 }
 
-/// Deletes unused keys with our address: those of this host, and those whose holder is gone; never a reservation.
+/// Deletes unused keys with our address or id: those of this host, and those whose holder is gone. Never deletes a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
     for item in view
         .items
@@ -85,7 +85,7 @@ pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) 
         .filter(|item| item.entry.key != tenure.key && !item.reserved())
     {
         let ours = item.node().is_some_and(|node| node.id == claim.node.id);
-        // Where nodes share an address, it tells nothing of a key.
+        // Where nodes share an address, the address does not identify the owner of a key.
         if !(item.publishes(&claim.public) && !claim.host.shared_address || ours) {
             continue;
         }
@@ -118,7 +118,7 @@ async fn give_up(io: &Io, tenure: &Tenure) {
         &tenure.key,
     )
     .await;
-    // If another wrote the key meanwhile, it may hang on this lease.
+    // If another writer wrote the key meanwhile, the key may be attached to this lease.
     if matches!(gone, Ok((true, ..))) {
         revoke(io, tenure.keepalive).await;
     }

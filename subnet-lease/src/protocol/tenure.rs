@@ -6,29 +6,29 @@ use crate::wire;
 use std::time::Duration;
 use types::Subnets;
 
-/// A lease that this node holds, and what is known of its key.
+/// A lease that this node holds, with the state of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
     /// The key.
     pub key: String,
-    /// Subnets that the key names.
+    /// Subnets in the key.
     pub subnets: Subnets,
     /// Attributes written last.
     pub attrs: LeaseAttrs,
-    /// Revision that created the key; a smaller one is an older lease.
+    /// Revision that created the key. A lower revision means an older lease.
     pub created: i64,
-    /// When it was last written, by us.
+    /// Revision of our last write.
     pub modified: i64,
-    /// The store's lease that it hangs on; 0 for a reservation.
+    /// The store's lease to which the key is attached; 0 for a reservation.
     pub lease: i64,
-    /// The store's lease that is kept alive: the same, or for a reservation one without a key.
+    /// The store's lease that is kept alive. It is the same one, or for a reservation one without a key.
     pub keepalive: i64,
     /// Time of the last successful renewal, on the boot-time clock.
     pub renewed: Duration,
 }
 
 impl Tenure {
-    /// The lease as the rest of the program sees it.
+    /// Returns the lease as the rest of the program sees it.
     pub fn lease(&self) -> Lease {
         let term = if self.lease == 0 {
             Term::Reserved
@@ -43,7 +43,7 @@ impl Tenure {
         }
     }
 
-    /// The conditions of every write to the key.
+    /// Returns the conditions of every write to the key.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
             Compare::Unchanged {

@@ -1,33 +1,33 @@
-//! What a change of our own key means.
+//! Judges changes of our own key.
 
 use super::tenure::Tenure;
 use super::view::{Item, publishes};
 use crate::manager::Claim;
 use crate::wire;
 
-/// What a changed key means.
+/// Meaning of a changed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Our own write, whose answer was lost.
+    /// Our own write, whose reply was lost.
     OwnWrite,
-    /// An operator detached the key from its lease, which makes it a reservation of ours.
+    /// An operator detached the key from its lease, which makes it our reservation.
     Reserve,
-    /// Ours, but overwritten: write it back, at once and then rarely.
+    /// The key is ours, but was overwritten. Write it back at once, then rarely.
     WriteBack {
-        /// Another instance of this node did it.
+        /// Whether another instance of this node overwrote it.
         contested: bool,
     },
-    /// Overwritten by a Go flannel (or by hand) with our address: write it back rarely, and warn.
+    /// A Go flannel (or an operator) overwrote the key with our address. Write it back rarely, and warn.
     Overwritten,
-    /// Another instance has precedence.
+    /// Another instance of this node has precedence.
     Displaced,
-    /// Another node's.
+    /// The key belongs to another node.
     Taken,
-    /// Unknown until the writer was looked for.
+    /// Unknown until the store reports when the writer was last seen.
     AskLastSeen,
 }
 
-/// Judges the present value of our key. `alive`: whether the writer was seen lately, if that is known.
+/// Judges the present value of our key. `alive` is whether the writer was seen lately, if known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else {
         return Verdict::WriteBack { contested: false };
@@ -42,7 +42,7 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
     };
     if node.id == claim.node.id && node.instance == claim.node.instance {
         let as_written = *item.entry.value == *wire::render_value(&tenure.attrs).as_bytes();
-        // Until a new address is published, the published one is ours too.
+        // Until a new address is published, the published one is also ours.
         let ours = published
             || item
                 .attrs
@@ -59,7 +59,7 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
         return Verdict::Taken;
     }
     if item.reserved() && published {
-        // A live instance keeps a keepalive beside a reservation; an operator's copy of an old value has none.
+        // A live instance keeps a lease alive for a reservation. An operator's copy of an old value has none.
         match alive {
             None => return Verdict::AskLastSeen,
             Some(false) => return Verdict::Reserve,

@@ -1,4 +1,4 @@
-//! A list of the store's keys, read: which lease is whose.
+//! A parsed list of the store's keys, which shows which lease belongs to which node.
 
 use super::registry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
@@ -8,28 +8,28 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Addresses, Subnets};
 
-/// A list with its values read.
+/// A list with parsed values.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The revision of the list.
     pub revision: i64,
-    /// The keys that are leases' keys, readable or not.
+    /// The keys of leases, readable or not.
     pub items: Vec<Item>,
 }
 
 /// One key of the list.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// As the store has it.
+    /// The entry as the store has it.
     pub entry: Entry,
-    /// What the key names.
+    /// Subnets in the key.
     pub subnets: Subnets,
-    /// What the value says; none where it cannot be read.
+    /// Parsed value; `None` if it cannot be read.
     pub attrs: Option<LeaseAttrs>,
 }
 
 impl View {
-    /// Reads a list; keys that name no subnet are left out.
+    /// Parses a list. Keys without a subnet are omitted.
     pub fn of(listing: Listing) -> Self {
         let items = listing.entries.into_iter().filter_map(Item::of).collect();
         Self {
@@ -38,12 +38,12 @@ impl View {
         }
     }
 
-    /// The item of a key.
+    /// Returns the item of a key.
     pub fn get(&self, key: &str) -> Option<&Item> {
         self.items.iter().find(|item| item.entry.key == key)
     }
 
-    /// What a new lease of this node must not overlap: the subnets of all keys, the addresses of nodes, the underlay's networks.
+    /// Returns what a new lease of this node must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's networks.
     pub fn taken(&self, claim: &Claim) -> Vec<Subnets> {
         let nodes = self
             .items
@@ -64,7 +64,7 @@ impl View {
 }
 
 impl Item {
-    /// Parses an entry; `None` if its key is not a lease's.
+    /// Parses an entry; `None` if its key is not the key of a lease.
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
@@ -75,19 +75,19 @@ impl Item {
         })
     }
 
-    /// The node that wrote it, where it says so.
+    /// Returns the node that wrote the lease, if the lease contains it.
     pub fn node(&self) -> Option<&NodeId> {
         self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
     }
 
-    /// Whether it publishes the given node's address. IPv4 decides where there is one, as in Go flannel.
+    /// Whether the lease publishes the given node's address. As in Go flannel, IPv4 decides if there is an IPv4 address.
     pub fn publishes(&self, public: &Addresses) -> bool {
         self.attrs
             .as_ref()
             .is_some_and(|attrs| publishes(attrs, public))
     }
 
-    /// The addresses that it publishes.
+    /// Returns the addresses that the lease publishes.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.attrs
             .as_ref()
@@ -96,12 +96,12 @@ impl Item {
             .flatten()
     }
 
-    /// Returns whether the key never expires: it hangs on no lease of the store.
+    /// Whether the key never expires: it is attached to no lease of the store.
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }
 
-    /// The store's lease by which its holder shows that it lives; 0 for none.
+    /// Returns the store's lease that the holder keeps alive; 0 for none.
     pub fn keepalive(&self) -> i64 {
         if self.reserved() {
             self.node().and_then(|node| node.lease).unwrap_or(0)
@@ -110,7 +110,7 @@ impl Item {
         }
     }
 
-    /// The lease, when it can be read.
+    /// Returns the lease, if its value can be read.
     pub fn lease(&self) -> Option<Lease> {
         let term = if self.reserved() {
             Term::Reserved

@@ -1,4 +1,4 @@
-//! An API server with one Node that answers as a test says, and remembers what it was asked.
+//! An API server with one Node that replies as a test specifies, and records the requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Numbers the connections in the order of their opening.
+    /// Number of the connection, in the order of opening.
     pub connection: usize,
     pub method: String,
     pub path: String,
@@ -23,7 +23,7 @@ impl Asked {
         self.path.contains("watch=1")
     }
 
-    /// Whether it is about all Nodes.
+    /// Whether the request is about all Nodes.
     pub(crate) fn is_of_all(&self) -> bool {
         self.path.starts_with("/api/v1/nodes?") && !self.path.contains("fieldSelector")
     }
@@ -33,16 +33,16 @@ impl Asked {
     }
 }
 
-/// What becomes of a request.
+/// Reply to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// What a server with this Node answers.
+    /// The normal reply of a server with this Node.
     Pass,
-    /// This status.
+    /// A reply with this status.
     Status(u16),
-    /// The complete list, and then an error that ends the watch.
+    /// The complete list, followed by an error that ends the watch.
     ListThenExpired,
-    /// This body.
+    /// A reply with this body.
     Body(String),
 }
 
@@ -81,7 +81,7 @@ impl Server {
         server
     }
 
-    /// Decides on each request from now on.
+    /// Sets the function that decides on each request from now on.
     pub(crate) fn on(&self, judge: impl Fn(&Asked) -> Reply + Send + Sync + 'static) {
         *self.judge.lock().unwrap() = Arc::new(judge);
     }
@@ -135,7 +135,7 @@ impl Server {
                     stream
                         .write_all(format!("{head}{:x}\r\n{text}\r\n", text.len()).as_bytes())
                         .await?;
-                    // Until the client goes.
+                    // Keep the watch open until the client closes the connection.
                     let mut rest = [0; 64];
                     while stream.read(&mut rest).await? > 0 {}
                     return Ok(());
@@ -168,7 +168,7 @@ async fn whole(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> s
     stream.write_all(format!("{head}{body}").as_bytes()).await
 }
 
-/// The next request; none when the client has gone.
+/// Reads the next request; `None` if the client closed the connection.
 async fn read(
     stream: &mut BufReader<TcpStream>,
     connection: usize,

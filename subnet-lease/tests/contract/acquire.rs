@@ -1,4 +1,4 @@
-//! Getting a lease: a new one, or the one that was.
+//! Cases of acquiring a lease: a new one, or the previous one.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -125,7 +125,7 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
-/// Of several keys with a node's id: the one that subnet.env names, before a reservation, before one with its address, before the oldest.
+/// If several keys have a node's id, the order of preference is: the one in subnet.env, a reservation, one with the node's address, the oldest.
 async fn one_of_several_own_leases_is_kept(bed: Bed) {
     bed.configure(CONFIG);
     let one = claim("one", 101);
@@ -138,7 +138,7 @@ async fn one_of_several_own_leases_is_kept(bed: Bed) {
     let kept = async |claim: &Claim| key(&acquire(&bed.manager(), claim).await.unwrap());
     let leased = kept(&one).await;
     assert_ne!(bed.lease_of(&leased), 0);
-    // Younger, and with an address of before.
+    // A younger key with a former address.
     reserve("10.5.30.0-24", "192.168.56.150");
     assert_eq!(kept(&one).await, "10.5.30.0-24");
     bed.delete("10.5.30.0-24");
@@ -148,12 +148,12 @@ async fn one_of_several_own_leases_is_kept(bed: Bed) {
     let mut restarted = claim("one", 101);
     restarted.host.previous = Some(subnets("10.5.20.0-24"));
     assert_eq!(kept(&restarted).await, "10.5.20.0-24");
-    // All publish the node's address now.
+    // All keys now publish the node's address.
     reserve("10.5.8.0-24", "192.168.56.101");
     assert_eq!(kept(&one).await, "10.5.20.0-24");
 }
 
-/// In a network that contains the nodes themselves a new lease holds none of them, nor their network; not even a wished-for one.
+/// In a network that contains the nodes themselves, a new lease contains no node and does not overlap their network. This also applies to a preferred subnet.
 async fn no_lease_holds_a_node(bed: Bed) {
     bed.configure(
         r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#,
@@ -164,7 +164,7 @@ async fn no_lease_holds_a_node(bed: Bed) {
     let mut first = claim("n1", 1);
     first.host.underlay = vec!["192.168.57.0/24".parse().unwrap()];
     first.host.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
-    // 55 has another node, 56 this one, 57 is the underlay's.
+    // 56 contains this node, 55 another one, and 57 is the underlay's network.
     assert_eq!(
         key(&acquire(&manager, &first).await.unwrap()),
         "192.168.58.0-24"
@@ -328,7 +328,7 @@ async fn restarts_go_on_with_the_same_lease(bed: Bed) {
         acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
         assert_eq!(bed.lease_of(&key(&lease)), hangs_on);
     }
-    // One that somebody made with a short life would end between two renewals.
+    // A lease granted manually with a short time to live would expire between two renewals.
     let text = bed.etcd().ctl(&["lease", "grant", "300"]);
     let short = text.split_whitespace().nth(1).unwrap().to_owned();
     let path = bed.path(&format!("subnets/{}", key(&lease)));

@@ -1,4 +1,4 @@
-//! A real kube-apiserver on loopback with an etcd of its own; and a gate before it, which cuts one case off.
+//! A real kube-apiserver on loopback with its own etcd, and a gate in front of it that cuts off one case.
 
 use crate::etcd_server::{EtcdServer, Version, free_port};
 use http::{Method, Request};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 const TOKEN: &str = "token-of-admin";
 
-/// Ends with its owner, its etcd too.
+/// The server and its etcd end when the value is dropped.
 pub(crate) struct ApiServer {
     folder: tempfile::TempDir,
     port: u16,
@@ -22,7 +22,7 @@ pub(crate) struct ApiServer {
     _etcd: EtcdServer,
 }
 
-/// Where `make setup` puts Kubernetes, unless it is installed.
+/// Returns the path of kube-apiserver: installed, or where `make setup` puts it.
 fn program() -> PathBuf {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
     let cache = std::env::var_os("XDG_CACHE_HOME")
@@ -40,7 +40,7 @@ fn program() -> PathBuf {
     found.expect("there is no kube-apiserver: run `make setup`")
 }
 
-/// An authority's certificate, and a server's with its key.
+/// Writes the certificate of an authority, and a server's certificate with its key.
 fn certificates(folder: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -146,7 +146,7 @@ impl ApiServer {
         }
     }
 
-    /// A kubeconfig of that name for this server, reached at a port.
+    /// Writes a kubeconfig with that name for this server, reached at a port.
     pub(crate) fn kubeconfig(&self, name: &str, port: u16) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.kubeconfig"));
         let config = json!({
@@ -156,7 +156,7 @@ impl ApiServer {
             "users": [{ "name": "t", "user": { "token": TOKEN } }],
             "contexts": [{ "name": "t", "context": { "cluster": "t", "user": "t" } }],
         });
-        // JSON is YAML.
+        // Every JSON document is also YAML.
         std::fs::write(&path, config.to_string()).unwrap();
         path
     }
@@ -173,7 +173,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// The administrator's hand.
+/// Client with the permissions of an administrator.
 #[derive(Clone)]
 pub(crate) struct Hand {
     client: Client,
@@ -208,7 +208,7 @@ impl Hand {
     }
 }
 
-/// Passes connections on to a server, unless it is shut.
+/// Forwards connections to a server while it is open.
 pub(crate) struct Gate {
     pub port: u16,
     open: Arc<watch::Sender<bool>>,
@@ -241,7 +241,7 @@ impl Gate {
         Self { port, open, task }
     }
 
-    /// Shut, it breaks every connection and takes no other.
+    /// Opens or closes the gate. Closing it breaks every connection, and new ones are refused.
     pub(crate) fn set(&self, open: bool) {
         self.open.send_replace(open);
     }

@@ -1,4 +1,4 @@
-//! What the cases need of a store: managers on it, and a hand that reads and writes past them.
+//! The environment of a case: managers on a store, and direct access to the store for reading and writing.
 
 use crate::api_server::ApiServer;
 use crate::cluster::Cluster;
@@ -9,26 +9,26 @@ use subnet_lease::dir::DirManager;
 use subnet_lease::etcd::{EtcdManager, EtcdOptions};
 use subnet_lease::manager::SubnetManager;
 
-/// What not every store has. Any has a configuration, managers, and leases that can be listed and shown as text.
+/// A property that not every store has. All stores have a configuration, managers, and leases that can be listed and shown as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Leases are Go flannel's keys and values, which a hand can write and delete.
+    /// Leases are Go flannel's keys and values, which a test can write and delete directly.
     Keys,
-    /// The nodes choose their subnets, and decide among themselves whose is whose.
+    /// The nodes choose their subnets, and decide among themselves which key belongs to which node.
     Choice,
-    /// Keys hang on leases that expire; one without is a reservation.
+    /// Keys are attached to leases that expire. A key without a lease is a reservation.
     Expiry,
-    /// Files that a hand can replace by other things.
+    /// Files that a test can replace with other objects.
     Files,
-    /// An etcd, which cases share.
+    /// An etcd that cases share.
     Etcd,
     /// An etcd that the case may stop, restore and lock.
     OwnEtcd,
-    /// The Nodes of a Kubernetes cluster, which has given them their subnets.
+    /// The Nodes of a Kubernetes cluster, which assigned the subnets to them.
     Nodes,
 }
 
-/// A kind of store, and what it has.
+/// A kind of store, with its properties.
 pub(crate) struct Kind {
     pub name: &'static str,
     pub has: &'static [Need],
@@ -72,10 +72,10 @@ pub(crate) const KINDS: [Kind; 4] = [
     },
 ];
 
-/// The prefix in an etcd of one's own.
+/// Prefix in an etcd that only one case uses.
 pub(crate) const PREFIX: &str = "/coreos.com/network";
 
-/// A store of one case.
+/// The store of one case.
 pub(crate) struct Bed {
     store: Store,
     prefix: String,
@@ -88,13 +88,13 @@ enum Store {
     Kube(Box<Cluster>),
 }
 
-/// The servers that cases share, one for each version, started when they are first needed.
+/// The etcd servers that cases share, one per version, started when first needed.
 static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
 
-/// The API server that cases share, started when it is first needed.
+/// The API server that cases share, started when first needed.
 static KUBE: Mutex<Option<Arc<ApiServer>>> = Mutex::new(None);
 
-/// Ends the shared servers.
+/// Stops the shared servers.
 pub(crate) fn stop() {
     SHARED.lock().unwrap().clear();
     KUBE.lock().unwrap().take();
@@ -119,7 +119,7 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 }
 
 impl Kind {
-    /// A store for the case of that name.
+    /// Returns a store for the case with that name.
     pub(crate) fn bed(&self, case: &str, needs: &[Need]) -> Bed {
         let of = |store| Bed {
             store,
@@ -146,7 +146,7 @@ impl Kind {
 }
 
 impl Bed {
-    /// The manager of a node, whose Node is there.
+    /// Returns the manager of a node. On Kubernetes, creates its Node if needed.
     pub(crate) async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
         let Store::Kube(cluster) = &self.store else {
             return self.manager();
@@ -155,7 +155,7 @@ impl Bed {
         Arc::new(cluster.manager(name).await)
     }
 
-    /// The Nodes of the case.
+    /// Returns the Nodes of the case.
     pub(crate) fn cluster(&self) -> &Cluster {
         match &self.store {
             Store::Kube(cluster) => cluster,
@@ -170,7 +170,7 @@ impl Bed {
         }
     }
 
-    /// How its etcd is reached.
+    /// Returns the options for the connection to the case's etcd.
     pub(crate) fn options(&self) -> EtcdOptions {
         EtcdOptions {
             endpoints: vec![self.etcd().endpoint()],
@@ -179,7 +179,7 @@ impl Bed {
         }
     }
 
-    /// The directory; none where there is none.
+    /// Returns the directory; `None` for another store.
     pub(crate) fn folder(&self) -> Option<&Path> {
         match &self.store {
             Store::Dir(folder) => Some(folder.path()),
@@ -202,7 +202,7 @@ impl Bed {
         }
     }
 
-    /// The whole key of what stands below the prefix.
+    /// Returns the full key for a name below the prefix.
     pub(crate) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
@@ -236,7 +236,7 @@ impl Bed {
         }
     }
 
-    /// Writes a key of any bytes, or deletes it.
+    /// Writes or deletes a key that consists of arbitrary bytes.
     pub(crate) fn put_bytes(&self, key: &[u8], there: bool) {
         use std::os::unix::ffi::OsStrExt;
         let key = std::ffi::OsStr::from_bytes(key);
@@ -311,12 +311,12 @@ impl Bed {
         }
     }
 
-    /// A key or another text, with the network of this case in the place of 10.5.0.0/16.
+    /// Returns a text (e.g. a key) with the network of this case instead of 10.5.0.0/16.
     pub(crate) fn here(&self, text: &str) -> String {
         self.cluster().here(text)
     }
 
-    /// The lease that a key hangs on, in decimal; 0 for none.
+    /// Returns the lease to which a key is attached; 0 for none.
     pub(crate) fn lease_of(&self, key: &str) -> i64 {
         if self.folder().is_some() {
             return 0;

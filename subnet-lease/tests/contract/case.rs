@@ -1,17 +1,17 @@
-//! A case of the contract, and on which stores it runs.
+//! A case of the contract, and the stores on which it runs.
 
 use crate::bed::{Bed, Need};
 use std::pin::Pin;
 
-/// What is done with a store.
+/// A case: a test of a store.
 pub(crate) struct Case {
     pub name: &'static str,
-    /// It runs on every store that has all of these.
+    /// Properties that a store must have to run the case.
     pub needs: &'static [Need],
     pub run: fn(Bed) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// A table of cases: the function, and what it needs.
+/// Defines a table of cases: each function with the properties that it needs.
 macro_rules! cases {
     ($($case:ident: [$($need:ident),*]),* $(,)?) => {
         pub(crate) const CASES: &[crate::case::Case] = &[

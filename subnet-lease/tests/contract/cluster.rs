@@ -1,4 +1,4 @@
-//! The Nodes of one case, in an API server that other cases use too: its own names, its own network.
+//! The Nodes of one case, in an API server that other cases share. The case has its own names and its own network.
 
 use crate::api_server::{ApiServer, Gate, Hand};
 use http::Method;
@@ -17,14 +17,14 @@ pub(crate) const PREFIX: &str = "flannel.alpha.coreos.com";
 pub(crate) struct Cluster {
     server: Arc<ApiServer>,
     case: String,
-    /// Its network is 10.this.0.0/16, in the place of 10.5.0.0/16.
+    /// The network of the case is 10.number.0.0/16 instead of 10.5.0.0/16.
     number: u8,
     folder: tempfile::TempDir,
     names: Mutex<Vec<String>>,
     access: OnceCell<(Hand, Gate)>,
 }
 
-/// Waits for something inside a case.
+/// Waits for a future inside a case.
 fn wait<T>(what: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| Handle::current().block_on(what))
 }
@@ -57,7 +57,7 @@ impl Cluster {
         self.access.get_or_init(open).await
     }
 
-    /// A text of the case, in which its network stands.
+    /// Returns a text with the network of this case instead of 10.5.0.0/16.
     pub(crate) fn here(&self, text: &str) -> String {
         text.replace("10.5.", &format!("10.{}.", self.number))
     }
@@ -70,12 +70,12 @@ impl Cluster {
         std::fs::write(self.folder.path().join("net-conf.json"), self.here(text)).unwrap();
     }
 
-    /// Whether the API can be reached by the managers.
+    /// Sets whether the managers can reach the API.
     pub(crate) fn reachable(&self, open: bool) {
         wait(async { self.access().await.1.set(open) });
     }
 
-    /// The manager of a Node, which need not exist.
+    /// Creates the manager of a Node, which may not exist.
     pub(crate) async fn manager(&self, name: &str) -> KubeManager {
         let port = self.access().await.1.port;
         let options = KubeOptions {
@@ -94,7 +94,7 @@ impl Cluster {
         KubeManager::open(options).await.unwrap()
     }
 
-    /// Creates a Node, unless it is there, and gives it the next podCIDR.
+    /// Creates a Node with the next podCIDR, unless the Node exists.
     pub(crate) fn register(&self, name: &str) {
         let at = {
             let mut names = self.names.lock().unwrap();
@@ -107,7 +107,7 @@ impl Cluster {
         self.create(name, &json!([format!("10.5.{at}.0/24")]), &[]);
     }
 
-    /// Creates a Node with these podCIDRs, and what a daemon would publish there.
+    /// Creates a Node with these podCIDRs, and with the annotations that a daemon would publish.
     pub(crate) fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();
@@ -137,7 +137,7 @@ impl Cluster {
         );
     }
 
-    /// Writes to a Node as others do.
+    /// Patches a Node as another writer.
     pub(crate) fn patch(&self, name: &str, patch: &Value) -> Value {
         self.ask(
             &Method::PATCH,
@@ -174,7 +174,7 @@ impl Cluster {
         .unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
-    /// The Nodes of this case that flannel serves: the key that their podCIDR makes, and their annotations.
+    /// Returns the Nodes of this case on which flannel runs: the key of their podCIDR, and their annotations.
     fn served(&self) -> Vec<(String, Value)> {
         let list = self.ask(&Method::GET, "/api/v1/nodes", "application/json", None);
         let of_case = |node: &&Value| {

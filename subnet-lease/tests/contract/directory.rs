@@ -1,4 +1,4 @@
-//! What only a directory goes through.
+//! Cases that only a directory has.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -29,7 +29,7 @@ async fn unavailable_directory_changes_no_lease(bed: Bed) {
     for round in 0..2 {
         std::fs::rename(&root, &aside).unwrap();
         if round == 1 {
-            // What a backup might bring.
+            // A directory as restored from a backup.
             std::fs::create_dir(&root).unwrap();
             std::fs::write(root.join("config"), CONFIG).unwrap();
         }
@@ -38,7 +38,7 @@ async fn unavailable_directory_changes_no_lease(bed: Bed) {
         })
         .await;
         if round == 0 {
-            // Written once it is back.
+            // This change is written once the directory is back.
             let mut changed = attrs(&one);
             changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
             holding.attrs.send_replace(changed);
@@ -115,7 +115,7 @@ async fn a_link_is_no_lease(bed: Bed) {
     .await;
 }
 
-/// Left by a daemon that was killed while it wrote.
+/// Temporary files left by a daemon that was killed while writing.
 async fn temporary_files_of_a_killed_daemon_are_removed(bed: Bed) {
     let folder = bed.folder().unwrap();
     bed.configure(CONFIG);

@@ -1,4 +1,4 @@
-//! Who may speak to etcd: certificates, users, passwords.
+//! Cases of access to etcd: certificates, users, passwords.
 
 use crate::bed::{Bed, PREFIX};
 use crate::case::cases;
@@ -19,7 +19,7 @@ cases! {
     tls_refusal_names_the_side_and_the_reason: [Etcd],
 }
 
-/// A certificate authority: its certificate as PEM, and what signs with its key.
+/// Creates a certificate authority. Returns its certificate as PEM, and the issuer that signs with its key.
 fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -31,7 +31,7 @@ fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     (cert.pem(), rcgen::Issuer::new(params, key))
 }
 
-/// Writes a file with a time of modification so far in the future: file systems may count in whole seconds.
+/// Writes a file with a modification time in the future by this many seconds, because file systems may store only whole seconds.
 fn write_newer(path: &Path, text: &str, seconds: u64) {
     std::fs::write(path, text).unwrap();
     std::fs::File::open(path)
@@ -97,7 +97,7 @@ async fn tls_needs_a_ca_alone(bed: Bed) {
         let manager: Arc<dyn SubnetManager> = Arc::new(EtcdManager::new(with));
         let reached = async |manager: &Arc<dyn SubnetManager>| matches!(manager.network_config().await, Err(Error::Unavailable(text)) if text.to_string().contains("etcdctl put"));
         assert!(reached(&manager).await);
-        // Another CA's bundle: refused by name, and accepted again once the files are right.
+        // The bundle of another CA is refused by name. Once the files are correct, the connection succeeds again.
         let (stranger, _) = authority("stranger");
         write_newer(&path("ca.pem"), &stranger, 2);
         let Err(Error::Unavailable(why)) = manager.network_config().await else {
@@ -139,7 +139,7 @@ fn add_users(server: &EtcdServer) {
 }
 
 async fn passwords(bed: Bed) {
-    // Tokens that expire within the test.
+    // Tokens that expire during the test.
     let mut server =
         EtcdServer::new(bed.etcd().version).with(&["--auth-token-ttl=3".to_owned()], false);
     server.start();
@@ -175,7 +175,7 @@ async fn passwords(bed: Bed) {
     let (manager, one) = (as_user("flannel", "secret"), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
-    // Longer than a token lives.
+    // Longer than the lifetime of a token.
     tokio::time::sleep(Duration::from_secs(7)).await;
     let mut changed = attrs(&one);
     changed.public_ip = Some(Ipv4Addr::new(192, 168, 56, 201));
@@ -196,7 +196,7 @@ async fn passwords(bed: Bed) {
     .await;
 }
 
-/// A user is configured before etcd wants one, and stays so when it no longer does.
+/// A user is configured before etcd requires one, and remains configured when etcd no longer does.
 async fn authentication_comes_and_goes(bed: Bed) {
     bed.configure(CONFIG);
     let server = bed.etcd();
@@ -208,7 +208,7 @@ async fn authentication_comes_and_goes(bed: Bed) {
         ..EtcdOptions::default()
     }));
     let one = claim("one", 101);
-    // Without authentication: nobody is asked for a name.
+    // Without authentication, no user name is required.
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
     let follower = Follower::of(manager.clone());
@@ -257,7 +257,7 @@ async fn authentication_comes_and_goes(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// A folder of certificates: two authorities, and what the first one signs.
+/// A directory of certificates: two authorities, and the certificates that they sign.
 struct Pki {
     folder: tempfile::TempDir,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
@@ -309,7 +309,7 @@ impl Pki {
     }
 }
 
-/// A port of an etcd server that a client asks.
+/// An etcd server to which a client connects.
 #[derive(Clone, Copy)]
 enum Port {
     Tls,
@@ -325,7 +325,7 @@ enum Port {
     TlsAskedForPlain,
 }
 
-/// The port, the CA file and the certificate of a client, and the parts of the text of the failure.
+/// Server, CA file and certificate of a client, and the expected parts of the failure's text.
 const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
     (
         Port::Expired,
@@ -410,7 +410,7 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
     (Port::Mutual, "ca.pem", Some("node"), &["etcdctl put"]),
 ];
 
-/// Fails at every try for one reason, whose text has these parts.
+/// Asserts that every attempt fails for one reason, whose text has these parts.
 async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
     let mut logged = LogOnce::default();
     for turn in 0..12 {
@@ -440,7 +440,7 @@ async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
     }
 }
 
-/// What TLS does not like reads: which side refuses which certificate, why and until when; and it is one reason at every try.
+/// The text of a TLS failure contains which side refuses which certificate, why and until when. Repeated attempts count as one reason.
 async fn tls_refusal_names_the_side_and_the_reason(bed: Bed) {
     let plain = bed.etcd();
     let pki = Pki::new();

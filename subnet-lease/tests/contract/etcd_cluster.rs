@@ -1,4 +1,4 @@
-//! Several endpoints, and several clusters behind them.
+//! Cases with several endpoints, and several clusters behind them.
 
 use crate::bed::{Bed, PREFIX};
 use crate::case::cases;
@@ -24,7 +24,7 @@ async fn a_dead_endpoint_is_passed_over(bed: Bed) {
     acquire(&manager, &claim("one", 101)).await.unwrap();
 }
 
-/// Two clusters in one list of endpoints: while the right one is away, nobody moves to the other, and nothing is written there.
+/// The list of endpoints contains two clusters. While the right one is down, no node moves to the other one, and nothing is written there.
 async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut foreign = EtcdServer::new(bed.etcd().version);
@@ -62,7 +62,7 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
         })
         .await;
     }
-    // Far longer than it took: the tries after the first ones are the ones that were counted.
+    // Far longer than the first attempts took. This covers the later attempts, which were the ones that counted as votes.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(
         nodes
@@ -88,7 +88,7 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     assert_eq!(revision(&foreign), untouched);
 }
 
-/// etcd was set up anew behind every endpoint: that cluster is the right one now.
+/// etcd was set up anew behind every endpoint. The new cluster is then the right one.
 async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut options = bed.options();

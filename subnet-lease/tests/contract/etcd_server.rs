@@ -1,4 +1,4 @@
-//! A real etcd on loopback, with its data in a temporary folder.
+//! A real etcd on loopback, with its data in a temporary directory.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// Debian's.
+    /// Debian's version.
     V3_4,
     /// Built by `make setup`.
     V3_6,
@@ -30,7 +30,7 @@ pub(crate) fn programs(version: Version) -> PathBuf {
         .map_or_else(|| home.join(".cache"), PathBuf::from)
         .join("flannel-rs");
     match version {
-        // Where Debian's package is not installed, `make setup` unpacks it, so that no server is started.
+        // If Debian's package is not installed, `make setup` only unpacks it, so that no server is started.
         Version::V3_4 if Path::new("/usr/bin/etcd").exists() => PathBuf::from("/usr/bin"),
         Version::V3_4 => cache.join("etcd-3.4/usr/bin"),
         Version::V3_6 => std::env::var_os("FLANNEL_ETCD_DIR")
@@ -38,7 +38,7 @@ pub(crate) fn programs(version: Version) -> PathBuf {
     }
 }
 
-/// A port that nobody is given by chance: a server that is stopped for a while finds it free again.
+/// Returns a port outside the range of ephemeral ports. A server that is stopped for a while finds it still free.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
@@ -154,7 +154,7 @@ impl EtcdServer {
         }
     }
 
-    /// With arguments that need be no text.
+    /// Runs etcdctl with arguments that may not be UTF-8.
     pub(crate) fn ctl_os(&self, args: &[&std::ffi::OsStr]) {
         let mut command = Command::new(programs(self.version).join("etcdctl"));
         let status = command
@@ -184,7 +184,7 @@ impl EtcdServer {
             .unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// Takes a snapshot, to be restored later.
+    /// Saves a snapshot, to be restored later.
     pub(crate) fn snapshot(&self) -> PathBuf {
         let file = self.folder.path().join("snapshot.db");
         let _ = std::fs::remove_file(&file);
@@ -192,7 +192,7 @@ impl EtcdServer {
         file
     }
 
-    /// Stops, puts the snapshot's data in place and starts again.
+    /// Stops the server, restores the snapshot's data and starts the server again.
     pub(crate) fn restore(&mut self, snapshot: &Path) {
         self.kill();
         std::fs::remove_dir_all(self.data()).unwrap();

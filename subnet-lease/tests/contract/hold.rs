@@ -1,4 +1,4 @@
-//! Keeping a lease while its key changes under the holder.
+//! Cases of holding a lease while its key changes.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -44,7 +44,7 @@ async fn attributes_are_republished(bed: Bed) {
     .await;
 }
 
-/// What hangs on the connection goes on by the new one.
+/// Streams on the former connection continue on the new one.
 async fn a_connection_made_anew_goes_on(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -65,7 +65,7 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// Whoever wonders whether a peer is alive asks about its lease alone.
+/// A query whether a peer is alive reads only the peer's lease.
 async fn holder_is_seen_by_its_keepalive(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -83,7 +83,7 @@ async fn a_deleted_key_comes_back(bed: Bed) {
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
     for _ in 0..3 {
-        // Deleted only once the holder watches: it proves its key first.
+        // Delete the key only once the holder watches it, because the holder first proves its key.
         eventually("it is held", || holding.held.borrow().lease.is_some()).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         bed.delete(&key(&lease));
@@ -134,7 +134,7 @@ async fn reservations_stay(bed: Bed) {
         assert_eq!(bed.lease_of("10.5.9.0-24"), 0);
         assert!(bed.get("10.5.9.0-24").unwrap().contains(r#""lease":"#));
     }
-    // Its holder is alive: another node with the address is refused.
+    // The holder is alive, so another node with the address is refused.
     let manager = bed.manager();
     acquire(&manager, &named).await.unwrap();
     let _holding = hold(&manager, &named).await;

@@ -1,4 +1,4 @@
-//! What only the Nodes of Kubernetes have: others who write to them, podCIDRs that come, go and meet.
+//! Cases that only the Nodes of Kubernetes have: other writers, and podCIDRs that appear, disappear and overlap.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -29,7 +29,7 @@ fn public_ip(node: &Value) -> Option<&str> {
     node["metadata"]["annotations"][format!("{PREFIX}/public-ip")].as_str()
 }
 
-/// A Node as a peer's daemon leaves it.
+/// Annotations of a Node as a peer's daemon writes them.
 const PEER: [(&str, &str); 4] = [
     ("kube-subnet-manager", "true"),
     ("backend-type", "vxlan"),
@@ -37,7 +37,7 @@ const PEER: [(&str, &str); 4] = [
     ("backend-data", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:77"}"#),
 ];
 
-/// What changes meanwhile, here and at others, is right afterwards; nothing was taken for gone.
+/// Changes during the outage, on this node and on others, take effect afterwards. No lease is considered gone.
 async fn an_outage_of_the_api_is_survived(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -70,7 +70,8 @@ async fn an_outage_of_the_api_is_survived(bed: Bed) {
         follower.has(&bed.here("10.5.78.0-24")) && follower.has(&peer)
     })
     .await;
-    // It goes on where it stopped; or it lists anew because the newest Node, another case's, is gone: then the server may be a restored one.
+    // The watch resumes where it stopped. It lists again only if the newest Node, which belongs to another case, is gone, because the server may
+    // then be a restored one.
     assert!(
         follower.resets() <= resets + 1,
         "{} resets",
@@ -115,7 +116,7 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
 
 async fn older_of_two_nodes_gets_the_shared_pod_cidr(bed: Bed) {
     bed.configure(CONFIG);
-    // In one second the first by name is the older: so it is here in any case.
+    // Within one second, the first Node by name is older. With these names, the order is the same in any case.
     bed.cluster().create("a", &json!(["10.5.1.0/24"]), &PEER);
     bed.cluster().create("b", &json!(["10.5.0.0/23"]), &[]);
     bed.cluster().create("c", &json!(["10.5.0.0/24"]), &[]);
@@ -124,7 +125,7 @@ async fn older_of_two_nodes_gets_the_shared_pod_cidr(bed: Bed) {
         bed.cluster().manager("c").await,
     ];
     let [second, third] = managers.map(|manager| Arc::new(manager) as Arc<dyn SubnetManager>);
-    // It overlaps the second one alone, which has nothing.
+    // It overlaps only the second Node, which has no subnet.
     acquire(&third, &claim("c", 103)).await.unwrap();
     let (state, held) = watch::channel(Held::default());
     let config = config(&second).await;
@@ -170,7 +171,7 @@ async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
             .is_some_and(|why| why.to_string().contains("was deleted"))
     })
     .await;
-    // Registered anew, with what it had.
+    // The Node is registered again with the same podCIDR.
     let cidr = lease.subnets.to_string();
     bed.cluster().create("one", &json!([cidr]), &[]);
     eventually("it says again what it has to", || {
@@ -214,7 +215,7 @@ async fn another_pod_cidr_ends_the_lease(bed: Bed) {
     );
 }
 
-/// Two writers of one Node, each at its own annotations: nothing of either is lost.
+/// Two writers of one Node, each with its own annotations. Neither loses anything.
 async fn foreign_annotations_stay_and_ours_are_restored(bed: Bed) {
     const PATCHES: usize = 300;
     bed.configure(CONFIG);
@@ -243,7 +244,7 @@ async fn foreign_annotations_stay_and_ours_are_restored(bed: Bed) {
         public_ip(&bed.cluster().node("one")) == Some(&last)
     })
     .await;
-    // Another writer of ours: put back at once.
+    // Another writer changes our annotation, which is restored at once.
     bed.cluster()
         .annotate("one", &format!("{PREFIX}/public-ip"), Some("192.0.2.1"));
     eventually("ours is back", || {
@@ -321,7 +322,7 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
     assert_eq!(follower.len(), 2);
 }
 
-/// A Network that holds none of the first podCIDRs of a case.
+/// A Network that contains none of the first podCIDRs of a case.
 const ELSEWHERE: &str = r#"{"Network":"10.5.128.0/17","Backend":{"Type":"vxlan"}}"#;
 
 async fn peers_are_judged_by_the_network_that_was_corrected(bed: Bed) {
@@ -349,7 +350,7 @@ async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {
     let (manager, one) = (bed.node("one").await, claim("one", 101));
     let before = acquire(&manager, &one).await.unwrap().subnets;
     let mut holding = hold(&manager, &one).await;
-    // The cluster's range is another one, and the Node is registered anew.
+    // The cluster's range changes, and the Node is registered again.
     bed.configure(ELSEWHERE);
     bed.cluster()
         .create("peer", &json!(["10.5.177.0/24"]), &PEER);

@@ -1,4 +1,4 @@
-//! A node of the tests: its claim, its lease, and what it sees of the others.
+//! A node of the tests: its claim, its lease, and its view of the other nodes.
 
 use futures_util::StreamExt;
 use std::net::Ipv4Addr;
@@ -74,7 +74,7 @@ pub(crate) async fn acquire(
     .expect("no lease in time")
 }
 
-/// A held lease: runs until it is dropped.
+/// A lease that is held until this value is dropped.
 pub(crate) struct Holding {
     pub task: tokio::task::JoinHandle<Lost>,
     pub attrs: watch::Sender<LeaseAttrs>,
@@ -121,7 +121,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     }
 }
 
-/// What a watch adds up to, how often it was read anew, and how often it was interrupted.
+/// The table that a watch produces, the number of lists, and the number of interruptions.
 type Followed = (LeaseTable, usize, usize);
 
 /// A table that follows a manager's watch.

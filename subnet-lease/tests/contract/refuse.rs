@@ -1,4 +1,4 @@
-//! Two nodes that cannot be told apart: the second is refused.
+//! Cases of two nodes that cannot be told apart: the second one is refused.
 
 use crate::bed::Bed;
 use crate::case::cases;

@@ -1,4 +1,4 @@
-//! The leases of all nodes as they change.
+//! Cases of watching the leases of all nodes.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -86,7 +86,7 @@ async fn hostile_keys_change_nothing(bed: Bed) {
         bed.put(name, if at % 2 == 0 { "{" } else { &good });
     }
     if let Some(folder) = bed.folder() {
-        // Whoever opens a pipe for reading waits for a writer.
+        // Opening a pipe for reading blocks until there is a writer.
         let pipe = folder.join("subnets/10.5.201.0-24");
         assert!(
             std::process::Command::new("mkfifo")
@@ -106,19 +106,19 @@ async fn hostile_keys_change_nothing(bed: Bed) {
         "an unreadable value is no removal"
     );
     assert_eq!(follower.len(), 2);
-    // Whoever starts now knows that there is something, and nothing more.
+    // A manager that starts now knows that the key exists, but not its value.
     let newcomer = bed.manager();
     let Some(LeaseEvent::Reset { leases, unreadable }) = newcomer.watch().next().await else {
         panic!("begins with a list")
     };
-    // The pipe is a key that is there, too.
+    // The pipe is also an existing key.
     assert_eq!(
         (leases.len(), unreadable.len()),
         (1, if bed.folder().is_some() { 2 } else { 1 })
     );
 }
 
-/// A key of bytes that are no UTF-8 is nobody's lease, but told of: by the watch, by the list of who starts later, and until it is gone.
+/// A key with bytes that are not UTF-8 is not a lease, but it is reported until it is gone: by the watch, and by the list of a later start.
 async fn keys_that_are_no_text_are_counted(bed: Bed) {
     bed.configure(CONFIG);
     let value = r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#;
@@ -140,7 +140,7 @@ async fn keys_that_are_no_text_are_counted(bed: Bed) {
         known(&manager) == ["10.5.3.0-24\\xff"]
     })
     .await;
-    // Who starts now finds it in the list; that it is the newest key does no harm.
+    // A manager that starts now finds the key in the list. It does no harm that this is the newest key.
     let late = bed.manager();
     let later = Follower::of(late.clone());
     eventually("the list tells of it", || {
@@ -168,7 +168,7 @@ async fn the_watch_survives_compaction_and_restarts(mut bed: Bed) {
     );
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 1).await;
-    // A restart alone: resumed, not read anew.
+    // After a mere restart, the watch resumes without a new list.
     bed.own_etcd().kill();
     bed.own_etcd().start();
     bed.put(
@@ -177,7 +177,7 @@ async fn the_watch_survives_compaction_and_restarts(mut bed: Bed) {
     );
     eventually("it goes on", || follower.len() == 2).await;
     assert_eq!(follower.resets(), 1);
-    // Compaction while it was away.
+    // Compaction during the interruption.
     let frozen = bed.own_etcd();
     frozen.kill();
     frozen.start();
@@ -213,7 +213,7 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 3).await;
     bed.own_etcd().restore(&snapshot);
-    // As many writes as were lost: only their content tells the histories apart.
+    // As many writes as were lost, so that only their content distinguishes the histories.
     for last in [7, 8] {
         bed.put(
             &format!("10.5.{last}.0-24"),
@@ -234,7 +234,7 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// The key that was newest is there again, and newer than ever, before the watch is: what stands there now tells nothing.
+/// Before the watch is back, the newest key exists again with a higher revision. Its present value therefore proves nothing.
 async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     let value = |last: u8| format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#);
     bed.configure(CONFIG);
@@ -245,7 +245,7 @@ async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     }
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 3).await;
-    // Away for a while: the watch waits longer between its tries than the writes take.
+    // During this outage, the backoff of the watch becomes longer than the writes take.
     bed.own_etcd().kill();
     tokio::time::sleep(Duration::from_secs(3)).await;
     bed.own_etcd().restore(&snapshot);

@@ -1,4 +1,4 @@
-//! One holder on the model store, step by step: lost answers and hands at its key.
+//! One holder on the model store, step by step, with lost replies and manual changes of its key.
 
 use super::node::OnUnderlay;
 use super::store::{NoAnswer, Store};
@@ -17,13 +17,13 @@ use types::Dual;
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
 const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 222);
 
-/// What becomes of the next transactions that write.
+/// Fate of the next transactions that write.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
-    /// Done, but the answer is lost.
+    /// The transaction is executed, but its reply is lost.
     Done,
-    /// Never arrived.
+    /// The transaction is lost.
     Lost,
 }
 
@@ -63,7 +63,7 @@ fn attrs(public: Ipv4Addr) -> LeaseAttrs {
     }
 }
 
-/// Acquires on the store as it is.
+/// Acquires a lease from the store.
 fn acquired(store: &mut Store, instance: &str, now: Duration) -> Tenure {
     let (claim, config) = (claim(instance), super::world::config());
     let mut coroutine = Coroutine::new(move |io| acquire(io, claim, config, attrs(OWN)));
@@ -102,7 +102,7 @@ impl Bench {
         bench
     }
 
-    /// Lets time pass; requests take none, except those without an answer.
+    /// Lets time pass. Requests take no time, except those without a reply.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
@@ -157,7 +157,7 @@ impl Bench {
         panic!("a busy loop");
     }
 
-    /// Puts a value as `etcdctl put` does: without a lease.
+    /// Puts a value like `etcdctl put`, without a lease.
     fn put(&mut self, value: &str) {
         self.store
             .write(
@@ -210,7 +210,7 @@ fn new_address_is_published_at_once_although_answers_are_lost() {
             bench
                 .coroutine
                 .notify(Notice::Publish(Box::new(attrs(new))));
-            // Each lost answer costs its deadline, and then hardly anything.
+            // Each lost reply costs its deadline, and hardly any further time.
             let lost = u32::try_from(fates.iter().filter(|fate| **fate != Fate::Answered).count())
                 .unwrap();
             while bench.coroutine.held().unpublished.is_some()
@@ -277,17 +277,17 @@ fn a_foreign_address_is_put_back_with_its_lease() {
     bench.run(Duration::from_secs(1));
     assert_eq!((bench.value(), bench.lease()), (good.clone(), lease));
     assert_eq!(
-        bench.warnings("192.168.56.222, which is not this node's: it was put back"),
+        bench.warnings("192.168.56.222, which is not this node's: flanneld restored it"),
         1,
         "{:?}",
         bench.log
     );
-    // Unreadable, and without a lease: no reservation either. The second time it may take a moment.
+    // An unreadable value without a lease is not a reservation either. The second write-back may take a moment.
     bench.put("{");
     bench.run(Duration::from_secs(2));
     assert_eq!((bench.value(), bench.lease()), (good.clone(), lease));
     assert_eq!(
-        bench.warnings("cannot be read: it was put back"),
+        bench.warnings("cannot be read: flanneld restored it"),
         1,
         "{:?}",
         bench.log
@@ -312,7 +312,7 @@ fn a_foreign_address_is_put_back_while_the_own_one_changes() {
         "{:?}",
         bench.log
     );
-    // What was told until now is ours too: copied by a hand meanwhile, it is a reservation, and tells the new address.
+    // The address published until now is also ours. If an operator copies such a value meanwhile, it is a reservation, and the new address is published.
     let mut bench = Bench::new();
     let good = bench.value();
     bench.fates = vec![Fate::Lost];
@@ -380,7 +380,7 @@ fn deleted_key_is_restored_on_its_lease_and_logged() {
     bench.run(Duration::from_secs(1));
     assert_eq!((bench.lease(), bench.store.leases.len()), (lease, 1));
     assert_eq!(
-        bench.warnings("was deleted from the store: it was put back"),
+        bench.warnings("was deleted from the store: flanneld restored it"),
         1,
         "{:?}",
         bench.log
@@ -402,7 +402,7 @@ fn restarts_go_on_with_the_same_lease() {
             (first.key.clone(), first.lease, 1)
         );
     }
-    // One that is gone meanwhile is granted anew.
+    // A lease that is gone meanwhile is granted again.
     store.drop_lease(first.lease, Duration::from_secs(60));
     assert_ne!(
         acquired(&mut store, "last", Duration::from_secs(60)).lease,

@@ -30,7 +30,7 @@ impl HostQueries for OnUnderlay {
     }
 }
 
-/// What runs on the machine.
+/// State of the process on the machine.
 pub(crate) enum Process {
     Off { restart: Duration },
     Acquiring(Coroutine<Result<Tenure, LeaseProblem>>),
@@ -38,9 +38,9 @@ pub(crate) enum Process {
 }
 
 enum Travel {
-    /// On its way to the store.
+    /// The request travels to the store.
     Out(Request),
-    /// Carried out; the answer is on its way back.
+    /// The request was carried out, and the reply travels back.
     Back(Result<Answer, Unanswered>),
 }
 
@@ -51,13 +51,13 @@ pub(crate) struct Node {
     pub named: bool,
     pub process: Process,
     pub instance: u32,
-    /// What subnet.env names.
+    /// The subnets in subnet.env.
     pub previous: Option<Subnets>,
     travel: Option<(Duration, Travel)>,
     pub wait: Option<Duration>,
     pub stopped: Duration,
     pub cut: Duration,
-    /// Number of events of the store's present history that were seen, and which history.
+    /// The store's history and how many of its events were seen.
     pub seen: (u32, usize),
     pub refusals: u32,
     pub exit_report: String,
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// What the node believes to hold.
+    /// Returns the subnets that the node believes to hold.
     pub(crate) fn held(&self) -> Option<Subnets> {
         match &self.process {
             Process::Holding(coroutine, _) => {
@@ -133,13 +133,13 @@ impl Node {
 
     pub(crate) fn crash(&mut self, restart: Duration) {
         self.process = Process::Off { restart };
-        // A request under way may still arrive.
+        // A request that was already sent may still arrive.
         if let Some((_, Travel::Back(_))) = self.travel {
             self.travel = None;
         }
     }
 
-    /// When something happens here next.
+    /// Returns when the next event happens on this node.
     pub(crate) fn next(&self, store: &Store) -> Option<Duration> {
         let mut times = Vec::new();
         if let Some((at, _)) = &self.travel {
@@ -176,7 +176,7 @@ impl Node {
             && (self.seen.0 != store.history || self.seen.1 < store.events.len())
     }
 
-    /// Does what is due; returns a line for the history.
+    /// Executes what is due. Returns a line for the history.
     pub(crate) fn act(
         &mut self,
         now: Duration,
@@ -254,7 +254,7 @@ impl Node {
         self.go_on(now, store, config, rng)
     }
 
-    /// Hands over what the watch has to tell.
+    /// Delivers the events of the watch.
     fn deliver(&mut self, now: Duration, store: &Store) {
         let Process::Holding(coroutine, key) = &mut self.process else {
             return;
@@ -308,7 +308,7 @@ impl Node {
                 Ok(tenure) => {
                     self.previous = Some(tenure.subnets);
                     let line = format!("n{} holds {}", self.name, tenure.subnets);
-                    // The watch of the own key begins behind our own last write; what came since is told.
+                    // The watch of the node's key begins after its last write. Later events are delivered.
                     let after = store
                         .events
                         .iter()

@@ -1,4 +1,4 @@
-//! Nodes, an operator and a Go-like node on one store; faults by seed; what must hold.
+//! Nodes, an operator and a Go-like node on one store, with faults by seed, and the invariants that must hold.
 
 use super::node::{Node, Process};
 use super::store::Store;
@@ -45,20 +45,20 @@ pub(crate) struct World {
     talk: bool,
     config: NetworkConfig,
     backups: Vec<Store>,
-    /// Keys that the operator made reservations.
+    /// Keys that the operator turned into reservations.
     reserved: Vec<(String, Ipv4Addr)>,
-    /// For each pair of nodes since when both believe to hold what overlaps.
+    /// For each pair of nodes: since when both believe to hold overlapping subnets.
     overlap: Vec<(usize, usize, Duration)>,
-    /// When somebody else than a node wrote to a key, and when the store was restored.
+    /// When a writer other than a node wrote to a key, and when the store was restored.
     touched: BTreeMap<String, Duration>,
     restored: Option<Duration>,
-    /// Longest pause between two faults.
+    /// Longest pause between two faults, in milliseconds.
     calm: u64,
     go_acts: bool,
 }
 
-/// Two healthy owners of one subnet may meet for this long: the grace after a discontinuity, a minute between two
-/// write-backs, and the back-off of what gets no answer.
+/// Maximum time for which two healthy nodes may hold one subnet: the grace after a discontinuity, one minute between two write-backs, and the
+/// backoff of requests without a reply.
 const ALLOWED: Duration = Duration::from_secs(150);
 const FAULTS_UNTIL: Duration = Duration::from_secs(3_000);
 const END: Duration = Duration::from_secs(3_000 + 1_500);
@@ -68,7 +68,7 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let scenario = Scenario::ALL[rng.random_range(0..Scenario::ALL.len())];
         let count = rng.random_range(2..=6);
-        // On a small pool all start at once.
+        // With a small pool, all nodes start at once.
         let together = if scenario == Scenario::SmallPool {
             20
         } else {
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// A node crashes, reboots, is stopped or is cut off.
+    /// Makes a node crash, reboot, stop or lose its connection.
     fn disturb_node(&mut self, kind: i32, at: usize, span: Duration, short: Duration) -> String {
         let now = self.now;
         match kind {
@@ -356,7 +356,7 @@ impl World {
         Some(format!("a Go flannel writes over {key}"))
     }
 
-    /// Nobody gains for a moment what a healthy node holds, unless somebody else had a hand in it.
+    /// Checks that no node gains what a healthy node holds, even for a moment, unless another writer or a restore interfered.
     fn check_gain(&self, at: usize, before: Option<Subnets>) -> Result<(), String> {
         let node = &self.nodes[at];
         let Some(gained) = node.held().filter(|held| Some(*held) != before) else {
@@ -391,7 +391,7 @@ impl World {
         Ok(())
     }
 
-    /// No two healthy nodes hold what overlaps for longer than allowed.
+    /// Checks that no two healthy nodes hold overlapping subnets for longer than allowed.
     fn check(&mut self) -> Result<(), String> {
         let now = self.now;
         let mut seen = Vec::new();
@@ -422,7 +422,7 @@ impl World {
         Ok(())
     }
 
-    /// After a quiet time everybody who can has a lease, reservations stand, and nobody writes any more.
+    /// Checks the end of the quiet time: every node that can has a lease, reservations still exist, and writing has stopped.
     fn check_end(&self, late_writes: u64) -> Result<(), String> {
         let twins = matches!(
             self.scenario,
@@ -439,7 +439,7 @@ impl World {
                 || self.store.keys.len() >= pool;
             if !excused && node.held().is_none() {
                 return Err(format!(
-                    "n{} has no lease at the end; its last words: {}",
+                    "n{} has no lease at the end; its exit report: {}",
                     node.name, node.exit_report
                 ));
             }
@@ -463,7 +463,7 @@ impl World {
         }
         if twins && !self.go_acts && !self.nodes[..2].iter().any(|node| node.held().is_some()) {
             return Err(format!(
-                "neither of the twins has a lease; their last words: {} / {}",
+                "neither of the twins has a lease; their exit reports: {} / {}",
                 self.nodes[0].exit_report, self.nodes[1].exit_report
             ));
         }

@@ -1,22 +1,22 @@
-//! How commands reach the store of the leases.
+//! Access to the store of the leases, for printed commands.
 
 use std::path::PathBuf;
 
-/// How commands reach a store.
+/// Access to a store from the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Not known.
+    /// The access is unknown.
     #[default]
     Unknown,
-    /// By etcdctl.
+    /// With etcdctl.
     Etcd(Etcd),
     /// As files in this directory.
     Directory(PathBuf),
-    /// By kubectl.
+    /// With kubectl.
     Kubernetes,
 }
 
-/// The options by which flanneld reaches etcd, without the password.
+/// Options of flanneld's connection to etcd, without the password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Etcd {
     /// The endpoints.
@@ -25,7 +25,7 @@ pub struct Etcd {
     pub prefix: String,
     /// The certificate authority.
     pub ca: Option<PathBuf>,
-    /// The client's certificate and key.
+    /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
     /// The user.
     pub user: Option<String>,

@@ -1,8 +1,8 @@
-//! Exponential back-off: how long to wait after repeated failures.
+//! Exponential backoff: delays after repeated failures.
 
 use std::time::Duration;
 
-/// Bounds of a pause that doubles with each failure.
+/// Bounds of a delay that doubles with each failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     least: Duration,
@@ -10,12 +10,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A pause of `least` at first, and never more than `most`.
+    /// Creates a backoff that begins with `least` and never exceeds `most`.
     pub const fn new(least: Duration, most: Duration) -> Self {
         Self { least, most }
     }
 
-    /// The pause after a failure that `failures` others came before.
+    /// Returns the delay after a failure with `failures` preceding ones.
     pub fn after(self, failures: u32) -> Duration {
         1u32.checked_shl(failures)
             .and_then(|times| self.least.checked_mul(times))

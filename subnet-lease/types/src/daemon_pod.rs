@@ -1,4 +1,4 @@
-//! A pod of flannel on a node.
+//! Flannel's pods on a node.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct DaemonPod {
     /// The name of the pod.
     pub name: String,
-    /// What creates and replaces it, as `DaemonSet/kube-flannel-ds`; `None` if nothing does.
+    /// Object that creates and replaces the pod, e.g. `DaemonSet/kube-flannel-ds`; `None` if there is none.
     pub owner: Option<String>,
     /// The labels of the pod.
     pub labels: BTreeMap<String, String>,

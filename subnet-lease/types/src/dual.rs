@@ -1,4 +1,4 @@
-//! A value for IPv4, for IPv6, or one for each; there is no empty case.
+//! A value for IPv4, for IPv6, or one for each. There is no empty case.
 
 use crate::family::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -8,22 +8,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A value for IPv4, for IPv6, or one for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dual<A, B> {
-    /// IPv4 alone.
+    /// Only IPv4.
     V4(A),
-    /// IPv6 alone.
+    /// Only IPv6.
     V6(B),
     /// Dual-stack.
     Both(A, B),
 }
 
-/// The subnets of one node: the identity of a lease.
+/// Subnets of one node, which identify a lease.
 pub type Subnets = Dual<Ipv4Net, Ipv6Net>;
 
-/// A node's public addresses.
+/// Public addresses of a node.
 pub type Addresses = Dual<Ipv4Addr, Ipv6Addr>;
 
 impl<A, B> Dual<A, B> {
-    /// Joins two optional halves; `None` where both are missing.
+    /// Joins two optional halves. Returns `None` if both are missing.
     pub fn from_options(v4: Option<A>, v6: Option<B>) -> Option<Self> {
         match (v4, v6) {
             (Some(a), Some(b)) => Some(Dual::Both(a, b)),
@@ -33,7 +33,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// The IPv4 half.
+    /// Returns the IPv4 half.
     pub fn v4(&self) -> Option<&A> {
         match self {
             Dual::V4(a) | Dual::Both(a, _) => Some(a),
@@ -41,7 +41,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// The IPv6 half.
+    /// Returns the IPv6 half.
     pub fn v6(&self) -> Option<&B> {
         match self {
             Dual::V6(b) | Dual::Both(_, b) => Some(b),
@@ -54,7 +54,7 @@ impl<A, B> Dual<A, B> {
         family.pick(self.v4().is_some(), self.v6().is_some())
     }
 
-    /// The families of its halves, IPv4 first.
+    /// Returns the families of its halves, IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
         let has = Family::ALL.map(|family| self.has(family));
         Family::ALL
@@ -64,12 +64,12 @@ impl<A, B> Dual<A, B> {
             .map(|(family, _)| family)
     }
 
-    /// Whether both values carry the same families.
+    /// Whether both values have the same families.
     pub fn same_families<C, D>(&self, other: &Dual<C, D>) -> bool {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
     }
 
-    /// The halves of the families that `keep` names; `None` where neither is kept.
+    /// Returns the halves whose family `keep` selects; `None` if it selects neither.
     pub fn only(self, keep: impl Fn(Family) -> bool) -> Option<Self> {
         let (v4, v6) = (keep(Family::V4), keep(Family::V6));
         match self {
@@ -79,7 +79,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Its halves, and those of the other value that it lacks.
+    /// Returns its halves, plus those of the other value that it lacks.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -89,7 +89,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Each half through its own function.
+    /// Applies a function to each half.
     pub fn map<C, D>(self, v4: impl FnOnce(A) -> C, v6: impl FnOnce(B) -> D) -> Dual<C, D> {
         match self {
             Dual::V4(a) => Dual::V4(v4(a)),
@@ -100,7 +100,7 @@ impl<A, B> Dual<A, B> {
 }
 
 impl<T> Dual<T, T> {
-    /// The half of this family.
+    /// Returns the half of this family.
     pub fn of(&self, family: Family) -> Option<&T> {
         family.pick(self.v4(), self.v6())
     }
@@ -125,7 +125,7 @@ impl From<IpAddr> for Addresses {
 }
 
 impl Subnets {
-    /// The subnets, IPv4 first.
+    /// Returns the subnets, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {
         Family::ALL
             .map(|family| self.of(family))
@@ -133,7 +133,7 @@ impl Subnets {
             .flatten()
     }
 
-    /// The subnet of this family.
+    /// Returns the subnet of this family.
     pub fn of(&self, family: Family) -> Option<IpNet> {
         family.pick(
             self.v4().copied().map(IpNet::V4),
@@ -141,18 +141,18 @@ impl Subnets {
         )
     }
 
-    /// Whether a network lies inside one of them.
+    /// Whether a network lies inside one of the subnets.
     pub fn contains(&self, net: &IpNet) -> bool {
         self.of(Family::from(net))
             .is_some_and(|own| own.contains(net))
     }
 
-    /// The network addresses of the subnets.
+    /// Returns the network addresses of the subnets.
     pub fn network_addresses(&self) -> Addresses {
         self.map(|net| net.network(), |net| net.network())
     }
 
-    /// Whether a subnet of one and a subnet of the other share an address.
+    /// Whether a subnet of one value and a subnet of the other have an address in common.
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| {
             other
@@ -163,10 +163,10 @@ impl Subnets {
 }
 
 impl Addresses {
-    /// The unspecified addresses: a socket bound to them receives at all addresses of the host.
+    /// The unspecified addresses. A socket bound to them receives at all addresses of the host.
     pub const UNSPECIFIED: Self = Dual::Both(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
 
-    /// The addresses, IPv4 first.
+    /// Returns the addresses, IPv4 first.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
         Family::ALL
             .map(|family| self.of(family))
@@ -174,7 +174,7 @@ impl Addresses {
             .flatten()
     }
 
-    /// The address of this family.
+    /// Returns the address of this family.
     pub fn of(&self, family: Family) -> Option<IpAddr> {
         family.pick(
             self.v4().copied().map(IpAddr::V4),
@@ -183,7 +183,7 @@ impl Addresses {
     }
 }
 
-/// Whether two networks share an address.
+/// Whether two networks have an address in common.
 pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }

@@ -1,20 +1,20 @@
-//! What packets of pods travel in between nodes: data, without the words for it.
+//! Encapsulation of pod packets between nodes, as data without texts.
 
 use crate::dual::Dual;
 use crate::family::Family;
 use std::collections::BTreeSet;
 
-/// What packets of pods travel in between nodes.
+/// Encapsulation of pod packets between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
-    /// Nothing: they travel as they are.
+    /// No encapsulation: packets travel unchanged.
     #[default]
     None,
     /// UDP.
     Udp {
-        /// The port for the packets of each family.
+        /// UDP port for the packets of each family.
         ports: Dual<u16, u16>,
-        /// The family of the tunnel's own packets, where one tunnel serves all families. `None`: each family travels in its own.
+        /// Family of the outer packets, if one tunnel carries all families. `None`: each family travels over its own.
         outer: Option<Family>,
     },
     /// IP in IP (RFC 2003), over IPv4.
@@ -22,7 +22,7 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
-    /// UDP to one port.
+    /// Creates an encapsulation in UDP with one port.
     pub const fn udp(port: u16) -> Self {
         Encapsulation::Udp {
             ports: Dual::Both(port, port),
@@ -30,12 +30,12 @@ impl Encapsulation {
         }
     }
 
-    /// Whether packets travel as they are.
+    /// Whether packets travel unchanged.
     pub const fn is_none(&self) -> bool {
         matches!(self, Encapsulation::None)
     }
 
-    /// The number of its protocol: that after the outer IP header.
+    /// Returns the protocol number in the outer IP header.
     pub const fn protocol(&self) -> Option<u8> {
         match self {
             Encapsulation::None => None,
@@ -44,7 +44,7 @@ impl Encapsulation {
         }
     }
 
-    /// The UDP ports.
+    /// Returns the UDP ports.
     pub fn ports(&self) -> BTreeSet<u16> {
         match self {
             Encapsulation::Udp { ports, .. } => {
@@ -54,13 +54,13 @@ impl Encapsulation {
         }
     }
 
-    /// The UDP port, if it has one and no more.
+    /// Returns the UDP port, if there is exactly one.
     pub fn port(&self) -> Option<u16> {
         let ports = self.ports();
         ports.first().copied().filter(|_| ports.len() == 1)
     }
 
-    /// The UDP port for the packets of a family.
+    /// Returns the UDP port for the packets of a family.
     pub fn port_of(&self, family: Family) -> Option<u16> {
         let Encapsulation::Udp { ports, .. } = self else {
             return None;
@@ -70,7 +70,7 @@ impl Encapsulation {
             .copied()
     }
 
-    /// The family of the tunnel's own packets, where one tunnel serves all families.
+    /// Returns the family of the outer packets, if one tunnel carries all families.
     pub const fn outer(&self) -> Option<Family> {
         match self {
             Encapsulation::None => None,
@@ -79,7 +79,7 @@ impl Encapsulation {
         }
     }
 
-    /// As packets of a family are encapsulated: with one port.
+    /// Returns the encapsulation of a family's packets, with a single port.
     pub fn of(&self, family: Family) -> Option<Encapsulation> {
         match self {
             Encapsulation::None => None,
@@ -88,7 +88,7 @@ impl Encapsulation {
         }
     }
 
-    /// Its packets in a family of the underlay, each kind by itself: one UDP port, or one protocol.
+    /// Returns the kinds of outer packets in a family of the underlay. Each kind has one UDP port or one protocol.
     pub fn each(&self, family: Family) -> Vec<Encapsulation> {
         match self {
             Encapsulation::None => Vec::new(),

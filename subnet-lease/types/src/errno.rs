@@ -1,13 +1,13 @@
-//! The number of an error of the operating system.
+//! Error numbers of the operating system.
 
 use std::fmt;
 use std::io;
 
-/// The number of an error of the operating system (errno(3)), which can be compared and kept. Its `Display` is that of [`io::Error`].
+/// Error number of the operating system (errno(3)), which can be compared and stored. Its `Display` is that of [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Errno(pub i32);
 
-/// An error in input and output of which nothing more is known.
+/// Substitute for errors without a number.
 const EIO: i32 = 5;
 
 impl From<io::Error> for Errno {

@@ -1,4 +1,4 @@
-//! The address families.
+//! Address families.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -16,20 +16,20 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both, IPv4 first.
+    /// Both families, IPv4 first.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 
-    /// Whether it is IPv4.
+    /// Whether the family is IPv4.
     pub const fn is_v4(self) -> bool {
         matches!(self, Family::V4)
     }
 
-    /// Whether it is IPv6.
+    /// Whether the family is IPv6.
     pub const fn is_v6(self) -> bool {
         matches!(self, Family::V6)
     }
 
-    /// The other one.
+    /// Returns the other family.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// Picks the value of this family.
+    /// Returns the value for this family.
     pub fn pick<T>(self, v4: T, v6: T) -> T {
         match self {
             Family::V4 => v4,

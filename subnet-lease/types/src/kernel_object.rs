@@ -1,4 +1,4 @@
-//! Objects in the kernel, as an inspection reports them and the API serves them.
+//! Objects in the kernel, as an inspection reports them and the status API serves them.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -11,21 +11,21 @@ pub struct Object {
     pub kind: ObjectKind,
     /// The object as `ip` and `bridge` print it.
     pub text: String,
-    /// The node that it is for; absent where it is this node's own.
+    /// The node that the object is for; `None` if it is this node's own.
     #[serde(rename = "for")]
     pub holder: Option<Holder>,
-    /// Whether the kernel has it.
+    /// State of the object in the kernel.
     pub state: ObjectState,
-    /// What is there in its place.
+    /// The object in its place, if it is different.
     pub found: Option<String>,
     /// The kernel's error, and the remedy.
     pub why: Option<String>,
 }
 
-/// Another node that objects are for, in one address family.
+/// Another node that an object is for, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Its name; Go flannel writes none into the store.
+    /// Name of the node; `None` for Go flannel, which writes no name into the store.
     pub node: Option<String>,
     /// A subnet of its lease.
     pub subnet: IpNet,
@@ -34,7 +34,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Its name, else its subnet.
+    /// Returns the name of the node, or its subnet if it has no name.
     pub fn title(&self) -> String {
         self.node
             .clone()
@@ -43,7 +43,7 @@ impl Holder {
     }
 }
 
-/// A kind of object, as an operator names it.
+/// Kind of an object, as operators name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectKind {
@@ -55,9 +55,9 @@ pub enum ObjectKind {
     Fdb,
     /// The MAC of an address.
     Neighbour,
-    /// A peer of WireGuard.
+    /// A WireGuard peer.
     WireguardPeer,
-    /// An allowed IP of such a peer.
+    /// An allowed IP of a WireGuard peer.
     AllowedIp,
     /// A route that forwards.
     Route,
@@ -69,29 +69,29 @@ pub enum ObjectKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectState {
-    /// The kernel has it.
+    /// The kernel has the object.
     #[serde(rename = "as-wanted")]
     InSync,
-    /// The kernel does not have it.
+    /// The kernel does not have the object.
     Missing,
-    /// Something else is there in its place.
+    /// A different object is in its place.
     Different,
-    /// The kernel refused it.
+    /// The kernel refused the object.
     Refused,
 }
 
-/// An object of another program, or one of ours that is not wanted any more.
+/// An object of another program, or one of ours that is no longer wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foreign {
     /// The kind of the object.
     pub kind: ObjectKind,
     /// The object as `ip`, `bridge` or `wg` prints it.
     pub text: String,
-    /// Who made it, in words.
+    /// Description of the program that created it.
     pub by: String,
-    /// Whether it is a route inside this node's own subnets, as those to its pods are.
+    /// Whether it is a route inside this node's own subnets, like the routes to its pods.
     pub own_subnet: bool,
-    /// Wanted objects that it conflicts with: subnets with their nodes, devices. Usually none.
+    /// Wanted objects that it conflicts with: subnets with their nodes, or devices. Usually empty.
     #[serde(rename = "in_the_way_of")]
     pub conflicts_with: Vec<String>,
 }

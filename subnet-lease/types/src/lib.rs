@@ -1,7 +1,7 @@
-//! The words that all crates share: address families, subnets, encapsulation, profiles of backends, reachability, problems as values, pauses
+//! Types that all crates share: address families, subnets, encapsulation, profiles of backends, reachability, problems as values, delays
 //! between attempts, and text that is safe to print.
 //!
-//! It knows no store, no kernel and no daemon.
+//! This crate depends on no store, kernel or daemon.
 
 pub mod access;
 pub mod backoff;

@@ -1,25 +1,25 @@
-//! Makes foreign text safe to print.
+//! Makes text from untrusted sources safe to print.
 //!
-//! Anyone who may write to the store chooses names, types, MACs and keys; a terminal obeys what is in them. Whatever a terminal or
-//! a reader would not show as a sign of its own becomes a visible escape such as `\u{1b}`: control characters (C0, DEL, C1),
-//! format and bidirectional characters, line and paragraph separators, private and unassigned code points, combining marks.
-//! All functions leave alone what they have made, so text may pass through several of them.
+//! Anyone with write access to the store chooses names, types, MACs and keys, and a terminal executes control sequences in them. A character
+//! that a terminal or a reader would not show as a separate glyph becomes a visible escape such as `\u{1b}`. This applies to control characters
+//! (C0, DEL, C1), format and bidirectional characters, line and paragraph separators, private and unassigned code points, and combining marks.
+//! All functions leave their own output unchanged, so text may pass through several of them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Maximum number of characters shown of a foreign value.
+/// Maximum number of characters shown of an untrusted value.
 pub const VALUE: usize = 256;
 /// Maximum number of characters shown of a line.
 pub const LINE: usize = 8192;
-/// Room for the note about text that was cut off.
+/// Space reserved for the note about truncated text.
 const CUT: usize = 40;
 /// Resets all colours.
 const PLAIN: &str = "\u{1b}[0m";
 
-/// What to keep besides printable characters.
+/// Characters that are kept in addition to printable ones, and the maximum length.
 #[derive(Clone, Copy)]
 struct Allowed {
     newlines: bool,
@@ -27,13 +27,13 @@ struct Allowed {
     limit: usize,
 }
 
-/// Whether a terminal shows it as a character and as nothing else.
+/// Whether a terminal shows the character as a glyph, without any other effect.
 pub fn is_printable(c: char) -> bool {
-    // The standard library's table, of its version of Unicode: everything of the classes C and Z but the space, and combining marks.
+    // Uses the standard library's table for its version of Unicode. It excludes the classes C and Z except for the space, and combining marks.
     matches!(c, ' '..='~') || c.escape_debug().len() == 1
 }
 
-/// A value within a line: a name, a key, a type. One line, at most [`VALUE`] characters.
+/// Returns a value within a line (a name, a key, a type) on one line of at most [`VALUE`] characters.
 pub fn value(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -45,7 +45,7 @@ pub fn value(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// A whole line, at most [`LINE`] characters.
+/// Returns a whole line of at most [`LINE`] characters.
 pub fn line(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -57,7 +57,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// A whole line in which colours stay; whoever sets them must have passed the rest through [`value`] before.
+/// Returns a whole line in which colours stay. The caller must have passed untrusted parts through [`value`] before.
 pub fn styled_line(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -69,7 +69,7 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Several lines of our own: like [`line()`], but newlines stay and nothing is cut off.
+/// Returns several lines of our own. Works like [`line()`], but newlines stay and nothing is truncated.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -81,7 +81,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Like [`lines`], but colours stay.
+/// Returns several lines of our own. Works like [`lines`], but colours stay.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -93,7 +93,7 @@ pub fn styled_lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// A JSON text whose strings hold what they held, escaped: outside of strings JSON has nothing that would have to be.
+/// Returns a JSON text with escaped strings that keep their value. Outside of strings, JSON contains nothing to escape.
 pub fn json(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| c == '\n' || is_printable(c)) {
         return Cow::Borrowed(text);
@@ -112,7 +112,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Cuts every string in a document to at most [`LINE`] characters.
+/// Truncates every string in a document to at most [`LINE`] characters.
 pub fn bound(document: &mut Value) {
     match document {
         Value::String(text) => {
@@ -162,7 +162,7 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
             shown += out[before..].chars().count();
         }
         styles |= style.is_some();
-        // Where the note goes, should there be too much.
+        // Position of the note, in case the text gets too long.
         if shown <= allowed.limit.saturating_sub(CUT) {
             cut = Some(out.len());
         }
@@ -179,7 +179,7 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The length of the sequence that sets a colour or a weight (SGR), where the text begins with one.
+/// Returns the length of an escape sequence that sets colour or weight (SGR), if the text begins with one.
 fn style_at(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\u{1b}[")?;
     let length = inner

@@ -1,8 +1,8 @@
 //! Problems as values.
 //!
-//! Each crate has enums of what can fail in it. They implement [`Coded`]: a code that never changes, a text with the remedy for people, and
-//! the [`Detail`] that other parts act on. A [`Problem`] is such a value on its way to other parts, other programs and files. Nothing is
-//! ever recognised by its text.
+//! Each crate has enums of its possible failures. They implement [`Coded`]: a code that never changes, a text with the remedy, and the
+//! [`Detail`] that other components act on. A [`Problem`] is such a value in a form that can be passed to other components, programs and files.
+//! No component recognizes a problem by its text.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -10,29 +10,29 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Whether problems show their code in place of their text: a build with `--cfg mute` proves that no part reads texts.
+/// Whether problems show their code instead of their text. A build with `--cfg mute` proves that no component depends on texts.
 pub const MUTE: bool = cfg!(mute);
 
-/// What can fail in a crate: an enum with the data of each failure. Its `Display` is the text for people; it goes through [`text`].
+/// A failure in a crate: an enum with the data of each failure. Its `Display` is the text for people, which must be written through [`text`].
 pub trait Coded: fmt::Display {
-    /// The code, in kebab-case. It stays the same between releases: logs, metrics, files and the API carry it.
+    /// Returns the code in kebab-case. It stays the same between releases, because logs, metrics, files and the status API contain it.
     fn code(&self) -> &'static str;
 
-    /// What other parts act on.
+    /// Returns the data that other components act on.
     fn detail(&self) -> Detail {
         Detail::None
     }
 
-    /// The problems that this one consists of, where there are several.
+    /// Returns the problems that this one consists of, if there are several.
     fn parts(&self) -> Vec<Problem> {
         Vec::new()
     }
 }
 
-/// Writes the text of a problem: `say` writes it, unless this build is mute.
+/// Writes the text of a problem with `say`. In a mute build, writes its code instead.
 ///
 /// # Errors
-/// Those of the formatter.
+/// Returns the error of the formatter.
 pub fn text<E: Coded>(
     f: &mut fmt::Formatter<'_>,
     problem: &E,
@@ -45,23 +45,23 @@ pub fn text<E: Coded>(
     }
 }
 
-/// A problem on its way to other parts, other programs and files.
+/// A problem in a form that can be passed to other components, programs and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Which problem it is.
+    /// Code of the problem.
     pub code: Cow<'static, str>,
-    /// What, why and what to do, for people.
+    /// What happened, why, and the remedy, for people.
     pub text: String,
-    /// What other parts act on.
+    /// Data that other components act on.
     #[serde(default, deserialize_with = "lenient")]
     pub detail: Detail,
-    /// The problems that this one consists of.
+    /// Problems that this one consists of.
     #[serde(default)]
     pub parts: Vec<Problem>,
 }
 
 impl Problem {
-    /// The value of a failure.
+    /// Creates the problem for a failure.
     pub fn of<E: Coded>(problem: &E) -> Self {
         Self {
             code: Cow::Borrowed(problem.code()),
@@ -71,7 +71,7 @@ impl Problem {
         }
     }
 
-    /// A problem of which only the words are known: an older program wrote them, or another one's.
+    /// Creates a problem from a text only, written by an older version or another program.
     pub fn in_words(text: impl Into<String>) -> Self {
         Self {
             code: Cow::Borrowed("unclassified"),
@@ -81,7 +81,7 @@ impl Problem {
         }
     }
 
-    /// This problem and those that it consists of, at any depth.
+    /// Returns this problem and those that it consists of, at any depth.
     pub fn all(&self) -> Vec<&Problem> {
         let mut all = vec![self];
         let mut next = 0;
@@ -92,7 +92,7 @@ impl Problem {
         all
     }
 
-    /// The details of this problem and of those that it consists of.
+    /// Returns the details of this problem and of those that it consists of.
     pub fn details(&self) -> impl Iterator<Item = &Detail> {
         self.all()
             .into_iter()
@@ -100,7 +100,7 @@ impl Problem {
             .filter(|detail| !detail.is_none())
     }
 
-    /// Whether it, or one that it consists of, has this code.
+    /// Whether this problem, or one that it consists of, has this code.
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -120,84 +120,84 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The data of a problem that other parts act on: checks of the doctor, commands, documents.
+/// Data of a problem that other components act on: checks of the doctor, commands, documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Detail {
-    /// There is nothing to act on but the code.
+    /// Only the code, without further data.
     #[default]
     None,
-    /// Another process has a port.
+    /// Another process uses a port.
     PortTaken {
-        /// Its number.
+        /// Number of the port.
         number: u16,
-        /// Whether it is UDP.
+        /// Whether it is a UDP port.
         udp: bool,
-        /// What it is wanted for.
+        /// Purpose for which this program needs the port.
         purpose: PortPurpose,
     },
     /// A kernel module is missing.
     ModuleMissing {
-        /// Its name.
+        /// Name of the module.
         name: String,
     },
     /// The store cannot be used.
     Store {
-        /// In which way.
+        /// The cause.
         cause: StoreCause,
-        /// The HTTP status, where the store speaks HTTP.
+        /// HTTP status, if the store uses HTTP.
         status: Option<u16>,
-        /// The address that did not answer, where one is known.
+        /// Address that did not respond, if known.
         server: Option<String>,
     },
-    /// The network configuration is not there.
+    /// The network configuration does not exist.
     ConfigMissing {
-        /// Where it has to be.
+        /// Where it must be.
         place: ConfigPlace,
-        /// One that works.
+        /// A valid configuration.
         example: String,
     },
-    /// The network configuration is there and cannot be used.
+    /// The network configuration exists, but cannot be used.
     ConfigInvalid {
-        /// Where it is, as far as that is known to the one who reads it.
+        /// Location of the configuration, if known.
         place: Option<ConfigPlace>,
     },
-    /// Another node has the address of this one.
+    /// Another node has this node's address.
     AddressInUse {
         /// The address.
         address: Option<IpAddr>,
-        /// The other node, as its lease names it.
+        /// The other node, as named in its lease.
         holder: String,
     },
-    /// Another machine has the identity of this one.
+    /// Another machine has this node's identity.
     IdentityInUse {
-        /// The other machine, as its lease names it.
+        /// The other machine, as named in its lease.
         holder: String,
     },
     /// All subnets of the network are leased.
     OutOfSubnets,
-    /// Kubernetes assigned this node no subnet.
+    /// Kubernetes assigned no subnet to this node.
     PodCidrMissing {
-        /// The range that the cluster's controllers need, where the configuration tells it.
+        /// Address range that the cluster's controllers need, if the configuration contains it.
         cluster_cidr: Option<String>,
     },
-    /// The API server refuses what this node's account asks for.
+    /// The API server denies a request of this node's account.
     Forbidden {
-        /// The account, as the server names it.
+        /// Account, as named by the server.
         user: String,
-        /// What was asked for: `get`.
+        /// Verb of the request, e.g. `get`.
         verb: String,
-        /// Of which resource: `nodes`.
+        /// Resource of the request, e.g. `nodes`.
         resource: String,
     },
-    /// A program that is needed is not installed.
+    /// A required program is not installed.
     ProgramMissing {
-        /// Its name.
+        /// Name of the program.
         program: String,
     },
-    /// Another process keeps the lock of iptables.
+    /// Another process holds the lock of iptables.
     RulesLocked {
-        /// The lock file.
+        /// Path of the lock file.
         file: PathBuf,
     },
     /// A detail of a later version.
@@ -206,19 +206,19 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Whether there is nothing to act on.
+    /// Whether there is no data to act on.
     pub const fn is_none(&self) -> bool {
         matches!(self, Detail::None)
     }
 }
 
-/// What a port is wanted for.
+/// Purpose of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortPurpose {
     /// The health endpoints.
     Health,
-    /// The API.
+    /// The status API.
     Api,
     /// The probes between nodes.
     Probes,
@@ -226,15 +226,15 @@ pub enum PortPurpose {
     Tunnel,
 }
 
-/// In which way a store cannot be used. The causes stand in the order of how much they tell an operator: of several, the least is the one to show.
+/// Cause why a store cannot be used. The causes are ordered by how much they help an operator: if there are several, the smallest one is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
-    /// Its disk quota is used up.
+    /// The store's disk quota is exhausted.
     NoSpace,
-    /// The user may not do it.
+    /// The user lacks the permission.
     Role,
-    /// User, password, token or certificate are refused.
+    /// User, password, token or certificate is refused.
     User,
     /// A certificate is not valid yet.
     CertificateNotYetValid,
@@ -244,36 +244,36 @@ pub enum StoreCause {
     CertificateAuthority,
     /// The store's certificate is for another name or address.
     CertificateName,
-    /// Another failure of TLS.
+    /// TLS failed for another reason.
     Tls,
-    /// Its members have no quorum.
+    /// The store's members have no quorum.
     NoQuorum,
-    /// Its name cannot be resolved.
+    /// The store's name cannot be resolved.
     Name,
-    /// Nobody listens there.
+    /// No process listens on the port.
     Refused,
-    /// There is no route to it.
+    /// There is no route to the store.
     NoRoute,
-    /// It does not answer in time.
+    /// The store does not respond in time.
     Silent,
-    /// Anything else.
+    /// Any other cause.
     #[serde(other)]
     Other,
 }
 
-/// Where the network configuration is.
+/// Location of the network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfigPlace {
-    /// In etcd, at this key.
+    /// Key in etcd.
     Key(String),
-    /// In a file.
+    /// File.
     File(PathBuf),
-    /// In a file that Kubernetes mounts from a ConfigMap.
+    /// File that Kubernetes mounts from a ConfigMap.
     Mounted(PathBuf),
 }
 
-/// A detail of a later version, or one that was tampered with, is no reason to lose the text.
+/// Deserializes a detail leniently. An unknown detail (of a later version, or one that was tampered with) must not discard the text.
 fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Detail, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).unwrap_or(Detail::Unknown))

@@ -1,51 +1,51 @@
-//! What there is to know of a backend without running it: data, for daemon, options, doctor, tools and docs.
+//! Profiles of backends: properties that can be used without running the backend. The daemon, the options, the doctor, tools and docs use this data.
 //!
-//! Each backend has its profile in its own file; the registry of the backends lists them. Nobody asks for a backend by its name.
+//! Each backend has its profile in its own file, and the registry of the backends lists the profiles. No code branches on the name of a backend.
 
 use crate::encapsulation::Encapsulation;
 use crate::family::Family;
 
-/// A backend, for those who do not run it.
+/// Properties of a backend that do not require running it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The name in the network configuration.
+    /// Name in the network configuration.
     pub name: &'static str,
-    /// The devices that it makes on a node.
+    /// Devices that the backend creates on a node.
     pub devices: &'static [Device],
-    /// The bytes that it adds to a packet.
+    /// Bytes that the backend adds to a packet.
     pub overhead: Overhead,
-    /// What packets of pods travel in, with the ports of a configuration that names none.
+    /// Encapsulation of pod packets, with the default ports.
     pub encapsulation: Encapsulation,
-    /// What to take for its encapsulation where only its devices are seen. `None`: that would be a guess.
+    /// Encapsulation to assume if only the backend's devices are known; `None` if that would be a guess.
     pub seen_as: Option<Encapsulation>,
-    /// Whether it carries packets of pods. Otherwise something else does.
+    /// Whether the backend carries packets of pods. If not, another mechanism does.
     pub carries: bool,
-    /// Whether nobody between the nodes can read or forge packets of pods.
+    /// Whether packets of pods are protected against reading and forging between the nodes.
     pub encrypts: bool,
-    /// Whether the underlay has to reach all nodes without a gateway.
+    /// Whether the underlay must reach all nodes without a gateway.
     pub needs_links: bool,
-    /// Whether nodes may share one public address, because something else distinguishes them.
+    /// Whether nodes may share one public address, because the backend distinguishes them in another way.
     pub shares_address: bool,
     /// Whether each peer has a permanent entry in the kernel's neighbour table.
     pub keeps_neighbours: bool,
-    /// The keys of its `Backend` object that others name to the user.
+    /// Keys of the backend's `Backend` object that appear in messages to the user.
     pub keys: Keys,
 }
 
 /// A device of a backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name, or the part of it before the VNI.
+    /// Name of the device, or its part before the VNI.
     pub name: &'static str,
-    /// Whether the VNI is the end of its name.
+    /// Whether the name ends with the VNI.
     pub is_numbered: bool,
-    /// The kinds that it can have, in the kernel's words; that of the kernel's own implementation is the first.
+    /// Possible kinds of the device, as named by the kernel. The kind of the kernel's own implementation is the first.
     pub kinds: &'static [&'static str],
-    /// The family whose packets it carries, if it is only one.
+    /// Family whose packets the device carries, if it is only one.
     pub family: Option<Family>,
 }
 
-/// The bytes that a backend adds to a packet, by the family of the packet around it.
+/// Bytes that a backend adds to a packet, by the family of the outer packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overhead {
     /// Over IPv4.
@@ -57,19 +57,20 @@ pub struct Overhead {
 /// Keys of a `Backend` object.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Those of its UDP ports.
+    /// Key of its UDP port.
     pub port: Option<&'static str>,
     /// Whether it has the key `MTU`.
     pub has_mtu: bool,
 }
 
 impl Profile {
-    /// Its device of this name: the first of its devices that can have it.
+    /// Returns the first device that can have this name.
     pub fn device(&self, name: &str) -> Option<&'static Device> {
         self.devices.iter().find(|device| device.is_named(name))
     }
 
-    /// Its device for the packets of a family. Where the families can share one or have two, the encapsulation tells; `None`: it is not known.
+    /// Returns the device for the packets of a family. If the families may share one device or have two, the encapsulation decides. Returns `None`
+    /// if the device is unknown.
     pub fn device_of(
         &self,
         family: Family,
@@ -92,7 +93,7 @@ impl Profile {
 }
 
 impl Device {
-    /// A device with a name of its own that carries packets of all families.
+    /// Creates a device with a fixed name that carries packets of all families.
     pub const fn shared(name: &'static str, kinds: &'static [&'static str]) -> Self {
         Device {
             name,
@@ -102,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Its name. `None` if the VNI is a part of it and is not known.
+    /// Returns the name of the device; `None` if the VNI is a part of it and unknown.
     pub fn named(&self, vni: Option<u32>) -> Option<String> {
         if self.is_numbered {
             vni.map(|vni| format!("{}{vni}", self.name))
@@ -111,7 +112,7 @@ impl Device {
         }
     }
 
-    /// Whether it can have this name.
+    /// Whether the device can have this name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         if self.is_numbered {
             self.vni_in(name).is_some()
@@ -120,7 +121,7 @@ impl Device {
         }
     }
 
-    /// The VNI in its name.
+    /// Returns the VNI in a name of this device.
     pub fn vni_in(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(self.name).filter(|_| self.is_numbered)?;
         number
@@ -131,7 +132,7 @@ impl Device {
 }
 
 impl Overhead {
-    /// The same over both families.
+    /// Creates an overhead that is the same for both families.
     pub const fn of_both(bytes: u32) -> Self {
         Self {
             v4: bytes,
@@ -139,7 +140,7 @@ impl Overhead {
         }
     }
 
-    /// Over a family.
+    /// Returns the overhead over a family.
     pub fn over(self, family: Family) -> u32 {
         family.pick(self.v4, self.v6)
     }

@@ -1,50 +1,50 @@
-//! Whether packets reach a peer: the verdict of the prober, the probe, the doctor, the API and the metrics, under the same names.
+//! Reachability of a peer. The prober, the probe, the doctor, the status API and the metrics use these verdicts under the same names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The state of the path to a peer, for one address family. Later ones are worse.
+/// State of the path to a peer, for one address family. The states are ordered by severity.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Never asked, or it cannot be asked.
+    /// The peer was never probed, or cannot be probed.
     #[default]
     Unknown,
-    /// Packets of every size arrive there, and answers come back.
+    /// Packets of every size arrive, and replies come back.
     Well,
-    /// As well, but much slower than usual.
+    /// Like [`State::Well`], but much slower than usual.
     Slow,
-    /// Some questions got no answer.
+    /// Some probes get no reply.
     LosesSome,
-    /// Small packets pass, packets as large as the MTU of pods do not.
+    /// Small packets pass. Packets as large as the MTU of pods do not.
     SmallMtu,
-    /// The peer hears us through the overlay network, but its answers do not arrive.
+    /// The peer receives our packets over the overlay, but its replies do not arrive.
     OneWay,
-    /// What we send through the overlay network does not arrive there; beside it the peer answers.
+    /// Our packets do not arrive over the overlay. Over the underlay, the peer replies.
     OverlayCut,
-    /// No answer of any kind.
+    /// No reply of any kind arrives.
     CutOff,
-    /// Another node answers at the peer's address.
+    /// Another node replies at the peer's address.
     WrongNode,
 }
 
-/// What a state means for the packets of pods.
+/// Effect of a state on the packets of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Impact {
-    /// Nothing is known.
+    /// The effect is unknown.
     Unknown,
-    /// None.
+    /// There is no effect.
     None,
-    /// Some are lost, or all are slow.
+    /// Some packets are lost, or all are slow.
     Some,
-    /// They are lost.
+    /// All packets are lost.
     All,
 }
 
 impl State {
-    /// All states; a state's place is its number on the wire.
+    /// All states. The index of a state is its number on the wire.
     pub const ALL: [State; 9] = [
         State::Unknown,
         State::Well,
@@ -57,7 +57,7 @@ impl State {
         State::WrongNode,
     ];
 
-    /// The name in JSON, metrics, tables, logs and documentation.
+    /// Returns the name in JSON, metrics, tables, logs and documentation.
     pub const fn name(self) -> &'static str {
         match self {
             State::Unknown => "unknown",
@@ -72,7 +72,7 @@ impl State {
         }
     }
 
-    /// What it means for the packets of pods.
+    /// Returns the effect on the packets of pods.
     pub const fn impact(self) -> Impact {
         match self {
             State::Unknown => Impact::Unknown,
@@ -82,12 +82,12 @@ impl State {
         }
     }
 
-    /// Whether packets of pods arrive there and back, some of them at least.
+    /// Whether packets of pods arrive in both directions, at least some of them.
     pub const fn passes(self) -> bool {
         matches!(self.impact(), Impact::None | Impact::Some)
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn number(self) -> u8 {
         let place = State::ALL
             .iter()
@@ -96,7 +96,7 @@ impl State {
         u8::try_from(place).unwrap_or(0)
     }
 
-    /// The state of a number; unknown numbers are states of later versions, of which nothing is known.
+    /// Returns the state for a number. Unknown numbers belong to states of later versions and yield [`State::Unknown`].
     pub fn of_number(number: u8) -> State {
         State::ALL
             .get(usize::from(number))
@@ -111,17 +111,17 @@ impl fmt::Display for State {
     }
 }
 
-/// The verdict on the path to a peer, for one address family.
+/// Verdict on the path to a peer, for one address family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// The state.
+    /// State of the path.
     pub state: State,
-    /// Whether the peer answers ping only.
+    /// Whether the peer replies only to ping.
     pub ping_only: bool,
 }
 
 impl Verdict {
-    /// A verdict by answers to questions.
+    /// Creates a verdict from replies to probes.
     pub const fn of(state: State) -> Self {
         Self {
             state,
@@ -129,7 +129,7 @@ impl Verdict {
         }
     }
 
-    /// A verdict by answers to ping.
+    /// Creates a verdict from replies to ping.
     pub const fn by_ping(state: State) -> Self {
         Self {
             state,
@@ -137,7 +137,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict without the grade that statistics give to "well".
+    /// Returns the verdict without the grades `slow` and `loses-some`, which statistics add to `well`.
     #[must_use]
     pub const fn ungraded(self) -> Self {
         match self.state {

@@ -1,6 +1,6 @@
 //! Former names of flanneld's flags. They work for one release and cause a warning.
 
-/// A flag with another name than in the release before.
+/// A flag that had another name in the previous release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RenamedFlag {
     /// The former name, without dashes.
@@ -13,7 +13,7 @@ pub struct RenamedFlag {
     pub present_variable: &'static str,
 }
 
-/// All flags that have another name now.
+/// All renamed flags.
 pub const FLAGS: &[RenamedFlag] = &[
     RenamedFlag {
         former: "page-ip",
@@ -29,7 +29,7 @@ pub const FLAGS: &[RenamedFlag] = &[
     },
 ];
 
-/// Returns the present name of a flag that had this name before.
+/// Returns the present name for a former name of a flag.
 pub fn present(former: &str) -> Option<&'static str> {
     FLAGS
         .iter()

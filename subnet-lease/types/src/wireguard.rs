@@ -1,4 +1,4 @@
-//! WireGuard's keys. Secrets are shown nowhere and erased when they are dropped.
+//! WireGuard keys. Secrets are never printed, and are erased when dropped.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
-/// The length of all keys in bytes.
+/// Length of all keys in bytes.
 pub const KEY: usize = 32;
 
 /// Go's decoder ignores the bits after the last byte.
@@ -20,7 +20,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Points of small order on Curve25519 (RFC 7748, 6.1). With one of them the shared secret is known to everybody.
+/// Points of small order on Curve25519 (RFC 7748, 6.1). With one of them, everyone knows the shared secret.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     first_byte(1),
@@ -45,7 +45,7 @@ const fn first_byte(byte: u8) -> [u8; KEY] {
     point
 }
 
-/// 2^255 - 256 + `byte`: the prime is 2^255 - 19.
+/// Returns 2^255 - 256 + `byte`. The prime is 2^255 - 19.
 const fn near_prime(byte: u8) -> [u8; KEY] {
     let mut point = [0xff; KEY];
     point[0] = byte;
@@ -53,14 +53,14 @@ const fn near_prime(byte: u8) -> [u8; KEY] {
     point
 }
 
-/// Decodes 32 bytes as Go's `base64.StdEncoding` does, which skips line ends.
+/// Decodes 32 bytes as Go's `base64.StdEncoding` does, which skips line breaks.
 fn decode(text: &str) -> Option<Zeroizing<[u8; KEY]>> {
     let joined: Zeroizing<Vec<u8>> = Zeroizing::new(
         text.bytes()
             .filter(|byte| !matches!(byte, b'\r' | b'\n'))
             .collect(),
     );
-    // 32 bytes are 44 characters.
+    // 32 bytes are encoded as 44 characters.
     let bytes = Zeroizing::new(AS_GO.decode(joined.get(..joined.len().min(64))?).ok()?);
     Some(Zeroizing::new(bytes.as_slice().try_into().ok()?))
 }
@@ -71,20 +71,20 @@ fn clamp(bytes: &mut [u8; KEY]) {
     *last = *last & 0x7f | 0x40;
 }
 
-/// A public key. It identifies a peer.
+/// A public key, which identifies a peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; KEY]);
 
 impl PublicKey {
-    /// Parses a key in base64, as Go does.
+    /// Parses a base64 key as Go does.
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(|bytes| Self(*bytes))
     }
 
-    /// Whether a peer can have it: a point of small order shares no secret.
+    /// Whether a peer can have the key. With a point of small order, the shared secret is not secret.
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
-        // The highest bit does not count (RFC 7748, 5).
+        // The highest bit is ignored (RFC 7748, 5).
         point[KEY - 1] &= 0x7f;
         !SMALL_ORDER.contains(&point)
     }
@@ -102,34 +102,34 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A secret of 32 bytes: a private key or a preshared key. Copies share it.
+/// A secret of 32 bytes: a private key or a preshared key. Clones share the memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<Zeroizing<[u8; KEY]>>);
 
 impl Secret {
-    /// Holds these bytes.
+    /// Creates a secret from these bytes.
     pub fn new(bytes: [u8; KEY]) -> Self {
         Self(Arc::new(Zeroizing::new(bytes)))
     }
 
-    /// Parses a secret in base64, as Go does.
+    /// Parses a base64 secret as Go does.
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(|bytes| Self(Arc::new(bytes)))
     }
 
-    /// A new private key, from the kernel's random numbers.
+    /// Generates a private key from the kernel's random numbers.
     ///
     /// # Errors
-    /// The kernel provides none.
+    /// Returns an error if the kernel provides no random numbers.
     pub fn generate() -> Result<Self, rand::rand_core::OsError> {
         let mut bytes = Zeroizing::new([0; KEY]);
         rand::rngs::OsRng.try_fill_bytes(bytes.as_mut_slice())?;
-        // As `wg genkey` and Go write it.
+        // Clamp the key as `wg genkey` and Go do.
         clamp(&mut bytes);
         Ok(Self(Arc::new(bytes)))
     }
 
-    /// This private key as the kernel keeps it (RFC 7748, 5): the same key, whatever the bits that do not count were.
+    /// Returns this private key as the kernel stores it (RFC 7748, 5). It is the same key, but with the ignored bits set to fixed values.
     #[must_use]
     pub fn clamped(&self) -> Self {
         let mut bytes = Zeroizing::new(*self.bytes());
@@ -137,17 +137,17 @@ impl Secret {
         Self(Arc::new(bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8; KEY] {
         &self.0
     }
 
-    /// In base64, to be written to a file.
+    /// Returns the secret in base64, to write it to a file.
     pub fn text(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.bytes()))
     }
 
-    /// The public key of this private key.
+    /// Returns the public key of this private key.
     pub fn public(&self) -> PublicKey {
         let secret = StaticSecret::from(*self.bytes());
         PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes())
@@ -169,7 +169,7 @@ mod tests {
         let text = "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=";
         let key = PublicKey::parse(text).unwrap();
         assert_eq!(key.to_string(), text);
-        // The last character but one has two bits that do not count, and Go skips line ends anywhere.
+        // The last character before the padding has two ignored bits, and Go skips line breaks anywhere.
         for same in [
             "oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3l=",
             "oLXChGgxUhtFKhIW7Nn2S9+b\r\nFai5u2s1lbeCLqZnt3k=\n",
@@ -218,7 +218,7 @@ mod tests {
             "{shown}"
         );
         assert_eq!(Secret::parse(&secret.text()), Some(secret));
-        // Whoever made it with other tools than WireGuard's has the same key.
+        // A key generated without clamping, by a tool other than WireGuard's, has the same public key.
         let loose = Secret::new([0xff; KEY]);
         assert!(
             loose.clamped() != loose

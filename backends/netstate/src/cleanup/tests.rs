@@ -1,4 +1,4 @@
-//! What is removed and what stays, by name, kind, protocol number and evidence.
+//! Tests of which objects are removed and which stay, by name, kind, protocol number and evidence.
 
 use super::*;
 use crate::link::LinkKind;
@@ -206,7 +206,7 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
             "ip route delete blackhole 10.244.9.0/24 proto boot"
         ]
     );
-    // Without evidence, only the protocol number and the devices count.
+    // Without evidence, only the protocol number and the devices identify flannel's objects.
     let nothing = Evidence {
         networks: Vec::new(),
         ..evidence()

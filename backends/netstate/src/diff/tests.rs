@@ -1,4 +1,4 @@
-//! The laws of the difference, tested on small random states.
+//! Property tests of the difference, on small random states.
 
 use super::*;
 use crate::fake::World;
@@ -34,7 +34,7 @@ type Peers = BTreeMap<u8, (u8, u8, bool)>;
 /// A link: VNI, MAC, MTU.
 type Device = (u32, u8, u32);
 
-/// The state of a vxlan node with these peers.
+/// Returns the state of a vxlan node with these peers.
 fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     let mut state = KernelState::default();
     let dev = name(1);
@@ -96,7 +96,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     state
 }
 
-/// The node that packets to a peer reach by route, neighbour and FDB entry. None if they reach none.
+/// Returns the node that packets to a peer reach through route, neighbour and FDB entry, if they reach one.
 fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
     let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else {
         return None;
@@ -333,7 +333,7 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
     }
 }
 
-/// The state of a wireguard node: for each peer, the number of its key; peers' subnets are their numbers.
+/// Returns the state of a WireGuard node. `peers` maps the number of each peer's subnet to the numbers of its key and endpoint.
 fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     let mut state = KernelState::default();
     let dev = LinkName::parse("flannel-wg").unwrap();
@@ -383,7 +383,7 @@ fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     state
 }
 
-/// The key with which packets to a peer are sealed. None if nobody could read them.
+/// Returns the key for which packets to a peer are encrypted. `None` if the packets cannot be sent.
 fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
     let dev = LinkName::parse("flannel-wg").unwrap();
     let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else {
@@ -398,8 +398,8 @@ fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// Nodes change keys and swap subnets: one pass is enough, and in no moment is a packet sealed for a node that neither had its subnet before
-    /// nor has it afterwards, or for nobody while one of the two could take it.
+    /// Nodes change keys and swap subnets, and one pass is enough. A packet is never encrypted for a node that has the subnet neither before nor after the
+    /// pass. Packets are never without a recipient while one of the two nodes could receive them.
     #[test]
     fn packets_are_sealed_for_their_node_throughout(
         own in 1u8..3,

@@ -1,4 +1,4 @@
-//! Which routes of others take packets that should go to a peer: a longer prefix wins, then the lower metric, then who came first.
+//! Finds foreign routes that divert packets from a peer. A longer prefix wins, then the lower metric, then the route that came first.
 
 use crate::object::{Key, Value};
 use crate::route::{RouteKind, metric};
@@ -7,18 +7,18 @@ use crate::survey::Seen;
 use ipnet::IpNet;
 use types::kernel_object::Holder;
 
-/// How many peers are named of those that one route cuts off.
+/// The maximum number of peers that are named for one foreign route.
 const NAMED: usize = 16;
 
-/// The peers, each with the route that should lead to it.
+/// The peers. Each has the network and metric of its route, and whether that route is in place.
 pub(super) struct Shadows<'a> {
     peers: Vec<(&'a Holder, IpNet, u32, bool)>,
 }
 
 impl<'a> Shadows<'a> {
-    /// For the peers of a sighting. `is_there` returns whether a wanted object is in place.
+    /// Collects the peers of a sighting. `is_there` returns whether a desired object is in place.
     pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
-        // A route for all peers, as to the packet engine's device, is nobody's.
+        // A route for all peers, such as the one to the packet engine's device, has no holder.
         let common: Vec<(&Key, &Value)> = sighting
             .want
             .0
@@ -44,7 +44,7 @@ impl<'a> Shadows<'a> {
         }
     }
 
-    /// The peers that a route takes packets from.
+    /// Returns the peers from which a foreign route diverts packets.
     pub(super) fn cast_by(&self, seen: &Seen) -> Vec<String> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();

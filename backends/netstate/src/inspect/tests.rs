@@ -1,4 +1,4 @@
-//! Reports about prepared states.
+//! Tests of inspections of prepared states.
 
 use super::*;
 use crate::diff::diff;
@@ -65,7 +65,7 @@ fn route(via: &str, dev: &str, protocol: u8) -> Value {
     })
 }
 
-/// A vxlan node with the peers 2 and 3, all as wanted.
+/// Returns the state of a vxlan node with peers 2 and 3 that is in sync.
 fn healthy() -> Sighting {
     let mut want = KernelState::default();
     let name = device("flannel.1");
@@ -121,7 +121,7 @@ fn healthy() -> Sighting {
     sighting
 }
 
-/// What a survey sees of our own objects.
+/// Returns what a survey sees of our own objects.
 fn surveyed(have: &KernelState) -> Vec<Seen> {
     let on_devices = have
         .0
@@ -140,7 +140,7 @@ fn look(sighting: &Sighting) -> Inspection {
     inspect(sighting, &Protocols::default())
 }
 
-/// The objects that are not in sync: their texts, states and errors.
+/// Returns the objects that are not in sync: their texts, states and errors.
 fn wrong(inspection: &Inspection) -> Vec<(&str, ObjectState, Option<&str>)> {
     inspection
         .objects
@@ -198,7 +198,7 @@ fn healthy_node_is_in_sync() {
 }
 
 #[test]
-fn the_kernels_route_to_our_own_address_is_nobodys() {
+fn kernel_route_to_own_address_is_not_foreign() {
     let mut sighting = healthy();
     sighting.survey.objects.push(foreign_object(
         "10.244.1.0/32",
@@ -331,7 +331,7 @@ fn refused_route_has_its_reason_and_the_conflicting_route() {
         (foreign.by.as_str(), foreign.conflicts_with.as_slice()),
         ("bird", &["10.244.2.0/24 (node-2)".to_owned()][..])
     );
-    // An error of a pass before, about what is there meanwhile, is none any more.
+    // An error of an earlier pass no longer applies once the object exists.
     sighting.have.set(key, sighting.want.0[&key].clone());
     sighting.survey.objects = surveyed(&sighting.have);
     assert_eq!(wrong(&look(&sighting)), []);
@@ -372,7 +372,7 @@ fn route_conflict_depends_on_prefix_metric_and_order() {
         ("fd00:2::/80", 2048, vec!["fd00:2::/64"]),
     ] {
         let mut sighting = base.clone();
-        // After ours: the kernel takes the first of several that are equal.
+        // The route comes after ours: of several equal routes, the kernel uses the first.
         sighting
             .survey
             .objects
@@ -483,7 +483,7 @@ fn device_with_our_tunnel_conflicts_with_a_missing_one() {
             .map(|foreign| (first(&foreign.text), foreign.conflicts_with.clone()))
             .collect()
     };
-    // Both families' tunnels have one port, and may have one VNI.
+    // The tunnels of both families share a port, and may share a VNI.
     assert_eq!(
         ways(&sighting),
         [("other".to_owned(), vec![]), ("second".to_owned(), vec![])]
@@ -577,7 +577,7 @@ fn many_peers_behind_one_route_are_counted() {
 }
 
 proptest! {
-    /// The same is reported as is done: all is as wanted, and nothing is left over, where the diff has nothing to do.
+    /// The inspection agrees with the diff: everything is in sync and nothing is left over exactly if the diff has no operations.
     #[test]
     fn inspection_agrees_with_the_diff(
         lost in proptest::collection::btree_set(0usize..8, 0..8),
@@ -608,7 +608,7 @@ proptest! {
         prop_assert_eq!(wrong(&found).is_empty() && found.foreign.is_empty(), ops.is_empty());
         let touched: BTreeSet<Key> = ops.iter().map(|op| *op.key()).collect();
         for (key, object) in sighting.want.0.keys().zip(&found.objects) {
-            // What loses its link or the link's address is made again although it is there now.
+            // Objects that lose their link or the link's address are added again although they exist now.
             prop_assert!(object.state == ObjectState::InSync || touched.contains(key), "{:?}", object);
         }
     }

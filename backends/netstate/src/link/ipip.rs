@@ -3,31 +3,31 @@
 use crate::fit::Fit;
 use std::net::Ipv4Addr;
 
-/// The kernel's name for the kind, and that of its module.
+/// The kernel's name for the kind and for its module.
 pub const KIND: &str = "ipip";
 
-/// The properties of an IPIP interface. INVARIANT: a desired one has no remote end, so that routes choose it for each packet.
+/// The properties of an IPIP interface. INVARIANT: a desired one has no remote address, so that routes choose it for each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpipSpec {
-    /// The outer source address. Without one, the interface that the module itself makes in each namespace (`tunl0`) takes the packets.
+    /// The outer source address. Without one, `tunl0` receives the packets: an interface that the module creates in each namespace.
     pub local: Option<Ipv4Addr>,
     /// The outer destination, if it is the same for all packets.
     pub remote: Option<Ipv4Addr>,
     /// The outer TTL; 0 copies that of the inner packet.
     pub ttl: u8,
-    /// Whether outer packets must not be fragmented, whatever inner ones say.
+    /// Whether outer packets must not be fragmented, regardless of the inner packets.
     pub pmtudisc: bool,
 }
 
 impl IpipSpec {
-    /// Whether it has the same ends. The kernel has one interface for each pair of them.
+    /// Whether it has the same local and remote addresses. The kernel has one interface for each pair of them.
     pub(crate) fn has_ends_of(&self, other: &IpipSpec) -> bool {
         (self.local, self.remote) == (other.local, other.remote)
     }
 
-    /// How `found` compares to this desired interface.
+    /// Compares `found` with this desired interface.
     pub(super) fn fit(&self, found: &IpipSpec) -> Fit {
-        // The kernel makes no interface for all peers of one that leads to a single peer (ip_tunnel_changelink).
+        // The kernel cannot turn an interface with a remote address into one without (ip_tunnel_changelink).
         if self.remote != found.remote {
             return Fit::Rebuild;
         }

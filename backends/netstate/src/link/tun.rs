@@ -8,12 +8,12 @@ pub const KIND: &str = "tun";
 /// The properties of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunSpec {
-    /// Whether our packet engine has it open. Otherwise packets that enter it go nowhere.
+    /// Whether our packet engine has it open. Otherwise packets that enter it are lost.
     pub held: bool,
 }
 
 impl TunSpec {
-    /// How `found` compares to this desired device.
+    /// Compares `found` with this desired device.
     pub(super) fn fit(&self, found: &TunSpec) -> Fit {
         if self == found {
             Fit::Same

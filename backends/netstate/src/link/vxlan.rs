@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "vxlan";
-/// The UDP port that the kernel uses by default, unless a parameter of its module sets another one (drivers/net/vxlan, `udp_port`).
+/// The UDP port that the kernel uses by default, unless the module parameter `udp_port` sets another one (drivers/net/vxlan).
 pub const PORT: u16 = 8472;
 
 /// The properties of a vxlan interface.
@@ -17,7 +17,7 @@ pub struct VxlanSpec {
     pub port: u16,
     /// The outer source address.
     pub local: Option<IpAddr>,
-    /// The index of the underlay interface, which stays the same when that is renamed.
+    /// The index of the underlay interface, which stays the same when the interface is renamed.
     pub lower: u32,
     /// Whether the kernel learns FDB entries from traffic.
     pub learning: bool,
@@ -26,7 +26,7 @@ pub struct VxlanSpec {
 }
 
 impl VxlanSpec {
-    /// How `found` compares to this desired interface.
+    /// Compares `found` with this desired interface.
     pub(super) fn fit(&self, found: &VxlanSpec) -> Fit {
         if self.vni != found.vni || self.gbp != found.gbp || self.port != found.port {
             return Fit::Rebuild;
@@ -38,7 +38,7 @@ impl VxlanSpec {
         }
     }
 
-    /// The properties that can be changed while the interface exists.
+    /// Returns the properties that can be changed while the interface exists.
     pub(crate) fn changeable(&self) -> (Option<IpAddr>, u32, bool) {
         (self.local, self.lower, self.learning)
     }

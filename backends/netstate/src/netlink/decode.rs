@@ -24,7 +24,7 @@ pub(super) struct SeenRoute {
     pub metric: u32,
     pub oif: u32,
     pub table: u32,
-    /// The address from which this host sends by it.
+    /// The address from which this host sends over this route.
     pub source: Option<IpAddr>,
     /// Whether it is an ordinary route of the main table.
     pub plain: bool,
@@ -59,7 +59,7 @@ pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
     Some(SeenLink { index, name, spec })
 }
 
-/// The value of accept_ra in IFLA_INET6_CONF, an array of numbers.
+/// Returns the value of accept_ra from IFLA_INET6_CONF, an array of numbers.
 fn accept_ra(families: &[u8]) -> Option<bool> {
     let conf = inside(inside(families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
     wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
@@ -73,7 +73,7 @@ fn link_kind(info: &[u8]) -> LinkKind {
         Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(
             inside(info, IFLA_INFO_DATA).unwrap_or_default(),
         )),
-        // Key and port come by generic netlink.
+        // Key and port are read over generic netlink.
         Some(crate::link::wireguard::KIND) => {
             LinkKind::Wireguard(WireguardSpec { key: None, port: 0 })
         }
@@ -91,7 +91,7 @@ pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<
     {
         return None;
     }
-    // A point-to-point link has both: IFA_ADDRESS is the remote end.
+    // A point-to-point link has both attributes: IFA_ADDRESS is then the remote address.
     let of = |wanted| {
         wire::attrs(body, IFADDRMSG)
             .find(|(kind, _)| *kind == wanted)
@@ -112,7 +112,7 @@ pub(super) struct SeenNeighbor {
     flags: u8,
     pub dst: Option<IpAddr>,
     pub mac: Option<Mac>,
-    /// The program that made it, if it sets its protocol number.
+    /// The protocol number of the program that added it, if the program sets one.
     pub protocol: Option<u8>,
 }
 
@@ -121,14 +121,14 @@ impl SeenNeighbor {
         self.state & NUD_PERMANENT != 0
     }
 
-    /// Whether a program learned it in the kernel's place.
+    /// Whether a program learned it in place of the kernel.
     pub(super) fn fed(&self) -> bool {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
-    /// Whether it leads somewhere, and is not what every interface has (multicast, loopback).
+    /// Whether its resolution has not failed, and it is not one of the entries that every interface has (multicast, loopback).
     pub(super) fn says_something(&self) -> bool {
-        // FDB entries that are set for good without being permanent are NOARP, too.
+        // Static FDB entries that are not permanent are also NOARP.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
             && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
@@ -138,7 +138,7 @@ impl SeenNeighbor {
         self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
     }
 
-    /// Whether the kernel asks for its hardware address, and nobody has answered.
+    /// Whether the kernel has asked for its MAC and no host has answered.
     pub(super) fn unanswered(&self) -> bool {
         self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
     }
@@ -175,7 +175,7 @@ pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
     Some(seen)
 }
 
-/// A route of any table, or the answer to a lookup.
+/// Decodes a route of any table, or the result of a lookup.
 pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     let body = message.body;
     if message.kind != RTM_NEWROUTE {

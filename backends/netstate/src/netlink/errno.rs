@@ -1,4 +1,4 @@
-//! Classifies the kernel's refusals of operations, by their numbers.
+//! Classifies the kernel's refusals of operations by their errnos.
 
 use super::socket::Answer;
 use crate::failure::{Cause, Failure};
@@ -19,7 +19,7 @@ pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
     }
 }
 
-/// Turns the kernel's answer into an error. The complete errno policy.
+/// Turns the kernel's answer into an error. This is the complete errno policy.
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
@@ -108,7 +108,7 @@ fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, Cause) {
                 module: module(op).to_owned(),
             },
         ),
-        // The kernel identifies tunnels by their ends (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
+        // The kernel identifies tunnels by their addresses (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
         (libc::EEXIST, Some(kind)) if kind.name() == ipip::KIND => {
             (FailureKind::Conflict, Cause::SameEnds(link))
         }
@@ -123,7 +123,7 @@ fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, Cause) {
     }
 }
 
-/// The kernel module that an operation on a link needs.
+/// Returns the kernel module that an operation on a link needs.
 fn module(op: &Op) -> &str {
     match op {
         Op::Add(_, Value::Link(spec))
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// A refused operation, its number, and the kind and a part of the text of its error.
+    /// Returns refused operations, each with its errno, and with the kind and a part of the text of the error.
     fn refusals() -> Vec<(Op, i32, FailureKind, &'static str)> {
         use FailureKind::{Conflict, Other, Unsupported};
         vec![

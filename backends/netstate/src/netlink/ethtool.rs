@@ -1,4 +1,4 @@
-//! Transmit checksum offload of a device, through the ethtool ioctl: the netlink feature has no fixed name.
+//! Transmit checksum offload of a device. Uses the ethtool ioctl, because the netlink feature has no fixed name.
 #![allow(unsafe_code)]
 
 use crate::names::LinkName;
@@ -16,12 +16,12 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Whether transmit checksums are left to the device.
+/// Whether the device computes transmit checksums.
 pub(super) fn tx_checksum(name: LinkName) -> io::Result<bool> {
     call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }
 
-/// Switches transmit checksum offload of the device.
+/// Switches transmit checksum offload of the device on or off.
 pub(super) fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
     call(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
 }

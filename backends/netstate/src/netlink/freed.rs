@@ -1,11 +1,11 @@
-//! An allocator of the tests that finds secrets in memory that is freed.
+//! A test allocator that finds secrets in freed memory.
 
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The secret that is looked for.
+/// The secret that the allocator looks for.
 pub(super) const SECRET: [u8; 32] = *b"\xa7\x51 a key of the tests, 32 long\xa7\x51";
 
 thread_local! {
@@ -18,10 +18,10 @@ struct Watched;
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
-// SAFETY: all memory is the system allocator's, with the layout that the caller names. A reallocation is the trait's own: it allocates, copies and frees.
+// SAFETY: all memory comes from the system allocator, with the caller's layout. `realloc` is the trait's default: it allocates, copies and frees.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's duties are the same. Zeroed, so that all of it may be read when it is freed.
+        // SAFETY: the caller has the same obligations. The memory is zeroed, so that all of it may be read when it is freed.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -35,12 +35,12 @@ unsafe impl GlobalAlloc for Watched {
                 .count();
             let _ = FOUND.try_with(|all| all.set(all.get() + found));
         }
-        // SAFETY: the caller's duties are the same.
+        // SAFETY: the caller has the same obligations.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// How often the secret is in the memory that this thread frees during the work.
+/// Returns how often the secret occurs in memory that this thread frees during the work.
 pub(super) fn secrets_in_freed_memory(work: impl FnOnce()) -> usize {
     FOUND.set(0);
     WATCHED.set(true);

@@ -1,4 +1,4 @@
-//! Generic netlink: families that are not the network's core, of which WireGuard is one (linux/genetlink.h).
+//! Generic netlink (linux/genetlink.h): families outside the core of the network stack, such as WireGuard.
 
 use super::socket::{Answer, Requests};
 use super::uapi::*;
@@ -6,7 +6,7 @@ use super::wire::{self, Message, inside};
 use crate::failure::{Failure, KernelError, Request};
 use types::Errno;
 
-/// A connection to WireGuard's part of the kernel.
+/// A generic netlink connection for the WireGuard family.
 pub(super) struct Generic {
     pub requests: Requests,
     /// The number of the family.
@@ -14,7 +14,7 @@ pub(super) struct Generic {
 }
 
 impl Generic {
-    /// Asks for the number of the family; none if the kernel has no WireGuard.
+    /// Looks up the number of the family. Returns `None` if the kernel has no WireGuard.
     pub(super) async fn find() -> Result<Option<Self>, KernelError> {
         let mut requests = Requests::open_generic()?;
         let mut family = None;
@@ -40,7 +40,7 @@ impl Generic {
         }
     }
 
-    /// The same, where there has to be one.
+    /// Opens a connection. Returns an error if the kernel has no WireGuard.
     pub(super) async fn open() -> Result<Self, KernelError> {
         let missing = || KernelError {
             what: Request::ConfigureWireguard,

@@ -44,13 +44,13 @@ pub(super) fn route_header(
     [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
 }
 
-/// struct rtmsg of a look-up, with its flags.
+/// struct rtmsg of a lookup with flags
 pub(super) fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
     [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }
 
-/// struct rtmsg of a look-up for a packet that comes from elsewhere: both addresses are whole.
+/// struct rtmsg of a lookup for a forwarded packet. Both addresses have the full prefix length.
 pub(super) fn forwarded_header(family: u8, len: u8) -> [u8; 12] {
     [family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }

@@ -1,4 +1,4 @@
-//! Reads this host's interfaces, routes and neighbours, whoever made them, and receives the events about them.
+//! Reads this host's interfaces, routes and neighbours of any origin, and receives the events about them.
 
 use super::decode::{SeenNeighbor, link, neighbor, route};
 use super::header::{address_header, forwarded_header, neighbor_header, route_header, rule_header};
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// So many tables of policy routing are read, and so many routes of each.
+/// The maximum number of policy routing tables that are read, and of routes of each.
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
@@ -28,17 +28,17 @@ impl HostReader {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self {
             requests: Requests::open()?,
         })
     }
 
-    /// All interfaces, ordered by index, without their addresses.
+    /// Lists all interfaces, ordered by index, without their addresses.
     ///
     /// # Errors
-    /// The list is incomplete.
+    /// Returns an error if the list is incomplete.
     pub async fn links(&mut self) -> Result<Vec<Interface>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         let all = self.requests.dump(
@@ -54,10 +54,10 @@ impl HostReader {
         Ok(interfaces)
     }
 
-    /// All interfaces, ordered by index, with their addresses.
+    /// Lists all interfaces, ordered by index, with their addresses.
     ///
     /// # Errors
-    /// A list is incomplete.
+    /// Returns an error if a list is incomplete.
     pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
         let mut interfaces = self.links().await?;
         let request = || Message::new(RTM_GETADDR, 0, &address_header(0, 0, 0));
@@ -78,10 +78,10 @@ impl HostReader {
         Ok(interfaces)
     }
 
-    /// The routes of the main table that `keep` takes, IPv4 first.
+    /// Lists the routes of the main table that `keep` accepts, IPv4 first.
     ///
     /// # Errors
-    /// The list of IPv4 is incomplete. A kernel without IPv6 refuses to list its routes.
+    /// Returns an error if the list of IPv4 routes is incomplete. A kernel without IPv6 refuses to list IPv6 routes, so that failure is only logged.
     pub async fn routes(
         &mut self,
         keep: impl Fn(&Route) -> bool,
@@ -95,7 +95,7 @@ impl HostReader {
                     &route_header(family.pick(AF_INET, AF_INET6), 0, 0, 0, 0, RT_TABLE_MAIN),
                 )
             };
-            // A kernel without IPv6 may list all that it has in its place.
+            // A kernel without IPv6 may list the routes of all other families instead.
             let wanted = |route: &Route| route.family() == family && keep(route);
             let all = self.requests.dump(
                 Listed::Routes,
@@ -106,7 +106,7 @@ impl HostReader {
                 },
             );
             match all.await {
-                // No second list: there may be ten thousand.
+                // Moves the list instead of copying it: it may have ten thousand routes.
                 Ok(all) if routes.is_empty() => routes = all,
                 Ok(all) => routes.extend(all),
                 Err(error) if family.is_v6() => {
@@ -118,7 +118,7 @@ impl HostReader {
         Ok(routes)
     }
 
-    /// Where packets to these addresses go, in the same order.
+    /// Looks up where packets from this host to these addresses go. The results are in the same order.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() {
@@ -131,7 +131,7 @@ impl HostReader {
         self.answers(targets.iter().map(query).collect()).await
     }
 
-    /// Where packets that come from elsewhere go, in the same order.
+    /// Looks up where forwarded packets go. The results are in the same order.
     pub async fn look_up_forwarded(
         &mut self,
         packets: &[Forwarded],
@@ -172,10 +172,10 @@ impl HostReader {
         found
     }
 
-    /// The rules of policy routing, IPv4 first, in the order in which the kernel asks them.
+    /// Lists the policy routing rules, IPv4 first, in the order in which the kernel evaluates them.
     ///
     /// # Errors
-    /// The list of IPv4 is incomplete. A kernel without IPv6 refuses to list its rules.
+    /// Returns an error if the list of IPv4 rules is incomplete. A kernel without IPv6 refuses to list IPv6 rules, so that failure is only logged.
     pub async fn policy_rules(&mut self) -> Result<Vec<PolicyRule>, KernelError> {
         let mut rules = Vec::new();
         for family in Family::ALL {
@@ -192,7 +192,7 @@ impl HostReader {
             match all.await {
                 Ok(all) => rules.extend(all),
                 Err(error) if family.is_v6() => {
-                    tracing::debug!(error = %error, "cannot read IPv6 rules of policy routing");
+                    tracing::debug!(error = %error, "cannot read IPv6 policy routing rules");
                 }
                 Err(error) => return Err(error),
             }
@@ -216,7 +216,7 @@ impl HostReader {
         Ok(rules)
     }
 
-    /// The destinations that a table has routes to.
+    /// Returns the destinations of a table's routes.
     async fn destinations(&mut self, number: u32) -> Result<Vec<IpNet>, KernelError> {
         let mut found = Vec::new();
         for family in Family::ALL {
@@ -251,10 +251,10 @@ impl HostReader {
         Ok(found)
     }
 
-    /// The neighbours on the link of an interface that the kernel has asked for.
+    /// Lists the neighbours on the link of an interface that the kernel has resolved or tried to resolve.
     ///
     /// # Errors
-    /// The list is incomplete.
+    /// Returns an error if the list is incomplete.
     pub async fn neighbours(&mut self, index: u32) -> Result<Vec<Neighbour>, KernelError> {
         self.entries(index, |seen| {
             let mac = seen.mac.filter(|_| seen.answered());
@@ -267,16 +267,16 @@ impl HostReader {
         .await
     }
 
-    /// The hosts that have answered on the link of an interface.
+    /// Lists the hosts that have answered address resolution on the link of an interface.
     ///
     /// # Errors
-    /// The list is incomplete.
+    /// Returns an error if the list is incomplete.
     pub async fn answered(&mut self, index: u32) -> Result<Vec<IpAddr>, KernelError> {
         self.entries(index, |seen| seen.dst.filter(|_| seen.answered()))
             .await
     }
 
-    /// What `of` makes of the entries of an interface in the table of neighbours.
+    /// Applies `of` to the neighbour entries of an interface and returns the results.
     async fn entries<T>(
         &mut self,
         index: u32,
@@ -301,16 +301,16 @@ impl HostReader {
     }
 }
 
-/// The kernel's events about interfaces, addresses and routes.
+/// The kernel's events about interfaces, addresses and, on request, routes.
 pub struct HostEvents {
     notices: Notices,
 }
 
 impl HostEvents {
-    /// Opens a socket in the network namespace of the calling thread. Routes change with every pod: not everybody wants to hear of them.
+    /// Opens a socket in the network namespace of the calling thread. Route events are optional, because routes change with every pod.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub fn open(routes: bool) -> Result<Self, KernelError> {
         let of_routes = if routes {
             RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE
@@ -332,8 +332,8 @@ impl HostEvents {
         self.notices.until(|_| true).await;
     }
 
-    /// Returns after an event that may change an interface: one about the interface with this index or name, about any address, or about a route
-    /// that leads out of it without a gateway. Links of pods, which come and go all the time, do not count.
+    /// Returns after an event that may change an interface. These are events about the interface with this index or name, about any address, or about a route
+    /// out of the interface without a gateway. Pod interfaces, which come and go all the time, are ignored.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
@@ -343,7 +343,7 @@ impl HostEvents {
             .await;
     }
 
-    /// Drops the events that have come.
+    /// Drops all queued events.
     pub fn clear(&mut self) {
         self.notices.queued(|_| false);
     }
@@ -406,7 +406,7 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
     Some(out)
 }
 
-/// An address, with the index of its interface.
+/// Decodes an address, with the index of its interface.
 fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     if message.kind != RTM_NEWADDR {
         return None;
@@ -418,7 +418,7 @@ fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     let (mut local, mut peer, mut flags) = (None, None, u32::from(wire::u8_at(message.body, 2)?));
     for (kind, value) in wire::attrs(message.body, IFADDRMSG) {
         match kind {
-            // On a point-to-point link the first is ours and the second the peer's; otherwise IPv6 has only the second.
+            // On a point-to-point link, the first is ours and the second is the peer's. Otherwise IPv6 has only the second.
             IFA_LOCAL => local = wire::ip(value),
             IFA_ADDRESS => peer = wire::ip(value),
             IFA_FLAGS => flags = wire::u32_at(value, 0)?,
@@ -439,7 +439,7 @@ fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     Some((index, address))
 }
 
-/// A rule of policy routing.
+/// Decodes a rule of policy routing.
 fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
     if message.kind != RTM_NEWRULE {
         return None;
@@ -451,7 +451,7 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
         wire::u8_at(body, 7)?,
         wire::u32_at(body, 8)?,
     );
-    // Those that jump over others, or do nothing, decide nothing.
+    // Rules that jump to another rule or do nothing make no decision.
     if !matches!(action, FR_ACT_TO_TBL | FR_ACT_BLACKHOLE..=FR_ACT_PROHIBIT) {
         return None;
     }
@@ -461,7 +461,7 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
         _ => return None,
     };
     let mut rule = PolicyRule {
-        // The type of service is a condition as well.
+        // The type of service is also a condition.
         conditional: wire::u8_at(body, 3)? != 0,
         inverted: flags & FIB_RULE_INVERT != 0,
         table: (action == FR_ACT_TO_TBL).then_some(header_table),
@@ -475,7 +475,7 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
             FRA_PRIORITY => rule.priority = wire::u32_at(value, 0)?,
             FRA_TABLE if rule.table.is_some() => rule.table = wire::u32_at(value, 0),
             FRA_FWMARK | FRA_FWMASK => rule.conditional |= wire::u32_at(value, 0)? != 0,
-            // A default route alone is no answer of such a table: whether it has a better one is not looked up.
+            // The rule ignores the table's default route. Whether the table has a more specific route is not looked up.
             FRA_SUPPRESS_PREFIXLEN => rule.conditional |= wire::u32_at(value, 0)? != u32::MAX,
             FRA_L3MDEV => rule.conditional |= wire::u8_at(value, 0)? != 0,
             FRA_OIFNAME | FRA_UID_RANGE | FRA_IP_PROTO | FRA_SPORT_RANGE | FRA_DPORT_RANGE => {
@@ -487,7 +487,7 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
     Some(rule)
 }
 
-/// A route of the main table.
+/// Decodes a route of the main table.
 fn main_route(message: &Received<'_>) -> Option<Route> {
     let seen = route(message)?;
     let is_copy = wire::u32_at(message.body, 8)? & RTM_F_CLONED != 0;
@@ -509,7 +509,7 @@ fn main_route(message: &Received<'_>) -> Option<Route> {
     })
 }
 
-/// The paths of a route that has several: struct rtnexthop, one after the other.
+/// Decodes the paths of a multipath route: a sequence of struct rtnexthop.
 fn paths(mut rest: &[u8]) -> Vec<Path> {
     let mut paths = Vec::new();
     while let Some(hop) = wire::u16_at(rest, 0)
@@ -545,7 +545,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Reads a message as if it came from the kernel.
+    /// Decodes a message as if it came from the kernel.
     fn read<T>(message: Message, each: impl Fn(&Received<'_>) -> T) -> T {
         let bytes = message.finish(1);
         let received = wire::messages(&bytes).next().unwrap();
@@ -572,7 +572,7 @@ mod tests {
 
     #[test]
     fn policy_rule_is_about_the_packets_that_it_names() {
-        // linux/fib_rules.h: the program that made it, which is no condition.
+        // linux/fib_rules.h: the program that added the rule, which is no condition.
         const FRA_PROTOCOL: u16 = 21;
         let all_ones = u32::MAX;
         let plain = |priority: u32| {
@@ -594,7 +594,7 @@ mod tests {
         assert!(!rule.is_standard());
         assert_eq!(rule.to_string(), "100: from all to 10.244.0.0/16 lookup 99");
 
-        // As wg-quick makes it: what has no mark is sent through the tunnel.
+        // A rule as wg-quick adds it: packets without the mark enter the tunnel.
         let mut header = [AF_INET, 0, 0, 0, 99, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0];
         header[8..].copy_from_slice(&FIB_RULE_INVERT.to_ne_bytes());
         let message = Message::new(RTM_NEWRULE, 0, &header)
@@ -615,7 +615,7 @@ mod tests {
         );
         assert_eq!(rule.table, None, "it drops");
 
-        // Routes without a default one: what it leads to is not known.
+        // The rule ignores the default route, so it is not known what it leads to.
         let partly = Message::new(
             RTM_NEWRULE,
             0,

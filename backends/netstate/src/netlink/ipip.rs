@@ -5,7 +5,7 @@ use super::wire::{self, Message};
 use crate::link::ipip::{IpipSpec, KIND};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Adds the attributes of an IPIP link. A change takes all of them: what is left out becomes zero (net/ipv4/ipip.c, `ipip_netlink_parms`).
+/// Adds the attributes of an IPIP link. A change needs all of them: a missing attribute becomes zero (net/ipv4/ipip.c, `ipip_netlink_parms`).
 pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
     let address = |address: Option<Ipv4Addr>| IpAddr::V4(address.unwrap_or(Ipv4Addr::UNSPECIFIED));
     message.nest(IFLA_LINKINFO, |m| {
@@ -13,7 +13,7 @@ pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
             m.ip(IFLA_IPTUN_LOCAL, address(spec.local))
                 .ip(IFLA_IPTUN_REMOTE, address(spec.remote))
                 .attr(IFLA_IPTUN_TTL, &[spec.ttl])
-                // Any protocol inside, as with Go flannel's.
+                // Any inner protocol, like Go flannel's interface.
                 .attr(IFLA_IPTUN_PROTO, &[0])
                 .attr(IFLA_IPTUN_PMTUDISC, &[u8::from(spec.pmtudisc)])
         })

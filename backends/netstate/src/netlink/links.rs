@@ -1,4 +1,4 @@
-//! Creates, changes and deletes links. What is specific to a kind is in a file of its own.
+//! Creates, changes and deletes links. Code that is specific to a kind is in a file of its own.
 
 use super::decode::SeenLink;
 use super::errno::failed;
@@ -27,13 +27,13 @@ impl NetlinkKernel {
                         },
                     ));
                 };
-                // A second device would be made, and could not have the port of the first.
+                // Otherwise a second device would be created, and could not have the port of the first.
                 if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await
                 {
                     return self.change_link(name, spec, op).await;
                 }
                 if let Some(error) = self.one(op, message).await {
-                    // Our own device, renamed, may be in the way of a new one.
+                    // Our own device may have been renamed and conflict with the new one.
                     let back =
                         error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
                     return if back {
@@ -47,7 +47,7 @@ impl NetlinkKernel {
             Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op).await,
             Op::Delete(..) => {
                 if let Some(bridge) = bridge_of(name.as_str()) {
-                    // Or a pod that gets the address would not be reached.
+                    // Otherwise a pod that gets one of the addresses would not be reachable.
                     let _ = port::forget_all(&mut self.requests, bridge).await;
                 }
                 let link = self
@@ -69,8 +69,8 @@ impl NetlinkKernel {
         }
     }
 
-    /// Renames our device back if it was renamed. A vxlan device is recognised by the tunnel's identity and the MAC, an IPIP device by its
-    /// ends and the index that ours had, a WireGuard device by the index. Returns whether it was renamed.
+    /// Renames our device back if it was renamed. Returns whether it was. A vxlan device is recognised by VNI, UDP port and MAC. An IPIP device is recognised
+    /// by its addresses and its last known index, a WireGuard device by the index.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
@@ -158,7 +158,7 @@ impl NetlinkKernel {
         self.finish_link(name, spec, op).await
     }
 
-    /// Sets what is not an attribute of the link message. Bringing the link up comes last, so that packets find everything in place.
+    /// Sets the properties that are not attributes of the link message. The link is brought up last, so that packets find everything in place.
     async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         if let Some(accept) = spec.accept_ra
             && let Err(error) = std::fs::write(
@@ -170,7 +170,7 @@ impl NetlinkKernel {
         {
             const MESSAGE: &str = "cannot set accept_ra of the device, leaving it unchanged";
             let to = u8::from(accept);
-            // In a pod that is not privileged this is so on every node of every cluster.
+            // In an unprivileged pod this happens on every node of every cluster.
             match error.kind() {
                 io::ErrorKind::ReadOnlyFilesystem => {
                     tracing::debug!(device = %name, to, error = %error, "{MESSAGE}");
@@ -205,7 +205,7 @@ impl NetlinkKernel {
     }
 }
 
-/// The request that creates a link. None for kinds that are not created by request.
+/// Returns the request that creates a link. `None` for kinds that are not created by request.
 fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, name.as_str())
@@ -224,7 +224,7 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     }
 }
 
-/// The request that changes the properties of the kind. None if nothing has to change.
+/// Returns the request that changes the properties of the kind. `None` if nothing has to change.
 fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
     match (want, have) {
         (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),

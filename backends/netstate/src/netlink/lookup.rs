@@ -1,4 +1,4 @@
-//! Single questions to the kernel about one way: where a packet leaves, and what is known of the next hop. Nothing is kept in between.
+//! Single lookups in the kernel along one path: where a packet leaves, and the state of the next hop. Nothing is cached.
 
 use super::decode::{SeenRoute, link, neighbor, route};
 use super::header::{link_header, lookup_header, neighbor_header, route_header};
@@ -19,12 +19,12 @@ pub struct Lookup {
     requests: Requests,
 }
 
-/// A route that counts for an address.
+/// The route that applies to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The destination network of the route.
     pub net: IpNet,
-    /// The gateway. None: the destination is on the link.
+    /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
     /// The interface; empty if there is none.
     pub dev: LinkName,
@@ -34,7 +34,7 @@ pub struct Hop {
     pub source: Option<IpAddr>,
     /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
-    /// The protocol number: who made it.
+    /// The protocol number of the program that added the route.
     pub protocol: u8,
     /// The metric of the route.
     pub metric: u32,
@@ -45,11 +45,11 @@ pub struct Hop {
 /// The result of a route lookup for a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The packet leaves by this route.
+    /// The packet leaves over this route.
     Sent(Hop),
-    /// It is dropped by a route, if that could be found.
+    /// A route drops the packet. `None` if that route was not found.
     Dropped(Option<Hop>),
-    /// No route leads there (ENETUNREACH).
+    /// No route matches (ENETUNREACH).
     NoRoute,
 }
 
@@ -58,7 +58,7 @@ pub enum Fate {
 pub enum Neighbour {
     /// It has this hardware address.
     Known(Mac),
-    /// It is asked for its address and does not answer.
+    /// The kernel asks for its MAC, and no host answers.
     Silent,
     /// The kernel has no entry.
     Absent,
@@ -68,7 +68,7 @@ impl Lookup {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self {
             requests: Requests::open()?,
@@ -78,20 +78,20 @@ impl Lookup {
     /// Looks up the route of a packet to an address, like `ip route get`.
     ///
     /// # Errors
-    /// The kernel does not answer.
+    /// Returns an error if the kernel does not answer.
     pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
         let failed = |why| KernelError {
             what: Request::Lookup(to),
             why,
         };
         let (family, len) = family(to);
-        // IPv6 always names the table, and refuses requests for it.
+        // For IPv6 the kernel always returns the table, and refuses requests for it.
         let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
         let query = |flags| {
             Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, table | flags))
                 .ip(RTA_DST, to)
         };
-        // The way of the packet, and the route from which it follows.
+        // The result for the packet, and the route that matched.
         let mut seen: [Option<SeenRoute>; 2] = [None, None];
         let answers = self.requests.batch(
             vec![query(0), query(RTM_F_FIB_MATCH)],
@@ -106,7 +106,7 @@ impl Lookup {
         match answers.first() {
             Some(Answer::Done) => {}
             Some(Answer::Refused(libc::ENETUNREACH, _)) => return Ok(Fate::NoRoute),
-            // What these routes of IPv4 do; the kernel names those of IPv6.
+            // The errnos of dropping routes for IPv4. For IPv6 the kernel returns the route itself.
             Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => {
                 return Ok(Fate::Dropped(self.obstacle(to).await?));
             }
@@ -136,7 +136,7 @@ impl Lookup {
         })
     }
 
-    /// The route that drops packets to an address: the most specific one of those that do not send.
+    /// Finds the most specific of the routes that drop packets to an address.
     async fn obstacle(&mut self, to: IpAddr) -> Result<Option<Hop>, KernelError> {
         let (family, _) = family(to);
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
@@ -170,7 +170,7 @@ impl Lookup {
     /// Returns the neighbour entry of an address on an interface.
     ///
     /// # Errors
-    /// The list is incomplete.
+    /// Returns an error if the list is incomplete.
     pub async fn neighbour(&mut self, dev: LinkName, ip: IpAddr) -> Result<Neighbour, KernelError> {
         let Some(index) = self.index(dev).await else {
             return Ok(Neighbour::Absent);
@@ -199,10 +199,10 @@ impl Lookup {
         found.await
     }
 
-    /// Where frames to a hardware address go on a vxlan interface.
+    /// Returns the address to which a vxlan interface sends frames for a MAC.
     ///
     /// # Errors
-    /// The list is incomplete.
+    /// Returns an error if the list is incomplete.
     pub async fn fdb(&mut self, dev: LinkName, mac: Mac) -> Result<Option<IpAddr>, KernelError> {
         let Some(index) = self.index(dev).await else {
             return Ok(None);
@@ -222,10 +222,10 @@ impl Lookup {
         found.await
     }
 
-    /// The peer of a WireGuard interface to which packets for a network go.
+    /// Returns the peer of a WireGuard interface whose allowed IPs contain exactly this network.
     ///
     /// # Errors
-    /// The kernel does not name it, or the list is incomplete.
+    /// Returns an error if the kernel has no WireGuard, or if the list is incomplete.
     pub async fn wireguard_peer(
         &mut self,
         dev: LinkName,
@@ -249,7 +249,7 @@ impl Lookup {
         found
     }
 
-    /// The name of an interface; empty if there is none.
+    /// Returns the name of an interface. Empty if there is none.
     async fn name(&mut self, index: u32) -> LinkName {
         let mut found = LinkName::default();
         if index != 0 {
@@ -264,7 +264,7 @@ impl Lookup {
     }
 }
 
-/// Whether a route drops packets, with a word to the sender or without.
+/// Whether a route drops packets, silently or with an ICMP error to the sender.
 fn drops(kind: RouteKind) -> bool {
     matches!(
         kind,
@@ -272,7 +272,7 @@ fn drops(kind: RouteKind) -> bool {
     )
 }
 
-/// The address family, and the length of a whole address.
+/// Returns the address family and the full prefix length.
 fn family(ip: IpAddr) -> (u8, u8) {
     if ip.is_ipv4() {
         (AF_INET, 32)

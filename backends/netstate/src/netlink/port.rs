@@ -1,8 +1,8 @@
-//! A port of the pods' bridge for this program alone: a pair of veth devices, and an address that the bridge finds behind it.
+//! A port of the pods' bridge for flanneld's own probes: a veth pair, and addresses that the bridge resolves to it.
 //!
-//! The one end is in the bridge, like a pod's. The other one has no address, and its hardware address is not the one that frames for it have
-//! ([`MAC`]): the host takes none of them, a packet socket gets them all. Broadcasts and multicasts are not sent there, so that the host does not receive
-//! them twice.
+//! One end is in the bridge, like a pod's. The other end has no address, and its MAC differs from the destination of the frames that it receives ([`MAC`]). The
+//! host therefore accepts none of the frames, and a packet socket receives all of them. The bridge floods no broadcasts and multicasts to the port, so that the
+//! host does not receive them twice.
 
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};
@@ -17,16 +17,16 @@ use crate::probe_port::names;
 use std::net::IpAddr;
 use types::Errno;
 
-/// The hardware address behind the port. One a bridge, so all may have the same.
+/// The MAC of the probe addresses. Each bridge has one probe port, so all ports can share it.
 pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
-/// The hardware address of the end in the bridge. A bridge whose address was not set takes the lowest one of its ports, and this is the highest.
+/// The MAC of the end in the bridge. A bridge without a configured MAC takes the lowest one of its ports, and this is the highest.
 const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
-/// That of the other end.
+/// The MAC of the other end.
 const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
-/// The MTU of both ends, the most of a veth. A bridge whose MTU was not set takes the lowest one of its ports.
+/// The MTU of both ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest one of its ports.
 const MTU: u32 = 65_535;
 
-/// Makes and removes ports.
+/// Creates and removes probe ports.
 pub struct Ports {
     requests: Requests,
     host: HostReader,
@@ -36,7 +36,7 @@ impl Ports {
     /// Opens the sockets in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self {
             requests: Requests::open()?,
@@ -44,18 +44,18 @@ impl Ports {
         })
     }
 
-    /// The interfaces of this host, with their addresses.
+    /// Lists the interfaces of this host, with their addresses.
     ///
     /// # Errors
-    /// A list is incomplete.
+    /// Returns an error if a list is incomplete.
     pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
         self.host.interfaces().await
     }
 
-    /// Makes a port of a bridge. Returns the index of the end that is not in the bridge. A port that is there is used.
+    /// Creates the port of a bridge, or reuses an existing one. Returns the index of the end that is not in the bridge.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Returns an error if the kernel refuses a request.
     pub async fn make(&mut self, bridge: u32) -> Result<u32, KernelError> {
         let (outer, inner) = names(bridge);
         let mut ends = self.ends(&outer, &inner).await?;
@@ -82,16 +82,16 @@ impl Ports {
         Ok(inner)
     }
 
-    /// Returns whether a bridge has such a port.
+    /// Returns whether a bridge has a probe port.
     ///
     /// # Errors
-    /// The list of interfaces is incomplete.
+    /// Returns an error if the list of interfaces is incomplete.
     pub async fn exists(&mut self, bridge: u32) -> Result<bool, KernelError> {
         let (outer, inner) = names(bridge);
         Ok(self.ends(&outer, &inner).await?.is_some())
     }
 
-    /// The indices of both ends, if both are there.
+    /// Returns the indices of both ends, if both exist.
     async fn ends(&mut self, outer: &str, inner: &str) -> Result<Option<(u32, u32)>, KernelError> {
         let links = self.host.links().await?;
         let index = |name: &str| {
@@ -101,10 +101,10 @@ impl Ports {
         Ok(index(outer).zip(index(inner)))
     }
 
-    /// Lets the bridge find an address behind its port.
+    /// Adds a neighbour entry that leads packets of the bridge for an address to its port.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Returns an error if the kernel refuses the request.
     pub async fn lead(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
         let header = neighbor_header(family(address), bridge, NUD_PERMANENT, 0);
         self.request(
@@ -115,18 +115,18 @@ impl Ports {
         .await
     }
 
-    /// Takes that back.
+    /// Deletes the neighbour entry of an address.
     ///
     /// # Errors
-    /// The kernel refuses; not if there is nothing.
+    /// Returns an error if the kernel refuses the request. A missing entry is no error.
     pub async fn forget(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
         self.request(deletion(bridge, address)).await
     }
 
-    /// Removes the port of a bridge, and what leads to it.
+    /// Removes the port of a bridge and the neighbour entries that lead to it.
     ///
     /// # Errors
-    /// The kernel refuses; not if there is none.
+    /// Returns an error if the kernel refuses a request. A missing port is no error.
     pub async fn remove(&mut self, bridge: u32) -> Result<(), KernelError> {
         forget_all(&mut self.requests, bridge).await?;
         let (outer, inner) = names(bridge);
@@ -144,7 +144,7 @@ impl Ports {
     }
 }
 
-/// Takes back all that leads to the port of a bridge.
+/// Deletes all neighbour entries that lead to the port of a bridge.
 pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(), KernelError> {
     let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0));
     let found = requests.dump(
@@ -163,13 +163,13 @@ pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(
     Ok(())
 }
 
-/// The request that takes back what leads to an address.
+/// Returns the request that deletes the neighbour entry of an address.
 fn deletion(bridge: u32, address: IpAddr) -> Message {
     let header = neighbor_header(family(address), bridge, 0, 0);
     Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address)
 }
 
-/// Sends a request. What is not there needs no removal.
+/// Sends a request. The absence of an object to delete is no error.
 async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelError> {
     let answers = requests.batch(vec![message], 1, |_, _| ()).await;
     match answers.first() {
@@ -190,7 +190,7 @@ fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
-/// The request for both ends.
+/// Returns the request that creates both ends.
 fn pair(outer: &str, inner: &str) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, outer)
@@ -209,7 +209,7 @@ fn pair(outer: &str, inner: &str) -> Message {
         })
 }
 
-/// The request by which an interface gets no address of its own, and answers no ARP.
+/// Returns the request that keeps an interface from getting an address of its own and from answering ARP.
 fn silent(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,
@@ -221,7 +221,7 @@ fn silent(index: u32) -> Message {
     )
 }
 
-/// The request by which a bridge sends no broadcasts and multicasts to its port.
+/// Returns the request that keeps a bridge from flooding broadcasts and multicasts to its port.
 fn without_floods(port: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &link_header(port)).nest(IFLA_LINKINFO, |info| {
         info.text(IFLA_INFO_SLAVE_KIND, "bridge")

@@ -73,7 +73,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// The peers of our WireGuard interfaces, as of the last read.
+    /// Reads the peers of those interfaces that were our WireGuard interfaces at the last full read.
     pub(super) async fn peers_of_all(
         &mut self,
         scope: &Scope,
@@ -85,7 +85,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Links by name. Missing links are not in the result.
+    /// Looks up links by name. Missing links are not in the result.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
         let requests = names
             .iter()
@@ -101,7 +101,7 @@ impl NetlinkKernel {
             .collect())
     }
 
-    /// All links, including those of others.
+    /// Lists all links, including those of others.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests
@@ -187,7 +187,7 @@ impl NetlinkKernel {
         into: &mut KernelState,
     ) -> Result<(), KernelError> {
         for (net, _) in self.addresses_of(index, family).await? {
-            // In a former network, only an address in the form that we write is ours. An operator's address with a subnet mask is not.
+            // In a former network, only an address in the form that flanneld writes is ours. An operator's address with a subnet mask is not.
             let former =
                 net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
             if scope.covers_ip(&net.addr()) || former {
@@ -197,7 +197,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// The addresses of a link in one family, with their scope.
+    /// Returns the addresses of a link in one family, with their scope.
     pub(super) async fn addresses_of(
         &mut self,
         index: u32,
@@ -303,7 +303,7 @@ impl NetlinkKernel {
                     return;
                 };
                 if !scope.covers(&seen.net) {
-                    // The protocol number alone is not enough: the daemon of another network on this host uses the same.
+                    // The protocol number alone is not sufficient: the daemon of another network on this host uses the same one.
                     let place = ours.contains(&seen.oif)
                         || seen.oif == underlay
                         || seen.spec.kind == RouteKind::Blackhole;
@@ -315,7 +315,7 @@ impl NetlinkKernel {
                 let marked = seen.spec.protocol == scope.protocol
                     || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.oif));
                 if marked || seen.spec.protocol == BOOT {
-                    // A replacement affects the first of several equal routes. Ours cannot be replaced if it comes after another.
+                    // A replacement affects the first of several equal routes. Our route cannot be replaced if it comes after another one.
                     if !foreign.contains(&Key::Route(seen.net, seen.metric)) {
                         list.push(seen);
                     }
@@ -326,7 +326,8 @@ impl NetlinkKernel {
         );
         let (mut list, _) = all.await?;
         let names = self.names(list.iter().map(|seen| seen.oif)).await?;
-        // From the last to the first: of several equal routes the first counts. The list shrinks as the objects grow: there may be ten thousand routes.
+        // From the last route to the first, because the first of several equal routes applies. The list shrinks while the objects grow: there may be ten
+        // thousand routes.
         let (mut objects, mut leftovers) = (Vec::with_capacity(list.len()), Vec::new());
         while let Some(mut seen) = list.pop() {
             if list.len().is_multiple_of(1024) {
@@ -351,7 +352,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// The names of links by index. Unknown ones are looked up.
+    /// Returns the names of links by index. Unknown indices are looked up.
     async fn names(
         &mut self,
         indices: impl Iterator<Item = u32>,
@@ -381,7 +382,7 @@ impl NetlinkKernel {
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
         if self.underlay.0 != underlay.index {
-            // Answers about another link do not apply to this one.
+            // Results for another link do not apply to this one.
             self.on_link.clear();
         }
         let mut now = underlay.clone();
@@ -409,7 +410,7 @@ impl NetlinkKernel {
         })
     }
 
-    /// The addresses that the link reaches without a gateway.
+    /// Returns the addresses that the link reaches without a gateway. If a lookup fails, the last result applies.
     pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
         let requests = queries.iter().map(|ip| {
             let (family, len) = if ip.is_ipv4() {

@@ -1,4 +1,4 @@
-//! Requests over a netlink socket: dumps that are complete or repeated, batches in which every acknowledgement counts, deadlines for all.
+//! Requests over a netlink socket. Dumps are complete or repeated, every request of a batch has its own acknowledgement, and all requests have deadlines.
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::time::timeout;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Requests in one sendto. The kernel queues acknowledgements while sendmsg still runs, and silently drops those that do not fit the
-/// receive buffer.
+/// The number of requests in one sendto. The kernel queues acknowledgements while sendmsg still runs. It silently drops those that do not fit the receive
+/// buffer.
 pub(super) const BATCH: usize = 128;
-/// Lookups in one sendto. The kernel allocates a page for each answer.
+/// The number of lookups in one sendto. The kernel allocates a page for each answer.
 pub(super) const LOOKUPS: usize = 48;
-/// An answer takes milliseconds, but others may hold the routing lock for seconds.
+/// Time limit for an answer. It usually takes milliseconds, but others may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// The number of attempts at an interrupted dump.
 const DUMP_TRIES: u32 = 8;
@@ -30,7 +30,7 @@ pub(super) enum Answer {
     Done,
     /// The kernel refused it with this errno and message.
     Refused(i32, String),
-    /// No answer in time. Whether it took effect is unknown.
+    /// No answer arrived in time. Whether the request took effect is unknown.
     Lost,
 }
 
@@ -44,15 +44,15 @@ impl Requests {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub(super) fn open() -> Result<Self, KernelError> {
         Self::of(NETLINK_ROUTE)
     }
 
-    /// Opens a socket to the generic families in the network namespace of the calling thread.
+    /// Opens a generic netlink socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub(super) fn open_generic() -> Result<Self, KernelError> {
         Self::of(NETLINK_GENERIC)
     }
@@ -60,7 +60,7 @@ impl Requests {
     /// Opens a socket of a netlink protocol in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed(Request::Open, error))?;
         Ok(Self {
@@ -70,16 +70,15 @@ impl Requests {
         })
     }
 
-    /// Erases what was received last: it held secrets.
+    /// Erases the last received datagram, which held secrets.
     pub(super) fn forget(&mut self) {
         self.buffer.zeroize();
     }
 
-    /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that nothing of an interrupted
-    /// dump remains.
+    /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that nothing of an interrupted dump remains.
     ///
     /// # Errors
-    /// The kernel refuses, does not answer, or keeps interrupting the dump.
+    /// Returns an error if the kernel refuses, does not answer, or keeps interrupting the dump.
     pub(super) async fn dump<S>(
         &mut self,
         what: Listed,
@@ -120,7 +119,7 @@ impl Requests {
         })
     }
 
-    /// Whether the dump was complete.
+    /// Makes one attempt at a dump. Returns whether the dump was complete.
     async fn dump_once(
         &mut self,
         request: Message,
@@ -187,7 +186,7 @@ impl Requests {
             if count == 0 {
                 return answers;
             }
-            // With its final size from the start: a vector that grows leaves a copy behind.
+            // Allocated with the final size: a vector that grows leaves copies of secrets behind.
             let mut bytes = Zeroizing::new(Vec::with_capacity(
                 finished.iter().map(|message| message.len()).sum(),
             ));
@@ -213,7 +212,7 @@ impl Requests {
                         .filter(|answer| **answer == Answer::Lost)
                         .for_each(|answer| *answer = Answer::Refused(code, String::new()));
                 }
-                // Never resent blindly: the next pass reads the actual state.
+                // Requests are never resent blindly: the next pass reads the actual state.
                 Err(_) => return answers,
             }
         }
@@ -264,15 +263,15 @@ impl Notices {
     /// Opens a socket that joins these groups (a mask of RTMGRP_*).
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub(super) fn open(groups: u32) -> Result<Self, KernelError> {
         Self::of(NETLINK_ROUTE, groups)
     }
 
-    /// The same for another netlink protocol, whose groups they are.
+    /// Opens a socket of another netlink protocol that joins these groups of the protocol.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
         let socket = open(protocol, groups).map_err(|error| failed(Request::Subscribe, error))?;
         Ok(Self {
@@ -297,7 +296,7 @@ impl Notices {
         }
     }
 
-    /// Consumes all queued notifications. True if one was relevant, or if some were lost.
+    /// Consumes all queued notifications. Returns whether one was relevant or some were lost.
     pub(super) fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
         let mut any = false;
         loop {
@@ -329,7 +328,7 @@ fn open(protocol: isize, groups: u32) -> io::Result<TokioSocket> {
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
         inner.set_rx_buf_sz(RECEIVE_BUFFER as u32)?;
     }
-    // Older kernels lack these options. Answers are then longer, and dumps are filtered here.
+    // Older kernels lack these options. Answers are then longer, and the decoders filter dumps.
     let _ = (
         inner.set_cap_ack(true),
         inner.set_ext_ack(true),

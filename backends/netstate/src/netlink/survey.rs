@@ -1,4 +1,4 @@
-//! Reads what is in our networks and on our devices, whoever made it.
+//! Reads the objects in our networks and on our devices, of any origin.
 
 use super::NetlinkKernel;
 use super::decode::{SeenNeighbor, SeenRoute, neighbor, route};
@@ -79,7 +79,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Neighbours of a family, or FDB entries.
+    /// Reads the neighbours of a family or, for AF_BRIDGE, the FDB entries.
     async fn entries(
         &mut self,
         name: LinkName,

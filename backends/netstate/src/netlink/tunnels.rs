@@ -1,4 +1,4 @@
-//! The remote ends of other vxlan interfaces on this host that use the same UDP port.
+//! The remote addresses of other vxlan interfaces on this host that use the same UDP port.
 
 use super::decode::{SeenLink, link, neighbor};
 use super::header::neighbor_header;
@@ -20,7 +20,7 @@ impl Tunnels {
     /// Opens the sockets in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel provides no socket.
+    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self {
             notices: Notices::open(RTMGRP_LINK | RTMGRP_NEIGH)?,
@@ -28,10 +28,10 @@ impl Tunnels {
         })
     }
 
-    /// The addresses to which vxlan interfaces of this port send, from permanent FDB entries. Interfaces in `own` are skipped.
+    /// Returns the addresses to which vxlan interfaces with this UDP port send, from permanent FDB entries. Interfaces in `own` are skipped.
     ///
     /// # Errors
-    /// A list is incomplete.
+    /// Returns an error if a list is incomplete.
     pub async fn destinations(
         &mut self,
         port: u16,
@@ -78,7 +78,7 @@ impl Tunnels {
         Ok(found)
     }
 
-    /// Returns when an interface or a permanent FDB entry changed.
+    /// Returns when a vxlan interface or a permanent FDB entry has changed.
     pub async fn changed(&mut self) {
         let concerns = |message: &Received<'_>| match message.kind {
             RTM_NEWLINK | RTM_DELLINK => link(&Received {

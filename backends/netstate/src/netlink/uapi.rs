@@ -15,7 +15,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 pub(super) const RTM_GETNEIGH: u16 = 30;
 pub(super) const RTM_NEWRULE: u16 = 32;
 pub(super) const RTM_GETRULE: u16 = 34;
-/// The removal type follows the addition type.
+/// A deletion's message type is the addition's type plus this number.
 pub(super) const DELETION: u16 = 1;
 
 /// linux/rtnetlink.h: notification groups.
@@ -68,7 +68,7 @@ pub(super) const IFF_LOOPBACK: u32 = 8;
 pub(super) const IFF_NOARP: u32 = 0x80;
 pub(super) const IFF_LOWER_UP: u32 = 0x10000;
 
-/// linux/if_link.h: attributes of a bridge's port.
+/// linux/if_link.h: attributes of a bridge port.
 pub(super) const IFLA_BRPORT_MCAST_FLOOD: u16 = 27;
 pub(super) const IFLA_BRPORT_BCAST_FLOOD: u16 = 30;
 
@@ -148,7 +148,7 @@ pub(super) const RTM_F_CLONED: u32 = 0x200;
 pub(super) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;
 
-/// linux/fib_rules.h: rules of policy routing.
+/// linux/fib_rules.h: policy routing rules.
 pub(super) const FIB_RULE: usize = 12;
 pub(super) const FIB_RULE_INVERT: u32 = 0x2;
 pub(super) const FRA_DST: u16 = 1;
@@ -169,7 +169,7 @@ pub(super) const FR_ACT_TO_TBL: u8 = 1;
 pub(super) const FR_ACT_BLACKHOLE: u8 = 6;
 pub(super) const FR_ACT_PROHIBIT: u8 = 8;
 
-/// linux/genetlink.h: the family that names the others.
+/// linux/genetlink.h: the family that looks up other families.
 pub(super) const GENL_ID_CTRL: u16 = 16;
 pub(super) const CTRL_CMD_GETFAMILY: u8 = 3;
 pub(super) const CTRL_ATTR_FAMILY_ID: u16 = 1;

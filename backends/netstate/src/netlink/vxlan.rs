@@ -4,7 +4,7 @@ use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
-/// The UDP port of the devices that are made without one. A module parameter may set another than usual.
+/// Returns the UDP port of devices that are created without one. The module parameter `udp_port` may change it.
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
     parameter
@@ -13,7 +13,7 @@ pub fn default_port() -> u16 {
         .unwrap_or(PORT)
 }
 
-/// A request for a link without a VNI, which every kernel refuses.
+/// Returns a request for a link without a VNI, which every kernel refuses.
 pub(super) fn without_identifier() -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND))
@@ -26,13 +26,13 @@ pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
         if spec.gbp {
             m = m.attr(IFLA_VXLAN_GBP, &[]);
         }
-        // UDP checksums over IPv6 stay required.
+        // UDP checksums over IPv6 remain required.
         m.attr(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, &[0])
             .attr(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, &[0])
     })
 }
 
-/// Adds the attributes that change an existing vxlan link. None if nothing has to change.
+/// Adds the attributes that change an existing vxlan link. Returns `None` if nothing has to change.
 pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Option<Message> {
     (want.changeable() != have.changeable()).then(|| link_info(message, |m| changeable(m, want)))
 }
@@ -43,7 +43,7 @@ fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message
     })
 }
 
-/// The attributes that can be changed while the device exists, and the VNI, which the kernel requires again.
+/// Adds the attributes that can be changed while the device exists, and the VNI, which the kernel requires again.
 fn changeable(message: Message, spec: &VxlanSpec) -> Message {
     let message = message
         .number(IFLA_VXLAN_ID, spec.vni)

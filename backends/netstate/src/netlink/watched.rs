@@ -1,4 +1,4 @@
-//! Filters the kernel's notifications for relevant ones.
+//! Filters the kernel's notifications.
 
 use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
 use super::uapi::*;
@@ -36,7 +36,7 @@ impl Watched<'_> {
             }),
             RTM_NEWADDR | RTM_DELADDR => wire::u32_at(message.body, 4)
                 .is_some_and(|index| index == self.underlay.0 || self.is_ours(index)),
-            // Neighbours of pods are on other links. Learned entries are neither permanent nor inside our networks.
+            // Neighbours of pods are on other links. Learned FDB entries are neither permanent nor inside our networks.
             RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received {
                 kind: RTM_NEWNEIGH,
                 ..*message
@@ -61,7 +61,7 @@ impl Watched<'_> {
                 let covered = seen.spec.protocol != RTPROT_KERNEL
                     && self.scope.covers(&seen.net)
                     && (ours || !pod);
-                // A route outside our networks may change an on-link answer. So may one inside them, if the nodes are there too.
+                // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
                 covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE)
                     || self.asking
                         && (!self.scope.covers(&seen.net)
@@ -71,7 +71,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether a learned FDB entry took the place of one of ours.
+    /// Whether a learned FDB entry has replaced one of ours.
     fn replaces(&self, seen: &SeenNeighbor) -> bool {
         let ours = self
             .links

@@ -1,21 +1,21 @@
-//! Netlink encoding: building messages and parsing datagrams. Pure. Malformed input yields nothing and never panics.
+//! Netlink encoding: builds messages and parses datagrams. Pure. Malformed input yields nothing and never panics.
 //!
-//! Only known attributes are parsed: an attribute of a newer kernel or of another link cannot make a dump unreadable.
+//! Only known attributes are parsed, so an attribute of a newer kernel or of another link cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
-/// The length of a message header.
+/// The length of a message header in bytes.
 pub(super) const HEADER: usize = 16;
 
-/// The room of a new message: enough for most.
+/// The initial capacity of a message in bytes, which is sufficient for most.
 const ROOM: usize = 128;
 
-/// A message under construction. It may hold keys, so whatever memory it had is erased.
+/// A message under construction. It may hold keys, so all memory that it used is erased.
 pub(super) struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
-    /// Begins a message; `family` is the family's header (ifinfomsg, ndmsg, ...).
+    /// Begins a message. `family` is the family's header (ifinfomsg, ndmsg, ...).
     pub(super) fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
         let mut message = Self(Zeroizing::new(Vec::with_capacity(ROOM)));
         message.append(&0u32.to_ne_bytes());
@@ -33,7 +33,7 @@ impl Message {
         self
     }
 
-    /// Appends an address, four or sixteen bytes.
+    /// Appends an address of 4 or 16 bytes.
     pub(super) fn ip(self, kind: u16, ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(v4) => self.attr(kind, &v4.octets()),
@@ -46,7 +46,7 @@ impl Message {
         self.attr(kind, &value.to_ne_bytes())
     }
 
-    /// Appends a text with a terminating zero.
+    /// Appends a zero-terminated text.
     pub(super) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
@@ -63,14 +63,14 @@ impl Message {
         this
     }
 
-    /// Appends a header inside of a nested attribute.
+    /// Appends a header inside a nested attribute.
     pub(super) fn header(mut self, bytes: &[u8]) -> Self {
         self.append(bytes);
         self.pad();
         self
     }
 
-    /// The bytes, with a sequence number.
+    /// Returns the bytes of the message, with a sequence number.
     pub(super) fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.put(0, &len.to_ne_bytes());
@@ -86,7 +86,7 @@ impl Message {
         self.pad();
     }
 
-    /// Appends bytes. A vector that grows by itself leaves a copy behind.
+    /// Appends bytes and erases outgrown memory. A vector that grows by itself leaves a copy behind.
     fn append(&mut self, bytes: &[u8]) {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
@@ -115,9 +115,7 @@ const NESTED: u16 = 0x8000;
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
-    /// Its type.
     pub kind: u16,
-    /// Its flags.
     pub flags: u16,
     /// The sequence number of the request that it answers.
     pub sequence: u32,
@@ -125,7 +123,7 @@ pub(super) struct Received<'a> {
     pub body: &'a [u8],
 }
 
-/// The messages of a datagram, up to the first truncated one.
+/// Returns the messages of a datagram, up to the first truncated one.
 pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
@@ -141,7 +139,7 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>
     })
 }
 
-/// The attributes after a header of `skip` bytes: type without flags, and value.
+/// Returns the attributes after a header of `skip` bytes. Each has its type without flags, and its value.
 pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -153,14 +151,14 @@ pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8
     })
 }
 
-/// The value of a nested attribute.
+/// Returns the value of a nested attribute.
 pub(super) fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
     attrs(nest, 0)
         .find(|(kind, _)| *kind == wanted)
         .map(|(_, value)| value)
 }
 
-/// An address of four or sixteen bytes.
+/// Parses an address of 4 or 16 bytes.
 pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::V4(Ipv4Addr::from(v4)));
@@ -170,17 +168,17 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
         .map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
 }
 
-/// A zero-terminated text.
+/// Parses a zero-terminated text.
 pub(super) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
-/// The byte at an offset.
+/// Returns the byte at an offset.
 pub(super) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
-/// The 16-bit number at an offset, in host byte order.
+/// Returns the 16-bit number at an offset, in host byte order.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
         .get(at..at + 2)?
@@ -189,7 +187,7 @@ pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
         .map(u16::from_ne_bytes)
 }
 
-/// The 32-bit number at an offset, in host byte order.
+/// Returns the 32-bit number at an offset, in host byte order.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..at + 4)?
@@ -198,7 +196,7 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
         .map(u32::from_ne_bytes)
 }
 
-/// The 64-bit number at an offset, in host byte order.
+/// Returns the 64-bit number at an offset, in host byte order.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes
         .get(at..at + 8)?
@@ -207,10 +205,10 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
         .map(u64::from_ne_bytes)
 }
 
-/// The errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message, if any.
+/// Returns the errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message. The message may be empty.
 pub(super) fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
-    // NETLINK_CAP_ACK: only the header of the request, then attributes; 1 is NLMSGERR_ATTR_MSG.
+    // With NETLINK_CAP_ACK, only the request's header precedes the attributes. 1 is NLMSGERR_ATTR_MSG.
     let words = attrs(body, 4 + HEADER)
         .find(|(kind, _)| *kind == 1)
         .map(|(_, value)| text(value).to_owned());

@@ -1,7 +1,7 @@
 //! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
 //!
-//! A list of allowed IPs is never replaced as a whole: the kernel refuses the peer's packets in between. An allowed IP that is set on another
-//! peer moves at once.
+//! A list of allowed IPs is never replaced as a whole, because the kernel refuses the peer's packets in between. An allowed IP that is set on another peer
+//! moves atomically.
 
 use super::NetlinkKernel;
 use super::errno::op_error;
@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The number of operations in one message: its length is limited to 64 KiB.
+/// The number of operations in one message. The length of a message is limited to 64 KiB.
 const OPERATIONS: usize = 200;
 
 /// An interface as the kernel describes it.
@@ -40,7 +40,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether what it may send is inside our networks, or was: all of it, some, or nothing.
+    /// Returns how many of its allowed IPs are, or were, inside our networks.
     fn inside(&self, scope: &Scope) -> Inside {
         let ours = self
             .allowed
@@ -55,12 +55,12 @@ impl Seen {
     }
 }
 
-/// How much of what a peer may send is inside our networks.
+/// How many of a peer's allowed IPs are inside our networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
-    /// The peer is ours. One that may send nothing is left of somebody, and nobody's.
+    /// The peer is ours. This includes a peer without allowed IPs, which is a leftover.
     All,
-    /// An operator gave a peer more, or made one of his own.
+    /// An operator gave more allowed IPs to one of our peers, or added a peer.
     Some,
     /// The peer is an operator's.
     Nothing,
@@ -93,14 +93,14 @@ impl Generic {
         device
     }
 
-    /// The request that changes an interface.
+    /// Begins the request that changes an interface.
     fn setting(&self, index: u32) -> Message {
         Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .number(WGDEVICE_A_IFINDEX, index)
     }
 
-    /// Takes a port from those of our interfaces that have it: two that exchange their ports cannot do so one after the other. Each of them is
-    /// given its own afterwards.
+    /// Frees a port that other interfaces of ours use. Two interfaces cannot exchange their ports one after the other. Each of them gets its own port
+    /// afterwards.
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
@@ -111,7 +111,7 @@ impl Generic {
             {
                 continue;
             }
-            // The kernel chooses one that is free.
+            // The kernel chooses a free port.
             let message = self
                 .setting(index)
                 .attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
@@ -122,18 +122,18 @@ impl Generic {
     }
 }
 
-/// The state of the WireGuard peer that packets to a network go to.
+/// The state of the WireGuard peer to which packets for a network go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Its public key.
     pub key: PublicKey,
-    /// Where it is reached.
+    /// Address and port of the peer, if known.
     pub endpoint: Option<SocketAddr>,
-    /// How long ago the last handshake was completed. None: never.
+    /// Time since the last handshake was completed. `None` if there was none.
     pub handshake: Option<Duration>,
 }
 
-/// The peer of an interface to which packets for this network go, and no other.
+/// Returns the peer of an interface whose allowed IPs contain exactly this network.
 pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
     let device = Generic::open().await?.device(index).await?;
     let seen = device
@@ -156,7 +156,7 @@ impl NetlinkKernel {
         Ok(self.generic.insert(generic))
     }
 
-    /// Reads an interface, and our peers on it into `found`.
+    /// Reads an interface, and adds our peers on it to `found`.
     pub(super) async fn wireguard(
         &mut self,
         scope: &Scope,
@@ -166,11 +166,11 @@ impl NetlinkKernel {
     ) -> Result<WireguardSpec, KernelError> {
         let device = self.generic().await?.device(index).await;
         if device.is_err() {
-            // The number of the family is another one after the module was loaded again.
+            // The number of the family changes when the module is loaded again.
             self.generic = None;
         }
         let device = device?;
-        // Collected first: a map that is built in one go takes half the memory, and peers are read every few seconds.
+        // Collected first: a map that is built in one go needs half the memory, and the peers are read every few seconds.
         let (mut ours, mut sessions) = (
             Vec::with_capacity(device.peers.len() * 2),
             Vec::with_capacity(device.peers.len()),
@@ -200,7 +200,7 @@ impl NetlinkKernel {
         })
     }
 
-    /// Sets key and port of an interface.
+    /// Sets the key and port of an interface.
     pub(super) async fn set_wireguard(
         &mut self,
         index: u32,
@@ -252,7 +252,7 @@ impl NetlinkKernel {
         op_error(op, &answer)
     }
 
-    /// Begins sessions with peers that have no keepalive. A failure is none of anybody's: the first packet begins the session, too.
+    /// Starts sessions with peers that have no keepalive. Failures are ignored, because the first packet also starts the session.
     pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
             let Ok(generic) = self.generic().await else {
@@ -307,7 +307,7 @@ impl NetlinkKernel {
             {
                 continue;
             }
-            // One by one, to learn which is refused. Those that took effect do so again.
+            // Sent one by one, to find out which one is refused. Operations that took effect are repeated.
             let each = part.iter().map(|op| message(generic, &[op])).collect();
             let answers = generic
                 .requests
@@ -323,7 +323,7 @@ impl NetlinkKernel {
     }
 }
 
-/// Appends what makes the kernel send a packet to a peer at once: its keepalive is switched on, and off again.
+/// Appends changes that make the kernel send a packet to a peer at once: keepalive is switched on, and off again.
 fn greeting(list: Message, key: &PublicKey) -> Message {
     [1u16, 0].iter().fold(list, |list, interval| {
         list.nest(0, |message| {
@@ -338,12 +338,12 @@ fn greeting(list: Message, key: &PublicKey) -> Message {
     })
 }
 
-/// Whether an operation is applied by [`NetlinkKernel::apply_wireguard`].
+/// Whether [`NetlinkKernel::apply_wireguard`] applies an operation.
 pub(super) fn concerns(op: &Op) -> bool {
     matches!(op.key(), Key::WireguardPeer(..) | Key::AllowedIp(..))
 }
 
-/// Appends what an operation does to the list of peers.
+/// Appends the changes of an operation to the list of peers.
 fn peers_of(op: &Op, list: Message) -> Message {
     let named = |message: Message, key: &PublicKey, flags: u32| {
         message
@@ -380,7 +380,7 @@ fn peers_of(op: &Op, list: Message) -> Message {
             allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net)
         }),
         Op::Delete(Key::AllowedIp(_, net), _) => {
-            // Before Linux 6.16 nothing takes a single allowed IP from a peer but another peer, which goes at once.
+            // Before Linux 6.16, a single allowed IP can only be removed by moving it to another peer. That peer is deleted at once.
             let other = PublicKey(rand::random());
             list.nest(0, |message| allowing(named(message, &other, 0), net))
                 .nest(0, |message| named(message, &other, WGPEER_F_REMOVE_ME))
@@ -444,7 +444,7 @@ fn endpoint(value: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Adds one message of a dump.
+/// Adds the content of one message of a dump.
 fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
@@ -496,7 +496,7 @@ fn peer(value: &[u8], now: Duration) -> Option<Seen> {
                 seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0);
             }
             WGPEER_A_LAST_HANDSHAKE_TIME => {
-                // struct __kernel_timespec. Zero: never.
+                // struct __kernel_timespec. Zero means never.
                 let seconds = wire::u64_at(value, 0).filter(|seconds| *seconds != 0);
                 let nanoseconds = wire::u64_at(value, 8).unwrap_or(0);
                 seen.session.handshake_at = seconds.map(|seconds| {
@@ -527,7 +527,7 @@ mod tests {
     use crate::netlink::freed::{SECRET, secrets_in_freed_memory};
     use proptest::prelude::*;
 
-    /// The content of an operation's message, as the kernel would return it.
+    /// Decodes the message of operations as if the kernel had returned it.
     fn device_of(ops: &[&Op]) -> Device {
         let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
@@ -541,7 +541,7 @@ mod tests {
         device
     }
 
-    /// Messages with keys go to the kernel, which has no such family and refuses them.
+    /// Messages with keys are sent to a family that the kernel does not have, so it refuses them.
     #[test]
     fn keys_are_erased_from_messages_when_they_were_sent() {
         let name = LinkName::parse("flannel-wg").unwrap();
@@ -583,7 +583,7 @@ mod tests {
                         .all(|answer| matches!(answer, Answer::Refused(..))),
                     "{together:?}"
                 );
-                // One that is given up before it is sent.
+                // A message that is dropped before it is sent.
                 drop(of(&ops));
             });
         });
@@ -615,7 +615,7 @@ mod tests {
                 (key, &peer, &vec![net], 51820)
             );
         }
-        // An allowed IP goes to a peer that is removed with it.
+        // An allowed IP is moved to a peer that is deleted with it.
         let device = device_of(&[&Op::Delete(
             Key::AllowedIp(name, net),
             Value::AllowedIp(key),
@@ -651,7 +651,7 @@ mod tests {
                     .map(|(_, value)| value.to_vec())
             })
             .unwrap();
-        // Without these, the kernel would keep what it has.
+        // Without these attributes, the kernel would keep its values.
         assert_eq!(inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
         assert_eq!(
             inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL),

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The number of operations turned into messages at a time. Limits memory, not what the kernel sees.
+/// The number of operations that are turned into messages at a time. It limits memory use, not the size of the kernel's batches.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;
@@ -62,7 +62,7 @@ impl NetlinkKernel {
         errors
     }
 
-    /// Operations on peers of WireGuard and their allowed IPs, interface by interface.
+    /// Applies operations on WireGuard peers and their allowed IPs, interface by interface.
     async fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
         let mut errors = Vec::new();
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
@@ -70,7 +70,7 @@ impl NetlinkKernel {
             let on_it: Vec<&Op> = ops.iter().filter(|op| device(op) == Some(name)).collect();
             match indices.get(&name) {
                 Some(index) => errors.extend(self.apply_wireguard(*index, &on_it).await),
-                // Deleted with the interface.
+                // Deletions are skipped: the kernel deleted the objects with the interface.
                 None => {
                     let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
                     errors.extend(
@@ -83,7 +83,7 @@ impl NetlinkKernel {
         errors
     }
 
-    /// The indices of the links that the operations use. Links that cannot be found are missing.
+    /// Looks up the indices of the links that the operations use. Missing links are not in the result.
     async fn indices(&mut self, ops: &[Op]) -> Indices {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
@@ -117,7 +117,7 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// The message for an operation, or the interface that is missing for it. `Err(None)` if nothing has to be done.
+/// Builds the message for an operation. Returns the name of the interface if it is missing, or `Err(None)` if nothing has to be done.
 fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,
@@ -130,7 +130,7 @@ fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
         Op::Delete(_, value) => (value, DELETION, 0),
         Op::Refuse(..) => return Err(None),
     };
-    // A learned or failed entry may be in the way on our own link. It has no owner and is overwritten.
+    // A learned or failed entry on our own link may conflict. It has no owner and is overwritten.
     let over = if kind == 0 {
         NLM_F_CREATE | NLM_F_REPLACE
     } else {
@@ -216,7 +216,7 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     )
 }
 
-/// Includes everything known about the route, its protocol number above all, so that no other route is deleted.
+/// Builds a deletion with everything that is known about the route, above all its protocol number, so that no other route is deleted.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let scope = if net.addr().is_ipv4() {
         RT_SCOPE_NOWHERE

@@ -1,4 +1,4 @@
-//! Routes that Go flannel left are adopted in place, or removed where they would lead past a device that encrypts.
+//! Adopts routes that Go flannel left in place, or removes those that would bypass an encrypting device.
 
 use crate::blackhole;
 use crate::encrypted::Encrypted;
@@ -10,13 +10,15 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left: to exactly a leased subnet, by the underlay to that peer's address or on a flannel device.
-/// They are replaced in place, so that no packets are lost. A blackhole route for exactly our own subnet is replaced by ours. If we want
-/// none, it stays: it cannot be distinguished from an operator's. A route to a peer that is not desired, because one route leads to all of them,
-/// goes: it would take that peer's packets past ours.
+/// Adopts desired routes that Go flannel left. These lead to exactly a leased subnet, over the underlay to that peer's address or on a flannel device. They are
+/// replaced in place, so that no packets are lost.
 ///
-/// Until the state is `settled`, a route that leads past a device that encrypts also goes if it leads by the underlay to a subnet of a node's
-/// length: the next node with that subnet would get packets in the clear.
+/// A blackhole route for exactly our own subnet is replaced by ours. If no blackhole route is desired, it stays: it cannot be distinguished from an operator's.
+///
+/// A route to a single peer is removed if one desired route leads to all peers, because it would divert that peer's packets.
+///
+/// Until the state is `settled`, a route that bypasses an encrypting device is also removed if it leads over the underlay to a subnet of a node's length.
+/// Otherwise the next node with that subnet would get packets unencrypted.
 pub(super) fn adopt(
     have: &mut KernelState,
     want: &KernelState,

@@ -30,7 +30,7 @@ impl DeletionGuard {
             return None;
         }
         let encrypted = Encrypted::by(want);
-        // Objects of former networks do not come back with the store. What would go in the clear is never worth the wait.
+        // Objects of former networks do not return with the store. Routes that bypass encryption are never kept, because they send packets unencrypted.
         let stale = |key: &Key, value: &Value| match (key, value) {
             (Key::Route(net, _), Value::Route(route)) => {
                 scope.covered(net) || encrypted.is_bypassed_by(net, route)

@@ -1,6 +1,6 @@
 //! Separates failures of single peers from failures of this node. Pure.
 //!
-//! Any node of the cluster may publish an address that this node's kernel refuses. That is no fault of this node.
+//! Any node of the cluster may publish an address that this node's kernel refuses. That is not a fault of this node.
 
 use crate::kernel::{FailureKind, OpError};
 use crate::object::{KernelState, Key};
@@ -22,15 +22,15 @@ pub struct FailedPeer {
 pub struct Failures {
     /// Failures of this node's own objects, and failures with a cause on this host.
     pub node: Vec<OpError>,
-    /// Peers that failed by themselves.
+    /// Peers that failed for a reason of their own.
     pub peers: Vec<FailedPeer>,
 }
 
 impl Failures {
-    /// Sorts the errors of a pass. `own` are the objects that the node needs without any peer; `holders` and `owners` are the peers and whose
-    /// objects these are, as in [`holders`](crate::sighting::holders).
+    /// Sorts the errors of a pass. `own` has the objects that the node needs without any peer. `holders` has the peers, and `owners` the peer that each object
+    /// belongs to, as in [`holders`](crate::sighting::holders).
     ///
-    /// If all of several peers of an address family fail, the cause is on this host.
+    /// If an address family has several peers and all of them fail, the cause is on this host.
     pub fn of(
         errors: Vec<OpError>,
         own: &KernelState,
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Peers with a route and an FDB entry each.
+    /// Sorts errors about peers that have a route and an FDB entry each. Returns the number of failures of the node and the subnets of failed peers.
     fn sorted(
         peers: &[(u8, Family)],
         own: &[Key],
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_one_peer_is_that_peers() {
+    fn refusal_of_one_peer_is_reported_for_that_peer() {
         let peers = [(2, V4), (3, V4)];
         let errors = vec![
             error(fdb(3), FailureKind::Conflict),
@@ -223,7 +223,7 @@ mod tests {
                 "{key}"
             );
         }
-        // Nobody's: something that is left over.
+        // A leftover object that belongs to no peer.
         assert_eq!(
             sorted(
                 &[(2, V4)],
@@ -235,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Peers of one node cannot make it fail while another peer works, and no failure is lost.
+        /// Failing peers cannot make a node fail while another peer works, and no failure is lost.
         #[test]
         fn bad_peers_never_hold_back_a_node_with_a_good_one(bad in proptest::collection::btree_set(3u8..60, 0..58), twice: bool, broken in 0usize..3) {
             let peers: Vec<(u8, Family)> = (2..60).map(|peer| (peer, V4)).collect();

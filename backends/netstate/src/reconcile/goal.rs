@@ -18,7 +18,7 @@ use types::Subnets;
 /// Options of the reconciler, the same for all backends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The interval of the audit, which compares the kernel with the desired state. None: never.
+    /// The interval of the audit, which compares the kernel with the desired state. `None` disables it.
     pub audit: Option<Duration>,
     /// Whether this node's own subnets get blackhole routes, for any plan.
     pub blackhole: bool,
@@ -26,11 +26,11 @@ pub struct Options {
 
 pub(super) struct Goal<P> {
     pub plan: P,
-    /// The plan's scope. The former networks are dropped once nothing of them is left.
+    /// The plan's scope. The former networks are dropped once no object of them is left.
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
-    /// Notified when the plan has changed, as it does with a new key.
+    /// Notified when the plan has changed, for example because of a new key.
     pub replanned: Arc<Notify>,
 }
 
@@ -58,7 +58,7 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// The desired state: the plan's objects, and those that all networks share.
+    /// Returns the desired state: the plan's objects, and those that all networks share.
     pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
         let mut desired = Desired::whole(&self.plan, leases, facts);
         if self.options.blackhole {

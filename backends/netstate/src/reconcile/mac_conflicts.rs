@@ -1,4 +1,4 @@
-//! Conflicts with another program about the MAC of our link. Rewriting it again and again would only hurt the peers.
+//! Conflicts with another program about the MAC of our link. Rewriting the MAC again and again would only disrupt the peers.
 
 use crate::fit::Fit;
 use crate::names::{LinkName, Mac};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The links whose MAC another program rewrites, and when.
+/// The links whose MAC another program rewrites, and the times of the rewrites.
 #[derive(Default)]
 pub(super) struct MacConflicts {
     seen: BTreeMap<LinkName, VecDeque<Instant>>,
@@ -16,8 +16,7 @@ pub(super) struct MacConflicts {
 }
 
 impl MacConflicts {
-    /// Records links whose MAC is not the desired one. True if a MAC was rewritten more than three times in ten seconds and is accepted from
-    /// now on.
+    /// Records links whose MAC is not the desired one. Returns whether a MAC was rewritten more than three times in ten seconds and is accepted from now on.
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;

@@ -28,16 +28,16 @@ pub struct Progress {
     pub(super) tunnels: Mutex<TunnelPeers>,
 }
 
-/// How many WireGuard peers there are, and which do not answer.
+/// The number of WireGuard peers, and the peers that do not respond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelPeers {
     /// The number of peers on all WireGuard devices.
     pub peers: usize,
-    /// Those that are sent to and do not answer.
+    /// Peers that do not respond although packets are sent to them.
     pub silent: Vec<Silent>,
 }
 
-/// How many objects there are, by kind.
+/// The number of objects of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The number of routes.
@@ -66,7 +66,7 @@ impl Counts {
         counts
     }
 
-    /// The counts after a change.
+    /// Returns the counts after a change.
     pub(super) fn changed(self, before: Self, after: Self) -> Self {
         let changed = |now: u64, before: u64, after: u64| (now + after).saturating_sub(before);
         Self {
@@ -95,7 +95,7 @@ pub struct Snapshot {
     pub repairs: u64,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_sync: bool,
-    /// Whether a full pass holds two states of the kernel, the wanted one and the present one: with thousands of peers that is much memory.
+    /// Whether a full pass holds two states of the kernel, the desired and the actual one. With thousands of peers, they take much memory.
     pub comparing: bool,
     /// The current problem. None while the kernel is in sync. Its parts are the first refusals.
     pub trouble: Option<Problem>,
@@ -103,14 +103,14 @@ pub struct Snapshot {
     pub failed_peers: Vec<FailedPeer>,
     /// Counts of the objects in the desired state.
     pub wanted: Counts,
-    /// The objects that were put back in the last ten minutes, and how often.
+    /// The objects that were restored in the last ten minutes, and how often.
     pub repaired: Vec<(Key, u32)>,
-    /// The peers of WireGuard.
+    /// The WireGuard peers.
     pub tunnels: TunnelPeers,
 }
 
 impl Snapshot {
-    /// The text of the current problem. Empty while the kernel is in sync.
+    /// Returns the text of the current problem. Empty while the kernel is in sync.
     pub fn trouble_text(&self) -> &str {
         self.trouble.as_ref().map_or("", |trouble| &trouble.text)
     }

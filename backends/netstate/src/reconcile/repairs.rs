@@ -1,4 +1,4 @@
-//! The objects that were put back lately, and how often: somebody else keeps changing them.
+//! The objects that were restored recently, and how often. Another program keeps changing them.
 
 use crate::object::Key;
 use std::collections::{BTreeMap, VecDeque};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// How long a repair is remembered.
 const WINDOW: Duration = Duration::from_secs(600);
-/// How many objects, and how many repairs of each, are remembered. A war over more objects shows in these, too.
+/// The maximum number of remembered objects, and of remembered repairs of each. A conflict over more objects also shows in these.
 const WATCHED: usize = 64;
 
 /// The repairs of the last ten minutes.
@@ -15,7 +15,7 @@ const WATCHED: usize = 64;
 pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 
 impl Repairs {
-    /// Notes that objects were put back.
+    /// Records that objects were restored.
     pub(super) fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
         self.0.retain(|_, times| {
             times
@@ -34,7 +34,7 @@ impl Repairs {
         }
     }
 
-    /// The objects that were put back, and how often.
+    /// Returns the objects that were restored in the last ten minutes, and how often.
     pub(super) fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
         let count = |times: &VecDeque<Instant>| {
             times
@@ -71,7 +71,7 @@ mod tests {
             [(key(1), 4)]
         );
         assert_eq!(repairs.lately(start + Duration::from_secs(3600)), []);
-        // However many they are, little is kept.
+        // Memory use is bounded for any number of repairs.
         let many: Vec<Key> = (0..=255).map(key).collect();
         (0..100).for_each(|_| repairs.note(many.iter(), start));
         assert!(

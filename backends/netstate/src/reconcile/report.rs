@@ -18,14 +18,14 @@ use types::Problem;
 
 /// The interval at which the same problem is logged again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// The number of repairs of one object within a minute that count as a conflict.
+/// The number of repairs of one object within a minute that make a conflict.
 const CONFLICT_REPAIRS: u32 = 5;
-/// The number of objects tracked for conflicts. A conflict over more objects shows in these too.
+/// The number of objects tracked for conflicts. A conflict over more objects also shows in these.
 const WATCHED: usize = 64;
 /// The number of peers that are logged one by one.
 const LOGGED_PEERS: usize = 20;
 
-/// Reports what the loop does.
+/// Reports the work of the loop.
 #[derive(Default)]
 pub(super) struct Report {
     progress: Arc<Progress>,
@@ -36,7 +36,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// The progress, shared with readers.
+    /// Returns the progress, which is shared with readers.
     pub(super) fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
@@ -45,13 +45,13 @@ impl Report {
         self.progress.passes.fetch_add(1, Relaxed);
     }
 
-    /// Reports that a full pass compares, until the guard is dropped.
+    /// Reports that a full pass is comparing, until the guard is dropped.
     pub(super) fn compares(&self) -> Comparing {
         self.progress.comparing.store(true, Relaxed);
         Comparing(self.progress.clone())
     }
 
-    /// Reports WireGuard's silent peers.
+    /// Reports the silent WireGuard peers.
     pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
         let mut progress = self
@@ -67,7 +67,7 @@ impl Report {
         self.count(|_| Counts::of(state));
     }
 
-    /// Counts the wanted objects after a change.
+    /// Counts the desired objects after a change.
     pub(super) fn changed(&self, change: &Change) {
         let (before, after) = (Counts::of(&change.before), Counts::of(&change.after));
         self.count(|counts| counts.changed(before, after));
@@ -82,8 +82,8 @@ impl Report {
         *wanted = count(*wanted);
     }
 
-    /// Counts and logs operations. Those that nothing but a change by another program explains are repairs: `repair` has the failures of the pass
-    /// before, which are tried again.
+    /// Counts and logs operations. If `repair` is set, operations that only a change by another program explains are repairs. `repair` has the errors of the
+    /// previous pass, whose objects are retried and not repaired.
     pub(super) fn applied(
         &mut self,
         ops: &[Op],
@@ -204,7 +204,7 @@ impl Report {
         self.peers(&failures.peers);
     }
 
-    /// Reports the peers that failed by themselves. Each failure is logged once, as it lasts until somebody acts on it.
+    /// Reports the peers that failed for a reason of their own. Each failure is logged once, because it lasts until an operator acts on it.
     fn peers(&mut self, failed: &[FailedPeer]) {
         let mut last = self
             .progress
@@ -287,7 +287,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
     format!("{} ({total} in all)", parts.join(", "))
 }
 
-/// A full pass that compares.
+/// Guard of a full pass that is comparing.
 pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {

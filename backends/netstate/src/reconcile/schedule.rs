@@ -1,4 +1,4 @@
-//! When the reconciler acts next, so that frequent events cannot use up a CPU.
+//! Schedules the work of the reconciler, so that frequent events cannot use up a CPU.
 
 use crate::link::LinkKind;
 use crate::object::{KernelState, Value};
@@ -16,11 +16,11 @@ const PAUSE_FACTORS: (u32, u32) = (2, 40);
 /// The pause between repairs while another program keeps undoing them.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// How often WireGuard's peers are read, whose changes the kernel does not announce ...
+/// The interval at which WireGuard peers are read, because the kernel does not announce their changes ...
 const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
-/// ... or less often, so that reading takes no more than this part of the time.
+/// ... or a longer interval, so that reading takes at most one part in this many of the time ...
 const TUNNEL_READ_FACTOR: u32 = 20;
-/// ... but at least this often, which is how often a pass is made while it is not known what should be there.
+/// ... but at most this long. Full passes also have this interval while the desired peers are not known.
 const MAX_TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct Schedule {
@@ -28,7 +28,7 @@ pub(super) struct Schedule {
     pub pass_after: Instant,
     /// The earliest time for the next change.
     pub changes_after: Instant,
-    /// When the peers of WireGuard are read next. None: there is no such interface.
+    /// The time of the next read of the WireGuard peers. `None` if there is no WireGuard interface.
     pub tunnel_read: Option<Instant>,
     /// The last pass that was made because the desired peers were not known.
     last_blind_pass: Option<Instant>,
@@ -53,7 +53,7 @@ impl Schedule {
         self.changes_after = pause_end(began, PAUSE_FACTORS.1);
     }
 
-    /// Plans when to read the peers of WireGuard after a pass.
+    /// Schedules the next read of the WireGuard peers after a pass.
     pub(super) fn plan_tunnel_read(&mut self, want: &KernelState) {
         let mut links = want.0.values().map_while(|value| {
             if let Value::Link(spec) = value {
@@ -66,14 +66,14 @@ impl Schedule {
         self.tunnel_read = any.then(|| Instant::now() + TUNNEL_READ_INTERVAL);
     }
 
-    /// Plans when to read the peers of WireGuard after a read.
+    /// Schedules the next read of the WireGuard peers after a read.
     pub(super) fn tunnels_read(&mut self, began: Instant) {
         let interval = (began.elapsed() * TUNNEL_READ_FACTOR)
             .clamp(TUNNEL_READ_INTERVAL, MAX_TUNNEL_READ_INTERVAL);
         self.tunnel_read = Some(Instant::now() + interval);
     }
 
-    /// Returns whether a pass is due because the desired peers are not known. Then it is made at once.
+    /// Returns whether a pass is due because the desired peers are not known. If so, records it as made.
     pub(super) fn take_blind_pass(&mut self, began: Instant) -> bool {
         let due = self
             .last_blind_pass
@@ -85,12 +85,12 @@ impl Schedule {
     }
 }
 
-/// The end of the pause after some work, as a multiple of the time it took.
+/// Returns the end of the pause after some work, as a multiple of the time it took.
 fn pause_end(began: Instant, times: u32) -> Instant {
     Instant::now() + (began.elapsed() * times).clamp(QUIET, MAX_DELAY)
 }
 
-/// 50 ms, doubled with each failure up to 5 s, with 25 % jitter.
+/// Returns the delay before a retry: 50 ms, doubled with each failure up to 5 s, with 25 % jitter.
 pub(super) fn backoff(failures: u32) -> Duration {
     RETRY
         .after(failures.saturating_sub(1))

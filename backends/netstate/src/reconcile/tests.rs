@@ -1,4 +1,4 @@
-//! The laws of the loop, tested with the fake kernel and a paused clock.
+//! Tests of the loop with the fake kernel and a paused clock.
 
 mod encrypting;
 
@@ -24,7 +24,7 @@ use types::Subnets;
 /// A plan with one route for each lease, like host-gw.
 struct Routes {
     scope: Scope,
-    /// A device that it needs.
+    /// A device that the plan needs.
     device: Option<LinkName>,
 }
 
@@ -129,7 +129,7 @@ fn tunnel() -> crate::link::LinkSpec {
     }
 }
 
-/// What an earlier backend left is removed with the first pass that puts something in its place, and stays if nothing can be.
+/// The device of an earlier backend is removed by the first pass that creates its replacement. It stays if the replacement cannot be created.
 #[test]
 fn an_earlier_backends_device_stays_until_there_is_another() {
     paused(async {
@@ -256,7 +256,7 @@ proptest! {
     ) {
         paused(async move {
             let kernel = FakeKernel::default();
-            // If reads always fail, joining fails too. Another test covers that.
+            // If reads always fail, joining also fails. Another test covers that.
             faults.truncate(40);
             let running = start(&kernel, table(first)).await;
             kernel.world().faults = faults.into();
@@ -277,7 +277,7 @@ proptest! {
     }
 }
 
-/// What may happen between or during runs.
+/// An event between or during runs.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// The daemon restarts, with or without the flag.
@@ -495,7 +495,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         sleep(Duration::from_secs(7)).await;
         assert_eq!(kernel.world().state, running.want());
         assert_eq!(running.progress.snapshot().failed_peers, []);
-        // What somebody else undoes counts as before, and the bad peer does not.
+        // Repairs after changes by another program are still counted. Retries of the failed peer are not.
         kernel.world().foreign.insert(key(3));
         kernel.modify(|world| drop(world.state.0.remove(&key(3))));
         running.wait().await;
@@ -512,7 +512,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         );
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
-        // All of several: the cause is here.
+        // If all of several peers fail, the cause is on this host.
         running.leases.send_replace(Arc::new(table([])));
         running.wait().await;
         kernel.world().foreign = [key(3), key(4)].into();
@@ -723,7 +723,7 @@ fn kernel_audit_reports_the_current_state() {
             (2, &seen.have, 2, 1)
         );
         sleep(Duration::from_secs(30)).await;
-        // There is no notification of this change, so only a reading finds it. Asking repairs nothing.
+        // This change has no notification, so only a read finds it. An audit repairs nothing.
         let writes = {
             let mut world = kernel.world();
             world.state.0.remove(&key(2));
@@ -736,15 +736,15 @@ fn kernel_audit_reports_the_current_state() {
                 (2, 1, writes)
             );
         }
-        // New leases are applied before a question is answered.
+        // New leases are applied before an audit is answered.
         leases.send_replace(Arc::new(table([(2, 2), (3, 3), (4, 4)])));
         let seen = kernel_audit.look().await.unwrap();
         assert!(seen.want.len() == 3 && seen.have.0.contains_key(&key(4)));
-        // What the kernel cannot report is no answer, and an unreadable kernel is asked again.
+        // If a read fails, the audit fails. The next audit reads the kernel again.
         kernel.world().faults = [true].into();
         assert!(kernel_audit.look().await.is_err());
         assert!(kernel_audit.look().await.is_ok());
-        // Who gave up costs no reading.
+        // An abandoned audit reads nothing.
         let reads = kernel.world().reads;
         drop(tokio::time::timeout(Duration::ZERO, kernel_audit.look()).await);
         sleep(Duration::from_secs(1)).await;
@@ -762,7 +762,7 @@ fn kernel_audit_reports_the_current_state() {
     });
 }
 
-/// Somebody who changes the kernel all the time leaves no quiet moment.
+/// Another program changes the kernel all the time, so that the loop is never idle.
 #[test]
 fn kernel_audit_is_answered_during_a_conflict() {
     paused(async {

@@ -5,10 +5,10 @@ use std::fmt;
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// The number of refusals that are named.
+/// The maximum number of refusals that are named.
 const NAMED: usize = 3;
 
-/// What a pass left undone.
+/// The work that a pass left undone.
 pub(super) struct Unfinished<'e> {
     /// Whether deletions are delayed.
     held: bool,
@@ -16,7 +16,7 @@ pub(super) struct Unfinished<'e> {
 }
 
 impl<'e> Unfinished<'e> {
-    /// None if nothing was left undone.
+    /// Returns `None` if nothing was left undone.
     pub(super) fn of(held: bool, errors: &'e [OpError]) -> Option<Self> {
         (held || !errors.is_empty()).then_some(Self { held, errors })
     }

@@ -1,7 +1,7 @@
-//! Memory of WireGuard's peers: the endpoints that were set, and whether they answer.
+//! Tracks WireGuard peers: the endpoints that were set, and whether the peers respond.
 //!
-//! An endpoint moves by itself when its peer sends from another address (roaming). It is set anew only if the lease's has changed, or if nothing
-//! answers there.
+//! The kernel moves an endpoint when its peer sends from another address (roaming). flanneld sets it again only if the lease's endpoint has changed, or if
+//! nothing responds at the current one.
 
 use crate::kernel::Sessions;
 use crate::names::LinkName;
@@ -14,33 +14,34 @@ use tokio::time::Instant;
 
 /// A session ends this long after its handshake (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// An unanswered packet makes WireGuard repeat its handshake after this long, and each 5 s. Two of them went unanswered.
+/// Time after an unanswered packet at which a peer is taken as not responding. By then, WireGuard has repeated its handshake, which it does every 5 s, and two
+/// handshakes are unanswered.
 const NO_ANSWER: Duration = Duration::from_secs(20);
-/// A peer that was sent to for this long, and answers nothing, is silent.
+/// A peer is silent if it has not responded for this long although packets are sent to it.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
-/// A peer to which nothing was sent for this long cannot be judged.
+/// A peer to which nothing was sent for this long cannot be evaluated.
 const AT_REST: Duration = Duration::from_secs(180);
-/// The bytes of a keepalive: a data message without data (5.4.6).
+/// The length of a keepalive in bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
 const KEEPALIVE: u64 = 32;
-/// A keepalive answers data that came in, this long afterwards (KEEPALIVE_TIMEOUT).
+/// WireGuard answers received data with a keepalive after this time (KEEPALIVE_TIMEOUT).
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Id = (LinkName, PublicKey);
 
-/// A peer that does not answer.
+/// A peer that does not respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
     /// The WireGuard interface.
     pub link: LinkName,
     /// The public key of the peer.
     pub key: PublicKey,
-    /// Where it is sent to, as its lease says.
+    /// The endpoint from its lease, to which packets are sent.
     pub endpoint: Option<SocketAddr>,
-    /// How long ago the last handshake was completed. None: never.
+    /// Time since the last handshake was completed. `None` if there was none.
     pub handshake: Option<Duration>,
-    /// For how long it has been sent to without an answer.
+    /// How long packets have been sent to it without a response.
     pub silence: Duration,
-    /// Whether its own handshakes arrive meanwhile. None of them is completed.
+    /// Whether handshakes of the peer arrive meanwhile. None of them is completed.
     pub initiates: bool,
 }
 
@@ -48,25 +49,25 @@ pub struct Silent {
 struct TunnelPeer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
-    /// Seconds between two keepalives that are sent to it. 0: none are, but as answers.
+    /// Seconds between two keepalives that are sent to it. 0: keepalives are sent only in answer to data.
     keepalive: u16,
     session: Session,
-    /// When it was looked at last.
+    /// The time of the last read.
     looked: Option<Instant>,
-    /// When the last handshake was completed: by the clock of the day at the first look, since then when it was noticed.
+    /// The time of the last completed handshake. The first read takes it from the wall clock. Later it is the time at which the handshake was noticed.
     handshake_at: Option<Instant>,
-    /// Whether its session was seen to be over when it was seen first.
+    /// Whether its session was already over at the first read.
     over: bool,
-    /// Since when it is sent to, and nothing comes back.
+    /// The time since which packets have been sent to it without a response.
     unanswered: Option<Instant>,
-    /// Whether it began handshakes since then.
+    /// Whether it has started handshakes since then.
     initiates: bool,
-    /// When it was last seen to be sent to.
+    /// The last time at which packets were found to have been sent to it.
     sent: Option<Instant>,
 }
 
 impl TunnelPeer {
-    /// Whether it answers, as far as is known. One that is at rest may.
+    /// Whether it responds, as far as is known. An idle peer is assumed to respond.
     fn works(&self, now: Instant) -> bool {
         !self.over
             && self
@@ -74,8 +75,7 @@ impl TunnelPeer {
                 .is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
-    /// Whether what was sent since the last look may be keepalives alone, which nobody answers. A message with data is longer, and an attempt at
-    /// a handshake too.
+    /// Whether the bytes sent since the last read may be only keepalives, which need no response. A message with data is longer, and so is a handshake.
     fn only_kept_alive(&self, sent: u64, now: Instant) -> bool {
         let between = match self.keepalive {
             0 => KEEPALIVE_TIMEOUT,
@@ -102,15 +102,15 @@ impl TunnelPeer {
 pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
 impl Tunnels {
-    /// Notes the sessions of all peers.
+    /// Records the sessions of all peers.
     pub(super) fn note(&mut self, sessions: &Sessions, now: Instant) {
         self.0.retain(|id, _| sessions.contains_key(id));
         for (id, session) in sessions {
             let first = !self.0.contains_key(id);
             let peer = self.0.entry(*id).or_default();
-            // A peer that was made anew counts from zero.
+            // The counters of a recreated peer start at zero.
             let anew = session.received < peer.session.received || session.sent < peer.session.sent;
-            // The clock of the day may be set: it counts where nothing else is known.
+            // The wall clock may be changed, so it is used only if nothing else is known.
             let shook =
                 session.handshake_at.is_some() && session.handshake_at != peer.session.handshake_at;
             if first || anew {
@@ -121,7 +121,7 @@ impl Tunnels {
             let lives = peer
                 .handshake_at
                 .is_some_and(|at| now.duration_since(at) < SESSION);
-            // Without a session, what comes in are attempts at a handshake, which anybody can make: they are no answer.
+            // Without a session, received bytes are handshake attempts. Any sender can make these, so they are no response.
             let (came, sent) = (
                 session.received != peer.session.received,
                 session.sent.saturating_sub(peer.session.sent),
@@ -143,7 +143,8 @@ impl Tunnels {
         }
     }
 
-    /// Makes peers that moved to another endpoint, and answer there, look as wanted, and returns them.
+    /// Finds peers that moved to another endpoint and respond there. Sets their endpoints in `have` to the desired ones, so that they are in sync, and returns
+    /// the peers.
     pub(super) fn accept(
         &self,
         have: &mut KernelState,
@@ -182,11 +183,11 @@ impl Tunnels {
                 (peer.set, peer.keepalive) = (wanted.endpoint, wanted.keepalive);
             }
         }
-        // Half the memory of a map that grew by single insertions.
+        // A map that grew by single insertions takes twice the memory.
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
-    /// The same for some of them.
+    /// Remembers the endpoints that these operations have set.
     pub(super) fn applied(&mut self, ops: &[Op]) {
         for op in ops {
             match op {
@@ -216,7 +217,7 @@ impl Tunnels {
         }
     }
 
-    /// The peers that do not answer.
+    /// Returns the peers that do not respond.
     pub(super) fn silent(&self, now: Instant) -> Vec<Silent> {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
@@ -264,7 +265,7 @@ mod tests {
         state
     }
 
-    /// A look `at` so many seconds, at a session whose handshake was so many seconds before.
+    /// Returns the session that is read after `at` seconds. Its last handshake was `handshake` seconds before.
     fn sessions(at: u64, handshake: Option<u64>, received: u64, sent: u64) -> Sessions {
         let handshake_at = handshake.map(|ago| Duration::from_secs(10_000 + at - ago));
         [(
@@ -351,14 +352,14 @@ mod tests {
         };
         assert_eq!(tunnels.silent(after(135)), [silent]);
         assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
-        // The peer's own attempts at a handshake are no answer: with another preshared key they come in, too.
+        // The peer's own handshake attempts are no response: they also arrive if the preshared keys differ.
         tunnels.note(&sessions(138, None, 148, 1000), after(138));
         assert_eq!(tunnels.silent(after(138)).len(), 1);
         tunnels.note(&sessions(140, Some(0), 240, 1100), after(140));
         assert_eq!(tunnels.silent(after(140)), [], "it answered");
     }
 
-    /// With another preshared key both ends begin handshakes again and again, and the kernel counts them as received.
+    /// If the preshared keys differ, both ends start handshakes again and again, and the kernel counts them as received.
     #[test]
     fn handshakes_that_are_never_completed_are_no_answer() {
         let start = Instant::now() + Duration::from_secs(3600);
@@ -385,7 +386,7 @@ mod tests {
                 && silent[0].endpoint == "192.0.2.1:51820".parse().ok(),
             "{silent:?}"
         );
-        // A session that has ended leaves no more than that either.
+        // The handshake attempts after a session has ended are no response either.
         let mut ended = Tunnels::default();
         ended.note(&sessions(0, Some(200), 1036, 4000), start);
         ended.note(&sessions(5, Some(205), 1184, 4148), after(5));
@@ -421,7 +422,7 @@ mod tests {
             )]
             .into()
         };
-        // The clock was set back: a handshake that lies in the future is not a recent one.
+        // The clock was set back: the handshake seems to be in the future, but is not recent.
         let mut tunnels = Tunnels::default();
         tunnels.note(&session(170, 500, 500), start);
         for second in (5..=60).step_by(5) {
@@ -432,7 +433,7 @@ mod tests {
             silent.iter().map(|peer| peer.handshake).collect::<Vec<_>>(),
             [Some(Duration::from_secs(230))]
         );
-        // Set forward by an hour: the session lives.
+        // The clock was set forward by an hour: the session is still alive.
         let mut tunnels = Tunnels::default();
         tunnels.note(&session(10, 500, 500), start);
         for second in (5..=100).step_by(5) {
@@ -483,7 +484,7 @@ mod tests {
             for second in (5..=100).step_by(5) {
                 assert_eq!(look(&mut tunnels, second, each * 32), 0, "{keepalive}");
             }
-            // An attempt at a handshake, or data.
+            // Handshake attempts, or data.
             look(&mut tunnels, 105, 148);
             assert_eq!(look(&mut tunnels, 140, 148), 1, "{keepalive}");
         }

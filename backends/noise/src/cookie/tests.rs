@@ -1,4 +1,4 @@
-//! Cookies: who has proven its address.
+//! Cookies: which senders have proven their address.
 
 use super::*;
 use crate::tests::{Pair, from, jar, stamp};
@@ -34,17 +34,17 @@ fn cookie_proves_an_address_and_port_for_two_minutes() {
     let (_, second) = message(&pair, &mut jar, now);
     let proven = |from: &str, at| baker.is_proven(from.parse().unwrap(), second.bytes(), at);
     assert!(proven(HERE, now));
-    // A neighbour behind the same address, and another address.
+    // Another host behind the same address, and another address.
     assert!(!proven("192.0.2.7:51821", now));
     assert!(!proven("192.0.2.8:51820", now));
     assert!(!proven("[::ffff:192.0.2.7]:51820", now));
     let late = now + LASTS;
     assert!(baker.is_stale(late) && !proven(HERE, late));
     assert!(proven(HERE, late - Duration::from_millis(1)));
-    // Its receiver stops a little earlier.
+    // The receiver of a cookie stops using it a little earlier.
     let (_, third) = message(&pair, &mut jar, now + LASTS - MARGIN);
     assert_eq!(third.codes.second, [0; TAG]);
-    // A new secret makes all of them void.
+    // A new secret invalidates all cookies.
     assert!(!Baker::new(from(2), now).is_proven(here(), second.bytes(), now));
 }
 
@@ -56,7 +56,7 @@ fn cookie_that_answers_nothing_is_refused() {
     let reply = baker
         .reply(&pair.b, here(), first.bytes(), [5; 24])
         .unwrap();
-    // The answer to another message, and one of another node.
+    // The reply to the message of another jar, and the reply of another node.
     let mut others = Jar::default();
     assert_eq!(others.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
     let foreign = baker
@@ -64,7 +64,7 @@ fn cookie_that_answers_nothing_is_refused() {
         .unwrap();
     assert_eq!(jar.keep(&pair.to_b, &foreign, now), Err(Refused::Tag));
     jar.keep(&pair.to_b, &reply, now).unwrap();
-    // A copy.
+    // A copy of the reply.
     assert_eq!(jar.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
     assert_eq!(
         baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(),
@@ -72,13 +72,13 @@ fn cookie_that_answers_nothing_is_refused() {
     );
 }
 
-/// The other implementation asks us for a proof, and takes it.
+/// The other implementation asks us for a proof and accepts it.
 #[test]
 fn the_other_implementation_takes_our_proof() {
     let (pair, (mut jar, now)) = (Pair::new(), jar());
     let private = boringtun::x25519::StaticSecret::from(from(33));
     let public = boringtun::x25519::PublicKey::from(&private);
-    // It wants a proof of every sender.
+    // It asks every sender for a proof.
     let limiter = Arc::new(RateLimiter::new(&public, 0));
     let peer = boringtun::x25519::PublicKey::from(*pair.a.public());
     let mut theirs = Tunn::new(private, peer, None, None, 5, Some(limiter));
@@ -100,7 +100,7 @@ fn the_other_implementation_takes_our_proof() {
     }
 }
 
-/// We ask the other implementation for a proof, and take it.
+/// We ask the other implementation for a proof and accept it.
 #[test]
 fn the_other_implementation_proves_its_address() {
     let (pair, (_, now)) = (Pair::new(), jar());

@@ -1,4 +1,4 @@
-//! Known answers.
+//! Tests against known results.
 
 use super::*;
 use crate::tests::{array, bytes};
@@ -23,7 +23,7 @@ fn shared_secret_is_that_of_rfc_7748() {
     }
 }
 
-/// RFC 7748, section 6.1: all zeros are to be refused.
+/// RFC 7748, section 6.1: an all-zero shared secret has to be refused.
 #[test]
 fn public_key_of_small_order_is_refused() {
     let private = StaticSecret::from([7; KEY]);
@@ -38,7 +38,7 @@ fn public_key_of_small_order_is_refused() {
     }
 }
 
-/// RFC 7693, appendix B, and keyed hashes as Python's hashlib has them.
+/// RFC 7693, appendix B, and keyed hashes as Python's hashlib computes them.
 #[test]
 fn hashes_are_blake2s() {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Handshakes: known messages, and with another implementation in each role.
+//! Handshakes: known messages, and handshakes with another implementation in each role.
 
 use super::*;
 use crate::tests::{Pair, bytes, from, opened, sealed, stamp};
@@ -7,7 +7,7 @@ use boringtun::noise::{Tunn, TunnResult};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The messages under keys of counting bytes, as a program of the paper's formulas with Python's hashlib and cryptography makes them.
+/// Messages under keys of counting bytes. A Python program of the paper's formulas, with hashlib and cryptography, made the expected messages.
 #[test]
 fn messages_are_those_of_the_paper() {
     let initiation = bytes(
@@ -47,7 +47,7 @@ fn messages_are_those_of_the_paper() {
     );
 }
 
-/// The other implementation, as the peer of `Pair`'s A or B.
+/// Creates the other implementation, as the peer of `Pair`'s A or B.
 fn other(private: [u8; KEY], peer: &Identity, preshared: [u8; KEY]) -> Tunn {
     let private = StaticSecret::from(private);
     let public = PublicKey::from(&private);
@@ -63,7 +63,7 @@ fn to_network(result: TunnResult<'_>) -> Vec<u8> {
     }
 }
 
-/// An IPv4 packet of 20 bytes, which the other implementation looks at.
+/// Returns an IPv4 packet of 20 bytes, because the other implementation reads the packet's header.
 fn packet() -> Vec<u8> {
     let mut packet = vec![0; 20];
     (packet[0], packet[3]) = (0x45, 20);
@@ -115,7 +115,7 @@ fn ours_answers_the_other_implementation() {
 fn initiation_that_was_changed_is_refused() {
     let pair = Pair::new();
     let (_, message) = initiate(&pair.a, &pair.to_b, 7, stamp(), &from(65)).unwrap();
-    // Type, index and codes are not part of the transcript; the first code covers them.
+    // Type, index and codes are not part of the transcript. The first code covers type and index.
     for at in 0..148 {
         let mut changed = message.bytes().to_vec();
         changed[at] ^= 1;

@@ -1,4 +1,4 @@
-//! Sessions: what opens, what does not, and threads side by side.
+//! Sessions: which datagrams open, and concurrent threads.
 
 use super::*;
 use crate::tests::{Pair, opened, sealed};
@@ -24,7 +24,7 @@ fn datagram_that_was_changed_does_not_open_and_does_not_count_as_received() {
     for at in 8..datagram.len() {
         let mut changed = datagram.clone();
         changed[at] ^= 0x10;
-        // A counter of the end of the session is refused before the cipher.
+        // A counter after the end of the session is refused before the cipher runs.
         assert!(
             matches!(opened(&b, changed), Err(Refused::Tag | Refused::Exhausted)),
             "byte {at}"
@@ -64,7 +64,7 @@ fn session_ends_before_its_counter_does() {
     assert_eq!(opened(&b, later), Err(Refused::Exhausted));
 }
 
-/// Each thread's packets open, and no counter is used twice.
+/// The packets of all threads open, and no counter is used twice.
 #[test]
 fn threads_seal_and_open_side_by_side() {
     let (a, b) = Pair::new().sessions(&[0; KEY]);
@@ -87,7 +87,7 @@ fn threads_seal_and_open_side_by_side() {
             .filter(|datagram| opened(&b, datagram.to_vec()).is_ok())
             .count()
     };
-    // Both halves twice: each packet opens in one thread alone.
+    // Two threads open each half: each packet opens in only one of them.
     let count: usize = std::thread::scope(|scope| {
         let (first, second) = datagrams.split_at(1000);
         let opened_by = &opened_by;
@@ -101,7 +101,7 @@ fn threads_seal_and_open_side_by_side() {
 }
 
 proptest! {
-    /// Bytes that nobody sealed open nothing, whatever they are.
+    /// Bytes that were not sealed in the session do not open.
     #[test]
     fn foreign_bytes_do_not_open(mut datagram in prop::collection::vec(any::<u8>(), 0..200)) {
         let (_, b) = Pair::new().sessions(&[0; KEY]);

@@ -1,13 +1,13 @@
-//! Packets that were read from the TUN device and wait to be sent: a queue for each flow, served by turns (deficit round robin), flows that have just
-//! begun to wait first, as in RFC 8290, section 4.2.
+//! Backlog of packets that were read from the TUN device and wait to be sent. Each flow has a queue. Deficit round robin serves the queues, those of
+//! new flows first, as in RFC 8290, section 4.2.
 //!
-//! The device's own queue is in order of arrival. Streams keep megabytes in it while their packets come faster than they are sent, and a packet that somebody
-//! waits for would have to wait for all of them.
+//! The device's own queue is in order of arrival. Streams whose packets arrive faster than they are sent keep megabytes in it. A packet that a program
+//! waits for would queue behind all of them.
 
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
 
-/// The bytes that a flow sends before the next one has its turn, about the longest packet (quantum in RFC 8290).
+/// The bytes that a flow sends before the next one has its turn (quantum in RFC 8290). About the longest packet.
 const TURN: isize = 64 << 10;
 
 /// A packet in its slot of the buffer.
@@ -15,14 +15,14 @@ const TURN: isize = 64 << 10;
 pub(super) struct Unit {
     /// The number of its slot.
     pub(super) slot: usize,
-    /// Its length, with its virtio header.
+    /// The packet's length in bytes, with its virtio header.
     pub(super) length: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     unit: Unit,
-    /// Counts all packets, in order of arrival.
+    /// The packet's position in the order of arrival of all packets.
     number: u64,
     fragment: bool,
 }
@@ -30,9 +30,9 @@ struct Waiting {
 #[derive(Default, Debug)]
 struct Flow {
     waiting: VecDeque<Waiting>,
-    /// Bytes that it may still send in this turn.
+    /// Bytes that the flow may still send in this turn. Negative if its last packet exceeded them.
     credit: isize,
-    /// Whether it is in one of the lists.
+    /// Whether the flow is in one of the lists.
     listed: bool,
 }
 
@@ -40,19 +40,19 @@ struct Flow {
 #[derive(Debug)]
 pub(super) struct Backlog {
     flows: [Flow; SLOTS],
-    /// Flows that have just begun to wait, and all others.
+    /// Flows that have just begun to wait (new), and all others (old).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// Slots without a packet.
     free: Vec<usize>,
     waiting: usize,
-    /// Fragments that wait. Only the first of a packet shows its flow, so all packets keep their order meanwhile.
+    /// The number of waiting fragments. Only the first fragment of a packet identifies the flow, so all packets keep their order while fragments wait.
     fragments: usize,
     number: u64,
 }
 
 impl Backlog {
-    /// With so many slots.
+    /// Creates a backlog with this many slots.
     pub(super) fn new(slots: usize) -> Self {
         Self {
             flows: std::array::from_fn(|_| Flow::default()),
@@ -69,13 +69,13 @@ impl Backlog {
         self.waiting == 0
     }
 
-    /// A slot for the next packet.
+    /// Returns a slot for the next packet, or `None` if all are in use.
     #[inline]
     pub(super) fn free_slot(&self) -> Option<usize> {
         self.free.last().copied()
     }
 
-    /// Adds the packet of this length that is in [`Self::free_slot`].
+    /// Adds the packet of this length that was read into [`Self::free_slot`].
     #[inline]
     pub(super) fn push(&mut self, length: usize, flow: usize, fragment: bool) {
         let number = flow % SLOTS;
@@ -97,7 +97,7 @@ impl Backlog {
         self.fragments += usize::from(fragment);
     }
 
-    /// Moves packets into `batch` until it has so many bytes.
+    /// Moves packets into `batch` until they have this many bytes, or none is left.
     pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
         let mut gathered = 0;
         while gathered < bytes && self.waiting > 0 {
@@ -116,7 +116,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the packet that came first. The flow keeps its place in the lists.
+    /// Takes the packet that arrived first. Its flow keeps its place in the lists.
     #[cold]
     fn oldest(&mut self) -> Option<Waiting> {
         let first = |flow: &&mut Flow| flow.waiting.front().map_or(u64::MAX, |first| first.number);
@@ -124,7 +124,7 @@ impl Backlog {
         flow.waiting.pop_front()
     }
 
-    /// Takes a packet of the flow whose turn it is. None if its turn has ended.
+    /// Takes a packet of the flow whose turn it is. Returns `None` if the turn ends.
     fn by_turns(&mut self) -> Option<Waiting> {
         let is_new = !self.new.is_empty();
         let list = if is_new { &mut self.new } else { &mut self.old };
@@ -141,7 +141,7 @@ impl Backlog {
             flow.listed = false;
             return None;
         }
-        // A new flow that has sent everything waits for the others once: it would be new with its next packet, and always first.
+        // A new flow without packets moves to the old flows once. Otherwise its next packet would make it new again, and it would always be first.
         if flow.credit <= 0 {
             flow.credit += TURN;
         }
@@ -171,7 +171,7 @@ mod tests {
         flows
     }
 
-    /// The flows of the next batch, by packet.
+    /// Returns the flow of each packet in the next batch.
     fn sent(backlog: &mut Backlog, bytes: usize, flows: &HashMap<usize, usize>) -> Vec<usize> {
         let mut batch = Vec::new();
         backlog.next(bytes, &mut batch);
@@ -189,7 +189,7 @@ mod tests {
         flows.extend(fill(&mut backlog, &[(3, 84)]));
         let next = sent(&mut backlog, 240_000, &flows);
         assert!(next[..4].contains(&3), "{next:?}");
-        // Once served it waits for each of the streams once, and not for all that they have.
+        // Once served, the flow waits for one turn of each stream, not for all of their packets.
         flows.extend(fill(&mut backlog, &[(3, 84)]));
         let next = sent(&mut backlog, 400_000, &flows);
         assert!(next.contains(&3), "{next:?}");
@@ -212,14 +212,15 @@ mod tests {
     }
 
     proptest! {
-        /// Each packet is sent once, and those of a flow in their order, whatever is read in between. With a fragment all keep their order.
+        /// Each packet is sent once, and the packets of a flow in order, whatever is read in between. While a fragment waits, all packets keep their
+        /// order.
         #[test]
         fn packets_of_a_flow_are_sent_once_and_in_order(
             steps in prop::collection::vec((prop::collection::vec((0..SLOTS, 0_usize..70_000, prop::bool::weighted(0.02)), 0..40), 1_usize..300_000), 1..30),
         ) {
             const ROOM: usize = 32;
             let (mut backlog, mut batch) = (Backlog::new(ROOM), Vec::new());
-            // The packets in their slots, and the last of each flow that was sent.
+            // The packets in their slots, and the last packet of each flow that was sent.
             let mut inside: HashMap<usize, (usize, usize, bool)> = HashMap::new();
             let mut last: HashMap<usize, usize> = HashMap::new();
             let (mut pushed, mut taken) = (0, 0);

@@ -1,24 +1,25 @@
-//! How long threads may go ahead of all others: at most a part of the time, so that they starve nobody.
+//! Limits the time for which threads may run ahead of all others, so that they starve no program.
 
 use std::time::{Duration, Instant};
 
-/// A part of the time.
+/// Share of the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// Numerator and denominator.
     pub(super) of: (u32, u32),
-    /// What is saved up at most.
+    /// Maximum time that is saved up.
     pub(super) most: Duration,
 }
 
 impl Part {
-    /// Of one thread, so that what belongs to its processor alone, such as ksoftirqd, has a fifth of it.
+    /// Share of one thread. It leaves a fifth of the processor to threads that cannot run elsewhere, such as ksoftirqd.
     pub(super) const THREAD: Self = Self {
         of: (4, 5),
         most: Duration::from_millis(2),
     };
 
-    /// Of all threads together: a quarter of the processors. Two daemons on one machine, of two networks or in a lab, leave half of it to all else.
+    /// Returns the share of all threads together: a quarter of the processors. Two daemons on one machine (two networks, or a lab) then leave half of
+    /// it to other programs.
     pub(super) fn of_all(processors: u32) -> Self {
         Self {
             of: (processors.max(1), 4),
@@ -32,15 +33,15 @@ impl Part {
 pub(super) struct Budget {
     part: Part,
     left: Duration,
-    /// What was taken beyond it: a batch is not interrupted.
+    /// Time that was used beyond the budget, because a batch is not interrupted.
     debt: Duration,
     looked: Instant,
-    /// Whether it was spent, and has not been filled by half since.
+    /// Whether the budget was spent and is not yet half full again.
     spent: bool,
 }
 
 impl Budget {
-    /// A full budget.
+    /// Creates a full budget.
     pub(super) fn new(part: Part, now: Instant) -> Self {
         Self {
             part,
@@ -51,13 +52,13 @@ impl Budget {
         }
     }
 
-    /// Counts time that a thread went ahead for. Returns whether threads may from now on.
+    /// Subtracts the time for which a thread ran ahead. Returns whether threads may run ahead from now on.
     pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
         let Part {
             of: (numerator, denominator),
             most,
         } = self.part;
-        // More than this fills any budget, and it does not overflow.
+        // One second fills any budget. The limit prevents an overflow.
         let time = now
             .saturating_duration_since(self.looked)
             .min(Duration::from_secs(1));
@@ -82,7 +83,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(250);
 
-    /// The time ahead within a second in which so many threads always have work.
+    /// Returns the time that threads run ahead within one second, if this many threads always have work.
     fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
         let (mut ahead, mut may) = (Duration::ZERO, true);
         for number in 1..=4000 {
@@ -125,12 +126,12 @@ mod tests {
         let later = now + Duration::from_secs(86_400);
         assert!(budget.spend(later, Duration::ZERO));
         assert!(!budget.spend(later + Part::THREAD.most, Part::THREAD.most * 2));
-        // Nor does a clock that seems to go back.
+        // A clock that seems to go back adds nothing either.
         assert!(!budget.spend(now, Duration::ZERO));
     }
 
     proptest! {
-        /// No sequence of work and waits gives more than the part and what was saved up, whatever a batch takes.
+        /// No sequence of work and waits yields more than the share, what was saved up, and one batch.
         #[test]
         fn never_more_than_the_part(steps in prop::collection::vec((0_u64..3000, 0_u64..=100), 1..500)) {
             let start = Instant::now();

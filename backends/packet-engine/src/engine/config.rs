@@ -11,7 +11,7 @@ pub struct EngineConfig {
     pub device: String,
     /// The format of datagrams between nodes. All nodes need the same.
     pub framing: Framing,
-    /// The UDP port, of this node and of peers.
+    /// The UDP port of this node and of its peers.
     pub port: u16,
     /// Whether flows use different source ports. If not, the source port is `port`.
     pub spread: bool,

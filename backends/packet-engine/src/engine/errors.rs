@@ -1,4 +1,5 @@
-//! ICMP errors to pods, sent as packets of this host. Written to the TUN device, packets with our own address would count as forged.
+//! ICMP errors to pods. A raw socket sends them as packets of this host. If they were written to the TUN device, the kernel would drop them as forged,
+//! because their source is this host's own address.
 
 use crate::counters::{Counters, add};
 use crate::icmp;
@@ -22,7 +23,7 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    /// Uses these addresses, which are the tunnel's own, as sources.
+    /// Opens a raw socket for each of the tunnel's own addresses, which are the sources of the errors.
     pub(super) fn new(sources: Option<Addresses>) -> Self {
         let open = |source: IpAddr| {
             let domain = Domain::for_address(SocketAddr::new(source, 0));
@@ -35,7 +36,7 @@ impl Errors {
                 tracing::warn!(
                     error = %error,
                     remedy = "give flanneld the capability CAP_NET_RAW",
-                    "cannot open a raw socket, sending no ICMP errors to pods"
+                    "cannot open a raw socket; pods get no ICMP errors"
                 );
             })
             .ok()

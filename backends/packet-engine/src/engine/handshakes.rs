@@ -1,4 +1,4 @@
-//! With WireGuard: the thread that makes handshakes and keeps the timers of all peers. It sleeps while nothing is due.
+//! Thread for the handshakes and timers of all WireGuard peers. It sleeps while nothing is due.
 
 use super::io::Port;
 use super::log_limit::LogLimit;
@@ -19,7 +19,7 @@ pub(super) struct Handshakes<P = Socket> {
     pub wake: Arc<Wake>,
 }
 
-/// What the thread keeps between rounds.
+/// State that the thread keeps between rounds.
 #[derive(Default)]
 pub(super) struct HandshakeState {
     worker: Worker,
@@ -28,7 +28,7 @@ pub(super) struct HandshakeState {
 }
 
 impl<P: Port> Handshakes<P> {
-    /// Runs until the wake, which has to be followed by [`Device::ring`].
+    /// Runs until the wake signal. [`Device::ring`] must follow the signal, because the thread may sleep in [`Device::wait`].
     pub(super) fn run(self) {
         let mut state = HandshakeState::default();
         while !self.wake.called() {
@@ -37,7 +37,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// Does a round of work. Returns the time of the next one, unless something new comes before.
+    /// Does one round of work. Returns the time of the next round, unless new work arrives before.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState {
             worker,
@@ -54,7 +54,7 @@ impl<P: Port> Handshakes<P> {
         next
     }
 
-    /// Sends a datagram. One that is lost is repeated by the protocol, so nothing waits for room.
+    /// Sends a datagram. It does not wait for room in the socket: the protocol repeats what is lost.
     fn send(
         &self,
         to: Endpoint,

@@ -1,4 +1,4 @@
-//! The devices and sockets that the engine's threads use, as traits, so that tests can inject errors.
+//! Traits of the devices and sockets that the engine's threads use, so that tests can inject errors.
 
 use crate::socket::{Message, Piece, Receiver, Sender, Socket};
 use crate::tun::{Offload, Tun};
@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 
 /// A queue of the TUN device.
 pub(super) trait Device: AsFd {
-    /// The offloads that the kernel granted.
+    /// Returns the offloads that the kernel granted.
     fn offload(&self) -> Offload;
-    /// Reads one packet and returns its length in bytes. `WouldBlock` if none is waiting.
+    /// Reads one packet and returns its length in bytes. Returns `WouldBlock` if none is waiting.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes one packet from its parts, in one system call.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
@@ -34,9 +34,9 @@ impl Device for Tun {
 pub(super) trait Port: AsFd {
     /// Whether it is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
-    /// Receives at most `most` receipts and returns their number. `WouldBlock` if nothing is waiting.
+    /// Fills at most `most` receive buffers and returns their number. Returns `WouldBlock` if nothing is waiting.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
-    /// Sends messages. Returns how many were sent, and the error of the next.
+    /// Sends messages. Returns how many were sent, and the error of the next one.
     fn send(
         &self,
         sender: &mut Sender,

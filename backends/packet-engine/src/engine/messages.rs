@@ -4,27 +4,28 @@ use crate::flow;
 use crate::packet::Header;
 use std::time::{Duration, Instant};
 
-/// From this size on, a unit of one or more packets of a flow counts as bulk.
+/// From this size in bytes on, a unit of one or more packets of a flow is bulk.
 const BULK: usize = 4096;
-/// How long the short packets of a flow that carried bulk are no messages: they are the ends of its bursts. As long as those after a flood.
+/// For this long after bulk, the short packets of a flow are not messages, because they are the ends of its bursts. The same time applies after a
+/// flood.
 const LATELY: Duration = Duration::from_secs(1);
-/// How long short packets are counted.
+/// Interval in which short packets are counted.
 const COUNTED: Duration = Duration::from_millis(100);
-/// More short packets within that time, whatever their flows, are a flood, and none of them counts. They keep the processors busy, and threads that go ahead of the
-/// programs at both ends halve what comes.
+/// More short packets than this within [`COUNTED`], whatever their flows, are a flood, and none of them is a message. They keep the processors busy. If
+/// threads then ran ahead of the programs at both ends, only half of the packets would arrive.
 const FLOOD: u32 = 2000;
 
-/// The places for flows. Two flows may share one; short packets of a flow that shares its place with a stream do not count as messages.
+/// The number of places for flows. Two flows may share a place. Short packets of a flow that shares its place with a stream are not messages.
 const FLOWS: usize = 1024;
 
-/// The messages of a batch, and which flows carried bulk.
+/// Counter of the messages in a batch. Remembers which flows carried bulk.
 pub(super) struct Messages {
     /// When each flow last carried bulk.
     bulk: Vec<Option<Instant>>,
-    /// Since when short packets are counted, and their number.
+    /// The start of the interval in which short packets are counted, and their number.
     since: Instant,
     short: u32,
-    /// When there were last too many.
+    /// When the last flood was seen.
     flood: Option<Instant>,
     now: Instant,
     count: usize,
@@ -53,12 +54,12 @@ impl Messages {
         }
     }
 
-    /// The messages in this batch.
+    /// Returns the number of messages in this batch.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Takes a unit of one or more packets, of this length and with this first packet.
+    /// Counts a unit of one or more packets with a total of `length` bytes. `packet` is its first packet.
     #[inline]
     pub(super) fn take(&mut self, packet: &[u8], length: usize) {
         if length >= BULK || length <= flow::MESSAGE {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
     use crate::split::tests::Recipe;
 
-    /// Of one flow, or of the other.
+    /// Returns a packet of one of two flows.
     fn packet(other: bool, payload: usize) -> Vec<u8> {
         Recipe {
             ipv6: other,
@@ -144,11 +145,11 @@ mod tests {
             }
             messages.count()
         };
-        // As many as answers may come.
+        // 20 packets per millisecond are within the limit.
         for millis in 0..300 {
             assert_eq!(batch(Duration::from_millis(millis), 20), 20);
         }
-        // More, of any flow.
+        // 60 packets per millisecond are a flood, whatever their flows.
         for millis in 300..600 {
             batch(Duration::from_millis(millis), 60);
         }

@@ -1,8 +1,8 @@
-//! Scheduling of the threads that forward packets: while one waits for a processor, all packets wait.
+//! Scheduling of the packet threads. While such a thread waits for a processor, all of its packets wait.
 //!
-//! While messages come, short packets that somebody waits for, a thread goes ahead of all ordinary programs, for a part of the time that its [`Budget`]
-//! limits. Beyond it, and while bulk flows alone, the thread shares processors with the others, at three times the default weight: it then finds more at a time,
-//! which is faster.
+//! While messages arrive (short packets that a program waits for), a thread runs ahead of all ordinary programs. Its [`Budget`] limits this to a part
+//! of the time. Once the budget is spent, and while there is only bulk traffic, the thread shares processors with other threads, at three times the
+//! default weight. It then finds more packets at a time, which is faster.
 
 #![allow(unsafe_code)]
 
@@ -14,32 +14,32 @@ use std::time::{Duration, Instant};
 
 /// Three times the default weight: enough to be scheduled soon, not enough to starve others.
 const NICE: i32 = -5;
-/// The highest weight, where there is no real time.
+/// The highest weight, used if the kernel refuses real-time scheduling.
 const NICEST: i32 = -20;
-/// The lowest of the kernel's real-time priorities: whatever else is real-time on a host comes first.
+/// The lowest real-time priority of the kernel: all other real-time threads of the host take precedence.
 const LOWEST: u32 = 1;
 /// The time slice in nanoseconds, about the time for one batch of packets.
 const SLICE: u64 = 100_000;
-/// How often a thread looks at its clocks.
+/// Interval in which a thread checks its budgets.
 const LOOK: Duration = Duration::from_micros(250);
-/// A thread goes ahead while so many messages came within [`LATELY`].
+/// A thread runs ahead while this many messages arrive within [`LATELY`].
 const MESSAGES: usize = 4;
 /// See [`MESSAGES`].
 const LATELY: Duration = Duration::from_secs(1);
 
-/// What the kernel lets threads do to go ahead of others.
+/// Means by which a thread may run ahead of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Means {
     /// `SCHED_RR`: ahead of every ordinary program.
     RealTime,
     /// The highest weight (nice -20).
     Weight,
-    /// Nothing, or nothing is wanted.
+    /// No means: the kernel refuses both, or they are disabled.
     Nothing,
 }
 
 impl Means {
-    /// As the mode shows it.
+    /// Returns the name that the packet mode shows.
     pub(super) fn name(self) -> &'static str {
         match self {
             Means::RealTime => "real-time",
@@ -48,7 +48,7 @@ impl Means {
         }
     }
 
-    /// What the kernel grants, tried in a thread that ends then.
+    /// Returns what the kernel grants. Tries it in a thread that ends afterwards.
     pub(super) fn granted() -> Self {
         let means = [Means::RealTime, Means::Weight];
         std::thread::Builder::new()
@@ -58,7 +58,7 @@ impl Means {
             .unwrap_or(Means::Nothing)
     }
 
-    /// Lets the calling thread go ahead. False if the kernel refuses.
+    /// Lets the calling thread run ahead. Returns false if the kernel refuses.
     fn use_now(self) -> bool {
         match self {
             Means::RealTime => schedule(&Attributes {
@@ -86,7 +86,7 @@ struct Attributes {
     period: u64,
 }
 
-/// An ordinary thread with this weight. The short slice lets it run earlier since Linux 6.12.
+/// Returns the attributes of an ordinary thread with this nice value. The short slice lets it run earlier since Linux 6.12.
 fn ordinary(nice: i32) -> Attributes {
     Attributes {
         policy: libc::SCHED_OTHER as u32,
@@ -96,7 +96,7 @@ fn ordinary(nice: i32) -> Attributes {
     }
 }
 
-/// Schedules the calling thread. False if the kernel refuses.
+/// Schedules the calling thread. Returns false if the kernel refuses.
 fn schedule(attributes: &Attributes) -> bool {
     let attributes = Attributes {
         size: size_of::<Attributes>() as u32,
@@ -114,14 +114,14 @@ fn schedule(attributes: &Attributes) -> bool {
     set == 0
 }
 
-/// Schedules the calling thread with more than the default weight (this needs CAP_SYS_NICE or RLIMIT_NICE), else with the default.
+/// Gives the calling thread more than the default weight. Without CAP_SYS_NICE and RLIMIT_NICE, gives it the default weight.
 fn share() {
     if !schedule(&ordinary(NICE)) {
         schedule(&ordinary(0));
     }
 }
 
-/// The time that the calling thread has run.
+/// Returns the CPU time that the calling thread has used.
 fn ran() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -135,7 +135,7 @@ pub(super) struct Scheduling {
 }
 
 impl Scheduling {
-    /// For threads on so many processors.
+    /// Creates the scheduling of threads on this many processors.
     pub(super) fn new(means: Means, processors: usize, counters: Arc<Counters>) -> Self {
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         let budget = Budget::new(Part::of_all(processors), Instant::now());
@@ -150,20 +150,20 @@ impl Scheduling {
 /// The scheduling of the calling thread.
 pub(super) struct Priority {
     scheduling: Scheduling,
-    /// Its own budget, beside the one of all.
+    /// The thread's own budget, in addition to the one that all threads share.
     budget: Budget,
     ahead: bool,
-    /// When the last messages came, in a ring.
+    /// When the last messages arrived, as a ring.
     messages: [Option<Instant>; MESSAGES],
-    /// The place of the oldest.
+    /// The index of the oldest message.
     oldest: usize,
-    /// When the budgets were last looked at, and the time that the thread had run by then.
+    /// When the budgets were last checked, and the CPU time of the thread at that moment.
     looked: Instant,
     ran: Duration,
 }
 
 impl Priority {
-    /// Schedules the calling thread.
+    /// Gives the calling thread its ordinary weight and returns its scheduling.
     pub(super) fn new(scheduling: Scheduling) -> Self {
         share();
         let now = Instant::now();
@@ -178,7 +178,8 @@ impl Priority {
         }
     }
 
-    /// Lets others run after a batch with so many messages: threads that go ahead as well, and all others once the budget is spent.
+    /// Adjusts the scheduling after a batch with this many messages. A thread that runs ahead yields to others that do. It stops running ahead once a
+    /// budget is spent.
     #[inline]
     pub(super) fn worked(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {
@@ -203,7 +204,7 @@ impl Priority {
         }
     }
 
-    /// Whether messages come.
+    /// Whether [`MESSAGES`] messages arrived within [`LATELY`].
     fn is_waited_for(&self, now: Instant) -> bool {
         self.messages
             .get(self.oldest)
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
 
-    /// The policy, real-time priority and niceness of the calling thread (proc_pid_stat(5), fields 41, 40 and 19).
+    /// Returns the policy, real-time priority and niceness of the calling thread (proc_pid_stat(5), fields 41, 40 and 19).
     fn scheduling() -> [i64; 3] {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -251,7 +252,7 @@ mod tests {
         [41, 40, 19].map(|field: usize| fields[field - 3].parse().unwrap())
     }
 
-    /// Runs in a thread of its own, which keeps its scheduling.
+    /// Runs `test` in a thread of its own, whose scheduling it changes.
     fn apart<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(test).join().unwrap())
     }

@@ -1,4 +1,4 @@
-//! How a thread waits: for something to read, and after errors, so that a lasting error does not keep a CPU busy.
+//! Waits for something to read, and pauses after errors. A lasting error therefore does not keep a CPU busy.
 
 use super::wake::Wake;
 use nix::errno::Errno;
@@ -25,10 +25,10 @@ impl ReadBackoff {
         self.spurious = false;
     }
 
-    /// Nothing to read: waits for data or an error. False after the wake.
+    /// Waits for data or an error, after a read found nothing. Returns false once the wake signal is given.
     pub(super) fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
         if self.spurious {
-            // The file was ready, but there was nothing to read.
+            // poll(2) would return at once again, so pause.
             self.failed(wake);
         }
         let mut polled = [
@@ -48,7 +48,7 @@ impl ReadBackoff {
         !wake.called()
     }
 
-    /// A read failed: pauses, except after the first failure, and longer after each one. The wake ends a pause.
+    /// Pauses after a failed read: not after the first failure, and longer after each further one. The wake signal ends a pause.
     pub(super) fn failed(&mut self, wake: &Wake) {
         let pause = pause(self.failures);
         self.failures = self.failures.saturating_add(1);
@@ -58,7 +58,7 @@ impl ReadBackoff {
     }
 }
 
-/// The pause in milliseconds after this many earlier failures.
+/// Returns the pause in milliseconds after this many earlier failures.
 fn pause(failures: u32) -> u16 {
     match failures {
         // An ICMP error about an earlier send, or a single bad packet. The next call may succeed.
@@ -93,7 +93,7 @@ mod tests {
         assert!(begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32));
         backoff.worked();
         assert_eq!(backoff.failures, 0);
-        // The wake also ends the longest pause.
+        // The wake signal also ends the longest pause.
         backoff.failures = 1_000_000;
         wake.wake();
         backoff.failed(&wake);

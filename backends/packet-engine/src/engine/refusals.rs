@@ -1,4 +1,5 @@
-//! Offloads that the kernel refuses: for how long and to whom they are not tried. While nothing is refused, this costs a comparison.
+//! Remembers offloads that the kernel refuses: for how long, and for which destinations, they are not tried. While nothing is refused, this costs one
+//! comparison.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,12 +7,12 @@ use std::time::{Duration, Instant};
 
 /// How long a refusal is remembered. Routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-/// After this many refusals without a success in between, an offload is taken not to be supported.
+/// After this many refusals without a success in between, an offload is considered unsupported.
 const IN_A_ROW: u8 = 3;
-/// The most destinations that are remembered. Beyond that, others refuse once more for each message.
+/// Maximum number of destinations that are remembered. For further destinations, each message is tried and refused once more.
 const DESTINATIONS: usize = 4096;
 
-/// Whether an offload is tried.
+/// State of an offload that may be refused.
 #[derive(Debug, Default)]
 pub(super) struct Offload {
     in_a_row: u8,
@@ -19,7 +20,7 @@ pub(super) struct Offload {
 }
 
 impl Offload {
-    /// Whether it is tried.
+    /// Whether the offload is tried.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.off_since.is_none()
@@ -31,7 +32,7 @@ impl Offload {
         self.in_a_row = 0;
     }
 
-    /// Notes a refusal. Returns whether it turns the offload off.
+    /// Notes a refusal. Returns whether it switches the offload off.
     pub(super) fn refused(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < IN_A_ROW || !self.is_on() {
@@ -44,7 +45,7 @@ impl Offload {
         true
     }
 
-    /// Forgets refusals that are old enough.
+    /// Forgets an expired refusal.
     pub(super) fn forgive(&mut self, now: Instant) {
         if self.off_since.is_some_and(|since| !is_recent(since, now)) {
             *self = Self::default();
@@ -52,14 +53,14 @@ impl Offload {
     }
 }
 
-/// Whether datagrams to a destination are sent as segments of one message.
+/// Decides whether datagrams to a destination are sent as segments of one message.
 #[derive(Debug)]
 pub(super) struct Segmenting {
     supported: bool,
     to_all: Offload,
-    /// Destinations that refused, and when.
+    /// Destinations for which segments were refused, and when.
     refused: HashMap<IpAddr, Instant>,
-    /// When the oldest of them did, or earlier.
+    /// The time of the oldest of these refusals, or an earlier time.
     oldest: Option<Instant>,
 }
 
@@ -73,13 +74,13 @@ impl Segmenting {
         }
     }
 
-    /// Whether no refusal is remembered, of one destination or of all.
+    /// Whether no refusal is remembered, neither for one destination nor for all.
     #[inline]
     pub(super) fn is_unrestricted(&self) -> bool {
         self.refused.is_empty() && self.to_all.is_on()
     }
 
-    /// Whether datagrams to this address are segments.
+    /// Whether datagrams to this address are sent as segments.
     #[inline]
     pub(super) fn is_on(&self, to: IpAddr) -> bool {
         self.supported
@@ -92,10 +93,10 @@ impl Segmenting {
         self.to_all.worked();
     }
 
-    /// Notes that segments to this address were refused and sent one by one. `of_path`: the path to it refused them, which says nothing about the
-    /// kernel. Returns whether none are sent to any address from now on.
+    /// Notes that segments to this address were refused and sent one by one. `of_path`: the path to the address refused them, which does not show that
+    /// the kernel lacks the offload. Returns whether segments are sent to no address from now on.
     pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
-        // The rest of a batch was gathered before the first refusal.
+        // The rest of a batch was gathered before the first refusal, and may be refused again.
         if self.refused.contains_key(&to) {
             return false;
         }
@@ -106,14 +107,14 @@ impl Segmenting {
         !of_path && self.to_all.refused(now)
     }
 
-    /// Forgets refusals that are old enough.
+    /// Forgets expired refusals.
     pub(super) fn forgive(&mut self, now: Instant) {
         self.to_all.forgive(now);
         if self.oldest.is_some_and(|since| !is_recent(since, now)) {
             self.refused.retain(|_, since| is_recent(*since, now));
             self.oldest = self.refused.values().min().copied();
             if self.oldest.is_none() {
-                // Refusals minutes apart, with successes that nobody counted in between, are those of single peers.
+                // Refusals that are minutes apart concern single peers. Successes in between were not counted, because nothing was refused then.
                 self.to_all.worked();
             }
         }

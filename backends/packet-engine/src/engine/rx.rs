@@ -1,4 +1,4 @@
-//! From the peers to the TUN device: receive what is waiting, check each packet, merge, write.
+//! Receiving side: moves packets from the peers to the TUN device. Receives what is waiting, checks each packet, merges and writes.
 
 use super::config::EngineConfig;
 use super::io::{Device, Port};
@@ -32,12 +32,12 @@ use tracing::field::display;
 
 mod opened;
 
-/// The receipts in one call while each holds many datagrams. More would not fit the CPU cache.
+/// Maximum number of receive buffers per call while each holds many datagrams. More would not fit the CPU cache.
 const GATHERED: usize = 8;
-/// From this average size on, receipts count as holding many datagrams.
+/// From this average size in bytes on, receive buffers are taken to hold many datagrams.
 const LONG: usize = 8192;
 
-/// The packets that were written.
+/// Counts of what was written.
 #[derive(Default)]
 struct Written {
     packets: usize,
@@ -56,11 +56,11 @@ impl Written {
 /// The receiving side of one queue, which runs in a thread.
 pub(super) struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
-    /// All queues of the device: a packet is written into that of its flow.
+    /// All queues of the device. A packet is written into the queue of its flow.
     pub queues: Arc<[Arc<D>]>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
-    /// With WireGuard: its device, which takes the place of the table.
+    /// The WireGuard device, which replaces the table. `None` with other framings.
     pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
@@ -72,12 +72,12 @@ pub(super) struct RxState {
     log: LogLimit,
     /// The offloads that the kernel granted for the device.
     offload: Offload,
-    /// Whether super-packets of each kind are written, if the device accepts them.
+    /// Whether GSO packets of each kind are written, if the device accepts them.
     tcp: refusals::Offload,
     udp: refusals::Offload,
-    /// Those of the last batch.
+    /// The messages of the last batch.
     messages: Messages,
-    /// A merged packet in one piece, and the headers of its segments.
+    /// A merged packet in one piece, before it is split again.
     scratch: Vec<u8>,
 }
 
@@ -102,7 +102,7 @@ impl RxState {
         self.tcp.is_on() && self.udp.is_on()
     }
 
-    /// Forgets refusals that are old enough.
+    /// Forgets expired refusals.
     #[cold]
     pub(super) fn forgive(&mut self, now: Instant) {
         self.tcp.forgive(now);
@@ -113,7 +113,7 @@ impl RxState {
         );
     }
 
-    /// Super-packets of a kind. None: not a super-packet.
+    /// Returns the state of writing GSO packets of a kind, or `None` for a single packet.
     #[inline]
     fn writes_of(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
         match kind {
@@ -125,7 +125,7 @@ impl RxState {
 }
 
 impl<D: Device, P: Port> Rx<D, P> {
-    /// The offloads that the kernel granted for the device.
+    /// Returns the offloads that the kernel granted for the device.
     fn offload(&self) -> Offload {
         self.queues
             .first()
@@ -133,8 +133,9 @@ impl<D: Device, P: Port> Rx<D, P> {
             .unwrap_or_default()
     }
 
-    /// The queue for a packet. The kernel gives the answers of a flow to the queue that its packets were written into (tun_flow_update). All datagrams of a
-    /// peer come to one socket: if its thread wrote into one queue, one thread would send all that goes to this peer.
+    /// Returns the queue for a packet, chosen by its flow. The kernel gives the replies of a flow to the queue into which its packets were written
+    /// (tun_flow_update). All datagrams of a peer arrive at one socket. If the thread of that socket wrote into only one queue, one thread would send
+    /// everything to this peer.
     fn queue_of(&self, packet: &[u8]) -> Option<&D> {
         let number = match self.queues.len() {
             0 | 1 => 0,
@@ -145,7 +146,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         self.queues.get(number).map(Arc::as_ref)
     }
 
-    /// Moves packets from the socket to the device until the wake.
+    /// Moves packets from the socket to the device until the wake signal.
     pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
@@ -161,7 +162,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 Ok(count) => {
                     backoff.worked();
                     let bytes = self.batch(count, &mut receiver, table.load(), &mut state);
-                    // Small packets, or a kernel without GRO: receive more at once.
+                    // With small packets, or with a kernel without GRO, receive more at once.
                     most = if bytes / count.max(1) >= LONG {
                         GATHERED.min(features.batch)
                     } else {
@@ -222,17 +223,17 @@ impl<D: Device, P: Port> Rx<D, P> {
                     Some(opener) => self.open(&meta, receiver.buffer(), opener, state),
                 }
             } else {
-                // Not from an IP address.
+                // The sender has no IP address.
                 self.counters.received.dropped(Reason::Malformed);
             }
         }
-        // Other threads must not wait for a peer while the kernel takes the packets.
+        // Counters and timers of the last session are updated before the kernel takes the packets.
         opener.iter_mut().for_each(Opener::release);
         self.write(receiver.buffer(), state);
         bytes
     }
 
-    /// Checks all datagrams of a receipt.
+    /// Checks all datagrams of a receive buffer and passes accepted packets to the merger.
     fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut RxState) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
@@ -266,7 +267,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             match self.judge(start..end, meta, buffer, table) {
                 Ok((at, header)) => {
                     let packet = buffer.get(at.clone()).unwrap_or_default();
-                    // A single datagram may hold a super-packet of the sender's kernel.
+                    // A single datagram may hold a GSO packet of the sender's kernel.
                     let size = if gathered {
                         Some(meta.segment)
                     } else {
@@ -292,7 +293,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Whether a receipt that looks like many datagrams is a single one with a UDP super-packet, which the sender gathered.
+    /// Whether a receive buffer that looks like many datagrams is a single one with a UDP GSO packet of the sender.
     fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(meta.at.clone()) else {
             return false;
@@ -310,7 +311,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             .is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
     }
 
-    /// The range of the packet in a datagram, if it is accepted.
+    /// Returns the range and header of the packet in a datagram, or the reason to drop it. Sets the packet's ECN field.
     #[inline]
     fn judge(
         &self,
@@ -336,7 +337,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let mut written = Written::default();
         for position in 0..state.merger.groups().len() {
             let index = state.merger.group_at(position);
-            // Before the headers become those of a super-packet.
+            // Done before `finish` turns the headers into those of a GSO packet.
             let Some(group) = state.merger.groups().get(index) else {
                 continue;
             };
@@ -385,7 +386,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                     .into_iter()
                     .for_each(refusals::Offload::worked);
             };
-            // The kernel refused either the offload or so much memory at once.
+            // EINVAL: the kernel refused the offload. ENOMEM: it refused so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
             if !vnet.needs_csum || !(refused || error.raw_os_error() == Some(libc::ENOMEM)) {
                 return self.count_lost(&error, count, &mut state.log);
@@ -408,7 +409,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Remembers a refused super-packet whose packets were accepted.
+    /// Remembers that the kernel refused a GSO packet but accepted its single packets.
     #[cold]
     fn merged_refused(&self, kind: Gso, state: &mut RxState) {
         let now = Instant::now();
@@ -429,7 +430,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Writes a packet that the kernel does not accept as it is: with a complete checksum, and as single packets. Returns the number of lost ones.
+    /// Writes a packet that the kernel does not accept as it is. Completes its checksum and splits it into single packets. Returns the number of
+    /// packets lost.
     fn one_by_one(
         &self,
         queue: &D,
@@ -494,7 +496,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// The packet in a dropped datagram. One of WireGuard was opened before, and is at the beginning.
+    /// Returns the packet in a dropped datagram. With WireGuard, the datagram was opened in place before, so the packet is at its beginning.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
         if self.wireguard.is_some() {
             datagram.get(..told_length(datagram)?)
@@ -535,7 +537,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 }
 
-/// Writes one packet or super-packet from several parts.
+/// Writes one packet or GSO packet from several parts.
 fn put<'a>(
     queue: &impl Device,
     vnet: &VnetHeader,

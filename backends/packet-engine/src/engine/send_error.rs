@@ -1,4 +1,4 @@
-//! How to handle a send that the kernel refuses, and how to log it.
+//! Decides how to handle a send that the kernel refuses, and how to log it.
 
 use std::io;
 
@@ -10,7 +10,7 @@ const TRIES: usize = 3;
 pub(super) enum SendAction {
     /// Retry at once.
     Retry,
-    /// Retry when there is room.
+    /// Retry when the socket has room.
     Wait,
     /// Send each datagram of the message separately.
     SendSingly,
@@ -18,10 +18,10 @@ pub(super) enum SendAction {
     Drop,
 }
 
-/// The next step after an error, depending on the number of datagrams in the message and on the retries so far.
+/// Returns the next step after an error. `many`: the message has several datagrams. `tries` is the number of retries so far.
 pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
-        // ICMP reports the error of an earlier packet, not of this one.
+        // The kernel may report an ICMP error about an earlier packet here.
         Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH) if tries == 0 => {
             SendAction::Retry
         }
@@ -34,7 +34,7 @@ pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAct
     }
 }
 
-/// The kind of error. Each kind is logged separately.
+/// Returns the kind of error. Each kind is logged separately.
 pub(super) fn kind(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
@@ -47,7 +47,7 @@ pub(super) fn kind(error: &io::Error) -> &'static str {
     }
 }
 
-/// The likely cause, and the remedy.
+/// Returns the likely cause and the remedy.
 pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

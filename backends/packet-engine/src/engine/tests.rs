@@ -1,5 +1,5 @@
-//! The law of the engine: every packet that was read is delivered or counted as dropped, whichever read, write or send fails. Lasting
-//! errors do not cause a busy loop.
+//! The engine's invariant: every packet that was read is delivered or counted as dropped, whichever read, write or send fails. Lasting errors do not
+//! cause a busy loop.
 
 use super::backlog::Backlog;
 use super::io::{Device, Port};
@@ -57,7 +57,7 @@ struct FakeTun {
     faults: Script,
     /// The successful writes.
     written: Mutex<Vec<Vec<u8>>>,
-    /// Whether super-packets are refused, as some kernels do.
+    /// Whether GSO packets are refused, as some kernels do.
     refuses: Mutex<bool>,
 }
 
@@ -113,13 +113,13 @@ impl Device for FakeTun {
 struct FakeSocket {
     event: EventFd,
     faults: Script,
-    /// Packets, bytes.
+    /// The numbers of packets and bytes that were taken.
     taken: Mutex<(usize, usize)>,
-    /// The packets of each call.
+    /// The number of packets in each call.
     runs: Mutex<Vec<usize>>,
-    /// Messages of several datagrams to these are refused, as by a route with a smaller MTU or an IPsec policy.
+    /// Destinations for which messages of several datagrams are refused, with the errno. A route with a smaller MTU or an IPsec policy does this.
     refuses: Mutex<Vec<(IpAddr, i32)>>,
-    /// The messages of several datagrams that were tried.
+    /// The destinations for which messages of several datagrams were tried.
     segmented: Mutex<Vec<IpAddr>>,
     /// The TOS octets of the messages that were taken.
     tos: Mutex<Vec<u8>>,
@@ -301,7 +301,7 @@ fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<Fak
     )
 }
 
-/// One of our receiving sockets on loopback, and a socket that sends to it.
+/// Returns one of our receiving sockets on loopback, and a socket that sends to it.
 fn loopback() -> (Socket, UdpSocket) {
     let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = bound.local_addr().unwrap();
@@ -311,7 +311,7 @@ fn loopback() -> (Socket, UdpSocket) {
     (socket, from)
 }
 
-/// The single packets in a write.
+/// Returns the single packets in a write.
 fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let (head, packet) = write.split_at(if offload.vnet { virtio::LEN } else { 0 });
     let vnet = if offload.vnet {
@@ -340,7 +340,7 @@ fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
 enum Incoming {
     Packet(Recipe),
     Partial(Recipe),
-    /// A super-packet of the peer's kernel; for UDP with the segment size.
+    /// A GSO packet of the peer's kernel; for UDP with the segment size.
     Super(Recipe, usize),
     Damaged(Recipe, usize),
     Noise(Vec<u8>),
@@ -360,7 +360,7 @@ fn incoming() -> impl Strategy<Value = Incoming> {
     ]
 }
 
-/// Sends it and returns the number of packets.
+/// Sends a datagram and returns the number of packets in it.
 fn send(from: &UdpSocket, came: &Incoming) -> usize {
     match came {
         Incoming::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
@@ -377,7 +377,7 @@ fn send(from: &UdpSocket, came: &Incoming) -> usize {
                     1
                 };
             }
-            // The kernel reports the inner segment size as if it had gathered datagrams.
+            // The kernel reports the inner segment size as if it had coalesced datagrams.
             let size = *size;
             if packet.len() <= size {
                 return from.send(&packet).map(|_| 1).unwrap();
@@ -391,7 +391,7 @@ fn send(from: &UdpSocket, came: &Incoming) -> usize {
                 None,
             )
             .unwrap();
-            // If only headers go beyond one segment, these are two malformed datagrams.
+            // If only headers exceed one segment, these are two malformed datagrams.
             if recipe.payload.len() > size {
                 recipe.payload.len().div_ceil(size)
             } else {
@@ -462,7 +462,7 @@ proptest! {
         prop_assert_eq!(count(&counted.packets), delivered.len());
         prop_assert_eq!(count(&counted.bytes), delivered.iter().map(Vec::len).sum::<usize>());
         prop_assert_eq!(read, delivered.len() + counted.all_drops() as usize, "{:?}", counted);
-        // No packet made from a super-packet exceeds the pods' MTU.
+        // No packet made from a GSO packet exceeds the pods' MTU.
         let longest = all.iter().map(|(came, _)| if let Incoming::Packet(recipe) | Incoming::Damaged(recipe, _) = came { recipe.packet().len() } else { 0 }).max();
         prop_assert!(delivered.iter().all(|packet| packet.len() <= longest.unwrap_or(0).max(usize::from(MTU))));
     }
@@ -481,7 +481,7 @@ proptest! {
         for one in all {
             reads.push(match one {
                 Ok((recipe, size, routed)) => {
-                    // Super-packets to no node's subnet are dropped as the packets that they consist of.
+                    // GSO packets to a destination in no subnet are dropped, and counted as the packets that they consist of.
                     let recipe = Recipe { payload: recipe.payload, ..recipe };
                     let count = recipe.payload.len().div_ceil(size);
                     read += count;
@@ -527,7 +527,7 @@ proptest! {
     }
 }
 
-/// Merged or not.
+/// This holds for merged and for single packets.
 #[test]
 fn packets_of_a_flow_are_written_into_one_queue() {
     const FLOWS: u8 = 16;
@@ -553,11 +553,11 @@ fn packets_of_a_flow_are_written_into_one_queue() {
                 id: round,
                 payload: vec![7; 1000],
             };
-            // In one batch single packets, in the next those that merge.
+            // One batch has single packets, and the next one has packets that merge.
             for _ in 0..=round % 2 * 2 {
                 let mut packet = recipe.packet();
                 packet[21] ^= port;
-                // The checksum of a port that is flipped in zeros.
+                // Update the checksum for the changed port (RFC 1624).
                 let sum = u16::from_be_bytes([packet[26], packet[27]]);
                 let changed = u32::from(!sum)
                     + u32::from(packet[21])
@@ -588,7 +588,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
     );
 }
 
-/// A kernel that refuses merged packets (some releases of Linux 6.1 and 6.6): they are written one by one, and soon nothing is merged.
+/// Some releases of Linux 6.1 and 6.6 refuse merged packets. They are written one by one, and after some refusals nothing is merged.
 #[test]
 fn refused_merged_packets_are_written_one_by_one() {
     let (socket, from) = loopback();
@@ -642,12 +642,12 @@ fn refused_merged_packets_are_written_one_by_one() {
     );
 }
 
-/// The address of the peer that serves 10.5.n.0/24.
+/// Returns the address of the peer that serves 10.5.n.0/24.
 fn peer_at(n: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, n).into()
 }
 
-/// Sends a super-packet to each of these peers, in turn. Returns the peers to which several datagrams were passed to the kernel at once.
+/// Sends a GSO packet to each of these peers, in turn. Returns the peers for which several datagrams were passed to the kernel at once.
 fn send_super_packets(
     tx: &Tx<FakeTun, FakeSocket>,
     line: &FakeSocket,
@@ -696,7 +696,7 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
     let mut state = tx::TxState::new(&tx.config);
     *line.refuses.lock().unwrap() = vec![(peer_at(2), libc::EINVAL)];
-    // Alone, and between others.
+    // The refusing peer comes alone, and between others.
     let tried = send_super_packets(&tx, &line, &mut state, &[2, 2, 2, 2, 3, 2, 3]);
     assert_eq!(
         tried,
@@ -715,7 +715,7 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
         7 * 3,
         "every datagram is sent"
     );
-    // The path may have changed by then.
+    // The refusal is remembered for a while, because the path may change.
     line.refuses.lock().unwrap().clear();
     assert_eq!(
         send_super_packets(&tx, &line, &mut state, &[2]),
@@ -737,7 +737,7 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
     *line.refuses.lock().unwrap() = (2..60)
         .map(|n| (peer_at(n), [libc::EINVAL, libc::EIO][usize::from(n % 2)]))
         .collect();
-    // A success in between: the kernel supports it.
+    // A success in between shows that the kernel supports segmented sends.
     let tried = send_super_packets(&tx, &line, &mut state, &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
     assert_eq!(tried, [2, 3, 70, 4, 5, 70, 6, 7, 70].map(peer_at));
     let tried = send_super_packets(&tx, &line, &mut state, &[8, 9, 10, 70, 11]);
@@ -757,7 +757,7 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
     assert_eq!(tx.counters.sent.all_drops(), 0);
 }
 
-/// Linux since January 2025: a segment that exceeds the MTU of the route is refused as too long, and sent in fragments if it goes alone.
+/// Since January 2025, Linux refuses a segment that exceeds the MTU of the route as too long. As a single datagram, it is sent in fragments.
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
@@ -767,7 +767,7 @@ fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mt
     assert_eq!(tried, [2, 3, 4, 5, 9].map(peer_at));
 }
 
-/// However many peers refuse, the memory of them is bounded, and the datagrams arrive.
+/// However many peers refuse, memory for them is bounded, and the datagrams arrive.
 #[test]
 fn refused_segments_are_remembered_of_each_of_many_peers() {
     let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
@@ -847,7 +847,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
     );
 }
 
-/// Each address has a socket for each queue, and systemd returns them in the reverse of the order in which they were stored.
+/// There is one socket per queue for each address. systemd returns them in the reverse of the order in which they were stored.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
     let features = Features {
@@ -896,7 +896,7 @@ fn inherited_sockets_are_known_by_their_addresses() {
             .collect();
         assert_eq!(families, [false, false, true, true]);
     }
-    // What is bound to another address is not taken for ours.
+    // A socket that is bound to another address is not adopted.
     let sockets = copies()
         .take(3)
         .chain([UdpSocket::bind("127.0.0.1:0").unwrap().into()])

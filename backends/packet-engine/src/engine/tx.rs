@@ -1,4 +1,4 @@
-//! From the TUN device to the peers: read what is waiting, split it, gather it by peer and size, send it.
+//! Sending side: moves packets from the TUN device to the peers. Reads what is waiting, splits it, gathers it by peer and size, and sends it.
 
 use super::backlog::{Backlog, Unit};
 use super::config::EngineConfig;
@@ -32,18 +32,19 @@ use std::time::Instant;
 
 mod sealed;
 
-/// Room for one packet: the longest packet and its virtio header.
+/// Room for one packet in bytes: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
-/// The bytes of a batch. What comes meanwhile waits for its end.
+/// Size of a batch in bytes. Packets that arrive meanwhile wait for its end.
 pub(super) const BATCH: usize = 64 << 10;
-/// The most datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// Maximum number of datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
-/// Room for the generated headers of one packet.
+/// Room for the generated headers of one packet, in bytes.
 const MADE: usize = HEADERS + framing::VXLAN;
-/// A batch is sent before it has more pieces than this.
+/// A batch is sent early once it has this many pieces.
 const PIECES: usize = 4096;
-/// With WireGuard and several queues a batch is sent before it has more. A thread that loses its processor before it has sent what it sealed is
-/// overtaken by those of the other queues, and a peer's window reaches back over 8192 datagrams (some milliseconds of a fast link): what comes later is lost.
+/// With WireGuard and several queues, a batch is sent early once it has this many pieces. A thread that loses its processor after sealing and before
+/// sending is overtaken by the threads of other queues. A peer's replay window reaches back over 8128 datagrams (some milliseconds of a fast link).
+/// Datagrams that arrive later are lost.
 const SEALED: usize = 64;
 /// How long a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
@@ -55,13 +56,13 @@ pub(super) struct Tx<D = Tun, P = Socket> {
     /// The sockets that send. A flow always uses the same one.
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
-    /// With WireGuard: its device, which takes the place of the table.
+    /// The WireGuard device, which replaces the table. `None` with other framings.
     pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
 
-/// The messages to be sent.
+/// Messages to be sent.
 #[derive(Default)]
 struct Gathered {
     messages: Vec<Message>,
@@ -78,7 +79,7 @@ struct Datagram {
     to: Endpoint,
     ecn: u8,
     socket: usize,
-    /// The size of all pieces.
+    /// The size of all pieces in bytes.
     bytes: usize,
 }
 
@@ -88,17 +89,17 @@ pub(super) struct TxState {
     sender: Sender,
     errors: Errors,
     log: LogLimit,
-    /// Where datagrams of one size are sent as segments of one message.
+    /// Decides to which destinations datagrams of one size are sent as segments of one message.
     pub(super) segmenting: Segmenting,
     /// A packet before it is sealed.
     plain: Vec<u8>,
-    /// Those of the last batch.
+    /// Counter of the short packets in the last batch that programs wait for.
     messages: Messages,
 }
 
 /// A packet from the TUN device that passed the checks of its form.
 struct Unpacked {
-    /// Where it is in the buffer, without its virtio header.
+    /// The packet's offset in the buffer, after its virtio header.
     start: usize,
     length: usize,
     header: Header,
@@ -106,7 +107,7 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// The length of its longest segment, if it has segments, and their number. It counts as that many packets, whatever happens to it.
+    /// Returns the length of the longest segment, if there are segments, and the number of packets that counters add for this one.
     fn segments(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
             (Some(segments.full()), segments.count())
@@ -131,7 +132,7 @@ impl TxState {
 }
 
 impl<D: Device, P: Port> Tx<D, P> {
-    /// Moves packets from the device to the sockets until the wake.
+    /// Moves packets from the device to the sockets until the wake signal.
     pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
@@ -164,7 +165,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             backlog.free(&mut batch);
             priority.worked(state.messages.count());
         }
-        // What was read is not in the device any more.
+        // The device no longer holds the packets that were read, so they are sent before the thread ends.
         while !backlog.is_empty() {
             backlog.next(BATCH, &mut batch);
             self.batch(&mut buffer, &batch, table.load(), &mut state);
@@ -208,7 +209,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 Some(sealer) => self.seal(&unpacked, buffer, sealer, state),
             }
             if state.gathered.pieces.len() >= most {
-                // Other threads must not wait for the peer while the kernel sends.
+                // Counters and timers of the peer are updated before the kernel sends.
                 sealer.iter_mut().for_each(Sealer::release);
                 self.flush(buffer, state);
             }
@@ -233,17 +234,17 @@ impl<D: Device, P: Port> Tx<D, P> {
         None
     }
 
-    /// The flow of what was read, and whether it is a fragment.
+    /// Returns the flow of a packet as it was read, and whether it is a fragment.
     #[inline]
     fn flow(&self, read: &[u8]) -> (usize, bool) {
         let packet = read.get(self.vnet()..).unwrap_or_default();
-        // What is no packet will be dropped, so its position does not matter.
+        // Data that is no packet will be dropped, so its flow does not matter.
         Header::parse(packet).map_or((0, false), |header| {
             (flow::slot(packet, &header), header.fragment != Fragment::No)
         })
     }
 
-    /// The length of the header before a packet.
+    /// Returns the length in bytes of the virtio header before a packet.
     fn vnet(&self) -> usize {
         if self.tun.offload().vnet {
             virtio::LEN
@@ -256,7 +257,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     #[cold]
     pub(super) fn read_failed(&self, error: &io::Error, log: &mut LogLimit) {
         add(&self.counters.sent.errors, 1);
-        // The device was deleted. The code that creates it again logs that and starts new threads.
+        // The device was deleted. The code that creates it again logs this and starts new threads.
         if error.raw_os_error() == Some(libc::EBADFD) {
             return;
         }
@@ -270,7 +271,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Checks the form of a packet and determines how to cut it.
+    /// Checks the form of a packet and determines how to split it. Counts a malformed packet as dropped and returns `None`.
     fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
         let sent = &self.counters.sent;
         let dropped = |reason| {
@@ -344,7 +345,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 source = %unpacked.header.source,
                 destination = %unpacked.header.destination,
                 reason = reason.as_str(),
-                remedy = "check `ip route get` with the destination: a pod builds a tunnel of its own, or the route to that node leads into the device",
+                remedy = "check `ip route get` with the destination: a pod sends tunnel packets itself, or the route to that node leads into the device",
                 count = times,
                 "dropped a packet to the tunnel's port of a node: it would be sent into the tunnel again"
             );
@@ -426,7 +427,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Writes the encapsulation headers of a packet after the headers generated so far. Returns their length.
+    /// Writes the encapsulation headers of a packet after the headers generated so far. Returns their length in bytes.
     #[inline]
     fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
         if gathered.made.len() < gathered.used + MADE {
@@ -436,7 +437,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.config.framing.write(peer.mac, header.version, room)
     }
 
-    /// The socket of a flow.
+    /// Returns the index of the socket for a flow.
     #[inline]
     fn socket(&self, header: &Header, packet: &[u8]) -> usize {
         if self.sockets.len() <= 1 {
@@ -492,7 +493,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Passes messages of one socket to the kernel. Returns how many were sent, and the error of the next.
+    /// Passes messages of one socket to the kernel. Returns how many were sent, and the error of the next one.
     fn send(
         &self,
         messages: &[Message],
@@ -541,7 +542,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Waits briefly for room in the socket.
+    /// Waits briefly for room in the socket. Returns whether the socket is ready.
     fn wait_for_room(&self, socket: usize) -> bool {
         let Some(socket) = self.sockets.get(socket) else {
             return false;
@@ -590,7 +591,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             lost |= !self.single(&one, state, buffer);
             from = to;
         }
-        // A datagram that is too long on its own says nothing about segmented sends.
+        // If a single datagram is also refused, the cause is not the segmentation.
         if !lost {
             self.segments_refused(message, error, state);
         }

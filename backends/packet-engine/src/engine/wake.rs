@@ -1,19 +1,19 @@
-//! The signal that ends all threads of an engine, even while they wait.
+//! Signal that ends all threads of an engine, even while they wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A signal that stays set once it is given.
+/// Signal that stays set once it is given.
 pub(super) struct Wake {
     event: nix::sys::eventfd::EventFd,
     called: AtomicBool,
 }
 
 impl Wake {
-    /// A signal that is not given yet.
+    /// Creates a signal that is not given yet.
     ///
     /// # Errors
-    /// The process has no file descriptors left.
+    /// Returns an error if the process has no file descriptors left.
     pub(super) fn new() -> nix::Result<Self> {
         use nix::sys::eventfd::{EfdFlags, EventFd};
         let event =

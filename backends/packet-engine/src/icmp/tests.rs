@@ -288,7 +288,7 @@ fn icmp_errors_are_sent_only_between_hosts() {
             assert_eq!(answer(Icmp::TooBig(1400), &packet), None, "{ip} at {at}");
         }
     }
-    // Nor with a source of the other family.
+    // No error may be sent with a source of the other family.
     let packet = udp(8);
     let header = Header::parse(&packet).unwrap();
     assert_eq!(
@@ -346,7 +346,7 @@ proptest! {
             let (to, .., quote) = read(&out[..len]);
             prop_assert_eq!(to, header.source);
             prop_assert!(offender.starts_with(&quote) && quote.len() >= offender.len().min(header.header_len + 8));
-            // And it must not be replied to.
+            // The error itself must not be replied to.
             let again = Header::parse(&out[..len]).unwrap();
             prop_assert_eq!(reply(icmp, &out[..len], &again, ours(&again), &mut [0; 1500]), None);
         }

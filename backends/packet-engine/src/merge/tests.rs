@@ -1,4 +1,4 @@
-//! What is merged, what never is, and that no packet is lost, invented or overtaken within its flow.
+//! Tests which packets are merged, and that no packet is lost, invented or overtaken within its flow.
 
 use super::super::split::tests::{Recipe, recipe};
 use super::*;
@@ -19,7 +19,7 @@ fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     buffer
 }
 
-/// The number of packets in each group.
+/// Returns the number of packets in each group.
 fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
     let mut merger = Merger::new(true, true);
     offer(&mut merger, packets);
@@ -38,7 +38,7 @@ fn tcp(sequence: u32, length: usize) -> Recipe {
     }
 }
 
-/// A packet with one change and a correct TCP checksum.
+/// Returns a packet with one changed byte and a correct TCP checksum.
 fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
     let mut packet = recipe.packet();
     packet[at] = value;
@@ -242,7 +242,7 @@ fn disabled_merging_merges_nothing() {
     assert!(merger.groups().is_empty());
 }
 
-/// The packet as a kernel passes it on that left the checksum to a network card.
+/// Returns the packet with a partial checksum, as a kernel passes it on that leaves checksums to the network card.
 fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
@@ -256,7 +256,7 @@ fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The single packets of a group.
+/// Returns the single packets of a group.
 fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     use super::super::split::{Split, split};
     let mut packet: Vec<u8> = group
@@ -276,7 +276,7 @@ fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// The flow of a packet, its position in it, and its payload.
+/// Returns the flow of a packet, and the packet.
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
     let addresses = if header.version == Version::V4 {
@@ -299,7 +299,7 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Partial checksums make no difference: the results are complete, and nothing is merged less.
+    /// Partial checksums make no difference: the results have complete checksums, and no fewer packets are merged.
     #[test]
     fn partial_checksums_make_no_difference(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
@@ -324,7 +324,7 @@ proptest! {
         }
     }
 
-    /// A super-packet is passed on as a whole and counts as its segments. Nothing is merged with it.
+    /// A GSO packet is passed on as a whole and counts as its segments. No packet is merged with it.
     #[test]
     fn a_super_packet_stays_whole(recipe in recipe(20_000), size in 400usize..1500) {
         let packet = recipe.partial();
@@ -341,7 +341,7 @@ proptest! {
         prop_assert_eq!(out(&vnet, &merger.groups()[0], &buffer), singles);
     }
 
-    /// Merged, scheduled and split again, the packets of each flow are the same, in the same order.
+    /// After merging, scheduling and splitting, each flow has the same packets in the same order.
     #[test]
     fn each_flow_keeps_its_packets_and_order(recipes in proptest::collection::vec((recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
         let mut next = [[0u32; 4]; 3];
@@ -354,7 +354,7 @@ proptest! {
             let recipe = Recipe { sequence, options: 0, flags: recipe.flags & 0x18, ..recipe };
             let mut packet = recipe.packet();
             let port = if recipe.ipv6 { 41 } else { 21 };
-            // Another port, also in the checksum.
+            // Another port, with a matching checksum.
             let at = port + if recipe.tcp { 15 } else { 5 };
             let sum = checksum::update(u16::from_be_bytes([packet[at], packet[at + 1]]), u16::from_be_bytes([packet[port - 1], packet[port]]), u16::from_be_bytes([packet[port - 1], flow]));
             packet[port] = flow;

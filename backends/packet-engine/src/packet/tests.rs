@@ -4,7 +4,7 @@ use etherparse::{IpSlice, PacketBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A simple parser of extension headers: protocol, offset, fragment.
+/// Reference parser of extension headers. Returns protocol, offset and fragment.
 fn slow_chain(
     packet: &[u8],
     protocol: u8,
@@ -50,7 +50,7 @@ fn slow_chain(
     slow_chain(packet, rest[0], at + len, followed + 1, fragment)
 }
 
-/// A simple parser of the whole header.
+/// Reference parser of the whole header.
 fn slow(packet: &[u8]) -> Result<Header, Reason> {
     if packet.len() < 20 {
         return Err(Reason::Short);
@@ -132,7 +132,7 @@ fn v6(next: u8, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A chain of extension headers with the given kinds and length bytes, and the payload.
+/// Returns a chain of extension headers with the given kinds and length bytes, followed by the payload.
 fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for (n, (kind, len)) in headers.iter().enumerate() {
@@ -204,7 +204,7 @@ proptest! {
         packet[10..12].copy_from_slice(&right);
         set_ecn(&mut packet, ecn);
         decrement_ttl(&mut packet);
-        // Equal to a newly calculated checksum.
+        // The updated checksum must equal a newly calculated one.
         let patched = [packet[10], packet[11]];
         packet[10..12].fill(0);
         prop_assert_eq!(patched, checksum(sum(&packet[..20], 0)).to_be_bytes());
@@ -326,7 +326,7 @@ fn wrong_lengths() {
     let mut jumbo = v6(0, &[6, 0, 0xc2, 4, 0, 1, 0, 0]);
     (jumbo[4], jumbo[5]) = (0, 0);
     assert_eq!(Header::parse(&jumbo), Err(Reason::Malformed));
-    // A header without payload is a packet.
+    // A header without payload is a valid packet.
     assert_eq!(Header::parse(&v6(59, &[])).unwrap().protocol, 59);
 }
 
@@ -388,7 +388,7 @@ fn fragments() {
     };
     assert_eq!(v6(0, 0), (Fragment::No, 17, 56));
     assert_eq!(v6(0, 1), (Fragment::First, 17, 56));
-    // Data follows, not a header.
+    // In a later fragment, data follows the fragment header, so no further header is parsed.
     assert_eq!(v6(1, 0), (Fragment::Later, 60, 48));
     assert_eq!(v6(1, 1), (Fragment::Later, 60, 48));
 }

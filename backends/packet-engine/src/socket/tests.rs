@@ -1,4 +1,4 @@
-//! The socket with a real kernel, over loopback: every message arrives complete, with its sender and ECN field.
+//! Tests of the socket with a real kernel, over loopback: every message arrives complete, with its sender and ECN field.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     panic!("nothing was received");
 }
 
-/// The datagrams of receipts, each with its ECN field.
+/// Returns the datagrams in receive buffers, each with its ECN field.
 fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
     metas
@@ -159,7 +159,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     assert_eq!(lengths, [10, 20]);
 }
 
-/// Six pieces of 100 bytes, each filled with its number.
+/// Returns six pieces of 100 bytes, each filled with its number.
 fn six_pieces() -> (Vec<u8>, [Piece; 6]) {
     let read = (0..600u16).map(|n| (n / 100) as u8).collect();
     let pieces = [0, 100, 200, 300, 400, 500].map(|at| Piece {
@@ -182,14 +182,14 @@ fn message(to: Endpoint, pieces: Range<usize>) -> Message {
     }
 }
 
-/// A node that asks, and one that answers from any of its addresses.
+/// A node that sends queries, and one that replies from any of its addresses.
 struct Dialog {
     name: String,
     asker: Socket,
     answerer: Socket,
-    /// The asker's address.
+    /// The address of the querying node.
     back: SocketAddr,
-    /// The address of the answerer to which questions go.
+    /// The address of the replying node to which queries are sent.
     asked: SocketAddr,
     sender: Sender,
     receiver: Receiver,
@@ -210,7 +210,7 @@ impl Dialog {
         }
     }
 
-    /// Sends messages, checks that all of them arrive in order, and returns from where.
+    /// Sends messages, checks that all of them arrive in order, and returns their senders.
     fn pass(&mut self, answers: bool, messages: &[Message]) -> Vec<Endpoint> {
         let name = &self.name;
         let (from, to) = if answers {
@@ -239,7 +239,7 @@ impl Dialog {
         froms
     }
 
-    /// Asks once. Returns the endpoint to which answers go.
+    /// Sends one query. Returns the endpoint to which replies are sent.
     fn ask(&mut self) -> Endpoint {
         let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
         assert_eq!(
@@ -279,7 +279,7 @@ fn answers_come_from_the_address_that_was_asked() {
     }
 }
 
-/// Nothing is lost or overtaken when addresses are.
+/// If source addresses are lost, no datagram is lost or overtaken.
 #[test]
 fn answers_from_a_lost_address_are_sent_from_another() {
     for (mut dialog, lost) in dialogs() {
@@ -309,7 +309,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
     }
 }
 
-/// What cannot be sent from any address is no evidence against its source.
+/// A datagram that cannot be sent from any address does not show that its source is lost.
 #[test]
 fn source_is_not_refused_when_the_destination_is_invalid() {
     for (mut dialog, _) in dialogs() {

@@ -1,11 +1,11 @@
-//! The packets split from a super-packet are those that the sender would have sent as single packets.
+//! Tests that a GSO packet is split into the packets that the sender would have sent as single ones.
 
 use super::super::merge::Merger;
 use super::*;
 use crate::reason::Reason;
 use proptest::prelude::*;
 
-/// The parameters of a packet. The tests of merging use them too.
+/// The parameters of a packet. The tests of merging also use them.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub ipv6: bool,
@@ -26,7 +26,7 @@ impl Recipe {
         self.transport() + if self.tcp { 20 + self.options * 4 } else { 8 }
     }
 
-    /// The packet with correct checksums.
+    /// Returns the packet with correct checksums.
     pub(crate) fn packet(&self) -> Vec<u8> {
         let total = self.headers() + self.payload.len();
         let length = total - self.transport();
@@ -87,7 +87,7 @@ impl Recipe {
         out
     }
 
-    /// The packet as the kernel passes it on, with a partial checksum.
+    /// Returns the packet with a partial checksum, as the kernel passes it on.
     pub(crate) fn partial(&self) -> Vec<u8> {
         let mut out = self.packet();
         let at = self.transport() + if self.tcp { 16 } else { 6 };
@@ -127,7 +127,7 @@ impl Recipe {
         }
     }
 
-    /// The single packets of this super-packet, with `size` bytes of payload each.
+    /// Returns the single packets of this GSO packet, with `size` bytes of payload each.
     pub(crate) fn singles(&self, size: usize) -> Vec<Vec<u8>> {
         let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
         let single = |(index, chunk): (usize, &&[u8])| {
@@ -205,7 +205,7 @@ proptest! {
         prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
-    /// Split, sent and merged again, a super-packet is the same.
+    /// A GSO packet that is split and merged again is unchanged.
     #[test]
     fn splitting_and_merging_is_lossless(recipe in recipe(20_000), size in 400usize..1500) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// Any header with any packet gives a result, with no more bytes than before.
+    /// Any header with any packet yields a result, with no more bytes than before.
     #[test]
     fn split_never_panics(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
         let mut head = head;

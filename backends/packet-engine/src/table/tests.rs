@@ -44,7 +44,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A simple lookup over all subnets: the longest prefix wins, and of equal ones the last.
+/// Reference lookup over all subnets: the longest prefix takes precedence, and of equal ones the last.
 fn slow(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
     peers
         .iter()
@@ -60,7 +60,7 @@ fn is_flat(table: &Table) -> [bool; 2] {
     ]
 }
 
-/// Addresses at and next to the ends of the subnets.
+/// Returns addresses at and next to the ends of the subnets.
 fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
     let mut probes = vec![
         ip("0.0.0.0"),
@@ -214,7 +214,8 @@ fn table_without_peers_has_no_routes() {
 
 #[test]
 fn a_peer_inside_a_subnet_is_refused() {
-    // Inside its own, another peer's or our subnet. The network itself may contain nodes.
+    // The addresses of these peers are inside the peer's own, another peer's or our subnet. A node may be inside the network, but outside of leased
+    // subnets.
     let nets: Vec<IpNet> = [
         "10.5.2.0/24",
         "10.5.3.0/24",

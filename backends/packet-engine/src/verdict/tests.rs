@@ -55,7 +55,7 @@ fn build(checks: Checks, routed: bool) -> Table {
     )
 }
 
-/// The tables of all settings, built only once.
+/// The tables for all settings, built only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
     [Checks::Cluster, Checks::Strict, Checks::Off]
@@ -92,7 +92,7 @@ fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     }
 }
 
-/// A packet that has a destination port and nothing else: the rest is in the header.
+/// Returns the bytes of a packet, in which only the destination port is set. The parsed header has everything else.
 fn to_port(header: &Header, port: u16) -> Vec<u8> {
     let mut packet = vec![0; header.total_len];
     packet[header.transport + 2..header.transport + 4].copy_from_slice(&port.to_be_bytes());
@@ -127,7 +127,7 @@ fn slow_nested(header: &Header, port: u16) -> bool {
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
-/// A simple implementation that scans the leases for every rule.
+/// Reference implementation that scans the leases for every rule.
 fn slow_inbound(
     source: IpAddr,
     destination: IpAddr,
@@ -209,7 +209,7 @@ fn ports() -> impl Strategy<Value = u16> {
     prop_oneof![3 => Just(8285), 1 => Just(8284), 1 => any::<u16>()]
 }
 
-/// Protocols and fragments.
+/// Generates protocols and fragment kinds.
 fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
     let fragments = prop_oneof![3 => Just(Fragment::No), 1 => Just(Fragment::First), 1 => Just(Fragment::Later)];
     (prop_oneof![4 => Just(17), 1 => Just(6)], fragments)
@@ -384,7 +384,7 @@ fn allowed_sources_by_sender() {
         );
         assert_eq!(judge(Checks::Off, source, from), Ok(()));
     }
-    // Without checks the TTL still counts.
+    // Without checks, the TTL still applies.
     for checks in [Checks::Cluster, Checks::Strict, Checks::Off] {
         assert_eq!(
             inbound(
@@ -426,7 +426,7 @@ fn peers_cannot_send_from_our_subnets() {
         let ours = net(own).addr();
         inbound(&header(ours, ours, 64, 100), &[], ip("192.168.0.2"), &table)
     };
-    // Not if the network no longer contains our lease, and not if a peer's lease contains ours.
+    // A source in our own subnet is spoofed, even if the network no longer contains our lease, or if a peer's lease contains ours.
     assert_eq!(judge("10.6.1.0/24", "10.5.2.0/24"), Err(Reason::Spoofed));
     assert_eq!(judge("10.5.1.0/24", "10.5.0.0/20"), Err(Reason::Spoofed));
 }
@@ -523,7 +523,7 @@ fn tunnel_packets_to_nodes_are_dropped_in_the_tunnel_and_those_to_pods_pass() {
         assert_eq!(tx(node, 8285), Err(Reason::Loop), "{node}");
         assert_eq!(tx(node, 8472), Err(Reason::NoRoute), "{node}");
     }
-    // A tunnel that pods make among themselves.
+    // Tunnels between pods are allowed.
     for pod in ["10.5.2.9", "fd00:5:0:2::9"] {
         assert_eq!(tx(pod, 8285), Ok(()), "{pod}");
     }

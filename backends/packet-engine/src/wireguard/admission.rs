@@ -1,4 +1,5 @@
-//! Which initiations get curve operations, and in which order: peers at their own address before others who proved theirs, and those before the rest.
+//! Decides which initiations get curve operations, and in which order. Peers that proved their known address come first, then other senders that proved
+//! their address, then the rest.
 
 use super::allowance::{Allowances, exact, source};
 use super::copies::Copies;
@@ -9,16 +10,16 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// So many that wait are load, and for so long afterwards, as in the kernel: until then nobody has to prove an address. What counts is what waits: below
-/// what a processor can do, messages from forged addresses cost no peer anything.
+/// With this many waiting initiations, and for [`LOADED`] afterwards, the node is under load, as in the kernel. Only under load must senders prove
+/// their address. Only the queue length decides: while the processor keeps up, messages from forged addresses cost the peers nothing.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
-/// How many wait by rank. Peers that start together may be many, each with its proof.
+/// Maximum number of waiting initiations, by rank. Many peers may start together, each with a proven address.
 const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
-/// How old what is known of peers' addresses may be.
+/// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Why an initiation waits for no curve operation.
+/// Reason why an initiation is not queued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It is dropped.
@@ -27,10 +28,10 @@ pub(super) enum Refusal {
     Prove,
 }
 
-/// The initiations that wait, and what decides about them.
+/// The initiations that wait, and the state for decisions about further ones.
 pub(super) struct Admission {
     pub(super) copies: Copies,
-    /// Buckets of all other senders, by address. A flood from many addresses leaves the buckets of peers untouched.
+    /// Buckets of unknown senders, by address. A flood from many addresses does not affect the buckets of peers.
     strangers: Allowances,
     /// Buckets of peers at their endpoints, by address and port, so that neighbours behind one NAT have a bucket each.
     peers: Allowances,
@@ -53,7 +54,7 @@ impl Admission {
         }
     }
 
-    /// Takes an initiation whose first MAC is right, and says whether it waits now.
+    /// Queues an initiation whose mac1 is correct, or returns why it is refused.
     pub(super) fn admit(
         &mut self,
         mut message: Message,
@@ -75,13 +76,14 @@ impl Admission {
         if queue.len() >= *room {
             return Err(Refusal::Drop(Reason::HandshakeFlood));
         }
-        // Over its allowance it is as good as one without proof.
+        // Beyond its rate limit, a message is treated like one without a proof.
         message.proven = rank < 2;
         queue.push_back(message);
         Ok(())
     }
 
-    /// The rank of a message whose sender proved its address, for a token of its source.
+    /// Returns the rank of a message whose sender proved its address, and takes a token of that sender. Returns `None` without a proof or without a
+    /// token.
     pub(super) fn rank(
         &mut self,
         message: &Message,
@@ -98,7 +100,7 @@ impl Admission {
         self.strangers.take(source(from.ip()), now).then_some(1)
     }
 
-    /// The next initiation by rank.
+    /// Takes the next initiation by rank.
     pub(super) fn next(&mut self) -> Option<Message> {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
     }
@@ -108,7 +110,7 @@ impl Admission {
         self.waiting.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether a peer's datagrams go there: configured, or learned from what was authentic.
+    /// Whether an address is the endpoint of a peer: configured, or learned from authentic datagrams.
     pub(super) fn is_peer(&mut self, from: SocketAddr, snapshot: &Snapshot, now: Instant) -> bool {
         if self
             .looked

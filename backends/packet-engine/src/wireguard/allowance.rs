@@ -1,14 +1,14 @@
-//! How often a proven source may have a curve operation: a token bucket for each, in a table of fixed size.
+//! Rate limit of curve operations for senders that proved their address: a token bucket for each, in a table of fixed size.
 
 use crate::limit::{Rate, mix};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Initiations a second, and the burst, as in the kernel.
+/// Initiations per second and source, and the burst, as in the kernel.
 const EACH: Rate = Rate::new(20, 5);
-/// Sources share buckets by hash, so that any number of them needs no more memory. Eight pages.
+/// The number of buckets, which take eight pages. Sources share buckets by hash, so that more sources need no more memory.
 const SLOTS: usize = 4096;
-/// How long two sources share a bucket at most. A source that shares one with a flood has another before its sessions end.
+/// The longest time that two sources share a bucket. A source that shares one with a flood gets another before its sessions end.
 const SHARED: Duration = Duration::from_secs(20);
 
 /// Token buckets by source.
@@ -29,7 +29,7 @@ impl Allowances {
         }
     }
 
-    /// Takes a token of the source with this key. False if its bucket is empty.
+    /// Takes a token of the source with this key. Returns false if its bucket is empty.
     pub(super) fn take(&mut self, key: u128, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         if now.saturating_sub(self.seeded) >= SHARED {
@@ -47,7 +47,7 @@ impl Allowances {
     }
 }
 
-/// The key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One host usually has a whole /64.
+/// Returns the key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One host usually has a whole /64.
 pub(super) fn source(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
@@ -55,7 +55,7 @@ pub(super) fn source(ip: IpAddr) -> u128 {
     }
 }
 
-/// The key of an address with its port.
+/// Returns the key of an address with its port.
 pub(super) fn exact(from: SocketAddr) -> u128 {
     let bits = match from.ip() {
         IpAddr::V4(ip) => ip.to_bits().into(),
@@ -104,7 +104,7 @@ mod tests {
     fn a_source_that_shares_its_bucket_with_a_flood_has_another_later() {
         let start = Instant::now();
         let mut buckets = Allowances::new(start);
-        // More sources than buckets, each without end.
+        // Ten times more sources than buckets, each with five initiations.
         let flood = |buckets: &mut Allowances, now| {
             (0..50 * SLOTS as u128)
                 .filter(|n| buckets.take((1 << 40) + n / 5, now))

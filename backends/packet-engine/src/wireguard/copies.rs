@@ -1,13 +1,14 @@
-//! Which initiations peers made: a copy of one is dropped before anything is computed for it.
+//! Remembers the authentic initiations of peers, so that copies are dropped before any curve operation.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Initiations that are remembered. A place is another's when that has the same hash, and the first copy afterwards is computed once more.
+/// The number of initiations that are remembered. One with the same place replaces another. The next copy of the replaced one costs curve operations
+/// once more.
 const PLACES: usize = 4096;
-/// Where the sender's ephemeral key is. Nobody can change it and have the rest accepted, and no two initiations of a peer have the same.
+/// Range of the sender's ephemeral key. An initiation with a changed key is not accepted, and no two initiations of a peer have the same key.
 const EPHEMERAL: std::ops::Range<usize> = 8..40;
 
-/// The initiations that were authentic. Nobody but peers can fill it.
+/// The initiations that were authentic. Only peers can add to them.
 pub(super) struct Copies {
     keys: RandomState,
     seen: Box<[u64]>,
@@ -28,7 +29,7 @@ impl Copies {
         Some((hash, hash as usize % PLACES))
     }
 
-    /// Whether an initiation has the ephemeral key of one that was authentic.
+    /// Whether an initiation has the ephemeral key of an authentic one.
     pub(super) fn has(&self, initiation: &[u8]) -> bool {
         self.hash(initiation)
             .is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))

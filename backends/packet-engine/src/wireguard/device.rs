@@ -1,4 +1,4 @@
-//! The device: what is configured of it, changed while packets flow, and published for the threads.
+//! WireGuard device: its configuration, which can change while packets flow and is published for the threads.
 
 use super::identity::Identity;
 use super::keypair::{Indices, Keypair};
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::{PublicKey, Secret};
 
-/// The bytes of all packets that wait for sessions, beside the first of each peer. A node whose peers are all dead does not fill its memory with
-/// packets for them.
+/// Maximum size in bytes of all packets that wait for sessions. Only the first packet of each peer may exceed it. The limit bounds the memory of a node
+/// whose peers are all down.
 const PARKED: usize = 16 << 20;
 
 /// A WireGuard device.
@@ -41,12 +41,12 @@ pub struct Device {
 struct Control {
     private: Option<Secret>,
     allowed: BTreeMap<IpNet, PublicKey>,
-    /// The endpoints that were set, wherever peers roamed since.
+    /// The configured endpoints, even if peers have roamed since.
     endpoints: BTreeMap<PublicKey, SocketAddr>,
 }
 
 impl Device {
-    /// A device without a key or peers.
+    /// Creates a device without a key or peers.
     pub fn new(counters: Arc<Counters>) -> Self {
         let snapshot = Snapshot {
             identity: None,
@@ -66,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Begins a change. What was changed is published as a whole when it is dropped.
+    /// Begins a change. Dropping the [`Change`] publishes it as a whole.
     pub fn change(&self) -> Change<'_> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let next = Snapshot::clone(&self.published.load());
@@ -84,7 +84,7 @@ impl Device {
         }
     }
 
-    /// The public key of the device, if it has a private one.
+    /// Returns the public key of the device, if it has a private one.
     pub fn public_key(&self) -> Option<PublicKey> {
         self.published
             .load()
@@ -93,7 +93,7 @@ impl Device {
             .map(|identity| PublicKey(*identity.keys.public()))
     }
 
-    /// The peers and what they did, sorted by key.
+    /// Returns the status of all peers, sorted by key.
     pub fn peers(&self) -> Vec<PeerStatus> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = self.published.load();
@@ -123,13 +123,13 @@ impl Device {
         peers
     }
 
-    /// The configuration after the last change.
+    /// Returns the configuration after the last change.
     #[inline]
     pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
         self.published.load()
     }
 
-    /// Has a peer visited by a time.
+    /// Schedules a visit of a peer for this time at the latest.
     #[inline]
     pub(super) fn visit_by(&self, peer: &Peer, at: Instant, now: Instant) {
         if let Some(due) = peer.traffic.enter(&self.clock, at, now) {
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// Asks for a new session with a peer, though there may be one.
+    /// Requests a new session with a peer, although there may be one.
     pub(super) fn want_session(&self, peer: &Peer, now: Instant) {
         if !peer.traffic.wants_session.swap(true, Ordering::Relaxed) {
             self.visit_by(peer, now, now);
@@ -152,14 +152,14 @@ impl Device {
         }
     }
 
-    /// Frees the index of an initiation that nothing answers any more.
+    /// Frees the index of an initiation whose response is no longer accepted.
     pub(super) fn free(&self, index: Option<u32>) {
         if let Some(index) = index {
             self.indices.set(index, None);
         }
     }
 
-    /// Keeps a packet until there is a session with its peer. Returns the number of packets dropped for that.
+    /// Queues a packet until there is a session with its peer. Returns the number of packets dropped for that.
     pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
         let mut link = peer.lock();
         if !link.repeats() {
@@ -167,7 +167,7 @@ impl Device {
             self.visit_by(peer, at, now);
         }
         let full = self.parked.fetch_add(plain.len(), Ordering::Relaxed) + plain.len() > PARKED;
-        // The first is kept in any case: without one nobody asks for a session, and the room may be full of packets for peers that are dead.
+        // The first packet is kept in any case. Without it, no session is requested, and packets for dead peers may use up the limit.
         if full && !link.parked.is_empty() {
             self.parked.fetch_sub(plain.len(), Ordering::Relaxed);
             return 1;
@@ -192,7 +192,7 @@ impl Device {
             .dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// The peer used a session that we answered with: from now on packets are sealed in it, and what waits for one can go.
+    /// Handles the peer's first packet in a session of our response. From now on, packets are sealed in it, and waiting packets can be sent.
     #[cold]
     pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
         let mut link = peer.lock();
@@ -210,7 +210,7 @@ impl Device {
         }
     }
 
-    /// Sends no more to these endpoints from their sources, which the kernel refused.
+    /// Stops sending to these endpoints from their source addresses, which the kernel refused.
     #[cold]
     pub(crate) fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
@@ -252,7 +252,7 @@ pub struct Change<'d> {
 }
 
 impl Change<'_> {
-    /// Sets the private key. Sessions under the former one send no more, and open what is still on the way; new handshakes begin at once.
+    /// Sets the private key. Sessions under the former key no longer send, but still open packets in flight. New handshakes begin at once.
     pub fn set_private_key(&mut self, private: Secret) {
         self.device
             .counters
@@ -269,17 +269,17 @@ impl Change<'_> {
         self.dirty = true;
     }
 
-    /// Sets the MTU of the device, which inner packets must not exceed.
+    /// Sets the MTU of the device in bytes, which inner packets must not exceed.
     pub fn set_mtu(&mut self, mtu: u16) {
         self.dirty |= self.next.mtu != mtu;
         self.next.mtu = mtu;
     }
 
-    /// Adds a peer or changes it. Without an endpoint the present one is left. A session goes on; a new preshared key counts from the next
-    /// handshake on. With a new peer a handshake is initiated.
+    /// Adds or changes a peer. Without an endpoint, the present one is kept. `keepalive` is in seconds; zero disables keepalives. An existing session
+    /// continues: a new preshared key applies from the next handshake on. A handshake is initiated with a new peer.
     ///
     /// # Errors
-    /// No peer can have that key.
+    /// Returns an error if no peer can have that key: it is of small order, or the device's own.
     pub fn set_peer(
         &mut self,
         key: PublicKey,
@@ -368,10 +368,10 @@ impl Change<'_> {
         (self.routes, self.ends) = (true, true);
     }
 
-    /// Gives an allowed IP to a peer, from whichever had it.
+    /// Assigns an allowed IP to a peer. If another peer had it, that peer loses it.
     ///
     /// # Errors
-    /// There is no such peer.
+    /// Returns an error if there is no such peer.
     pub fn set_allowed_ip(&mut self, net: IpNet, key: PublicKey) -> Result<(), PeerError> {
         if self.next.peers.get(&key).is_none() {
             return Err(PeerError::NoPeer);
@@ -380,7 +380,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Takes an allowed IP from a peer. Returns whether the peer had it.
+    /// Removes an allowed IP from a peer. Returns whether the peer had it.
     pub fn remove_allowed_ip(&mut self, net: IpNet, key: &PublicKey) -> bool {
         let had = self.control.allowed.get(&net.trunc()) == Some(key);
         if had {
@@ -405,7 +405,7 @@ impl Drop for Change<'_> {
         if self.routes || self.ends || self.dirty {
             self.device.published.store(Arc::new(self.next.clone()));
         }
-        // Greeted only now that the thread can see them.
+        // Peers are greeted only now, because the handshake thread has to see them in the snapshot.
         if self.rekeyed {
             for peer in self.next.peers.iter() {
                 let (over, index) = peer.lock().rekey(self.next.identity.clone());
@@ -419,8 +419,8 @@ impl Drop for Change<'_> {
                 .iter()
                 .for_each(|slot| self.device.pending.greet(*slot));
         }
-        // Only now, so that no packet finds a peer that is gone while another has its allowed IPs. What a thread still does with the former
-        // snapshot ends at the peer's lock.
+        // Done only after publishing, so that no packet is routed to a removed peer whose allowed IPs already belong to another. A thread with the
+        // former snapshot is stopped by the peer's lock.
         for peer in &self.removed {
             peer.remove();
             let mut link = peer.lock();

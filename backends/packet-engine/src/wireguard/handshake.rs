@@ -1,4 +1,5 @@
-//! Handshake messages: a copy, or what is no message for us, is dropped before any curve operation. None of these is made under a peer's lock.
+//! Handles handshake messages. Copies, and messages that are not for this node, are dropped before any curve operation. Curve operations run without
+//! the peer's lock. The one exception is the static-static secret, which is computed once per peer.
 
 use super::admission::{Admission, Refusal};
 use super::device::Device;
@@ -17,11 +18,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 
-/// A peer's initiations are answered at most this often, as in the kernel: each costs curve operations.
+/// The least time between two responses to a peer, as in the kernel: each costs curve operations.
 const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {
-    /// Decides about an initiation, before any curve operation. `cookies` are those that strangers can still get in this round.
+    /// Decides about an initiation, before any curve operation. `cookies` is the number of cookie replies that unknown senders can still get in this
+    /// round.
     pub(super) fn admit(
         &self,
         mut message: Message,
@@ -68,7 +70,7 @@ impl Device {
         buffer: &mut [u8],
         send: Send<'_>,
     ) {
-        // A copy may also have waited.
+        // A copy may also have been queued.
         if admission.copies.has(message.bytes()) {
             return self.counters.received.dropped(Reason::Replayed);
         }
@@ -81,7 +83,7 @@ impl Device {
         }
     }
 
-    /// Handles an answer to one of our messages.
+    /// Handles a response or a cookie reply to one of our messages.
     pub(super) fn answered(
         &self,
         mut message: Message,
@@ -95,7 +97,7 @@ impl Device {
         let Some(identity) = &snapshot.identity else {
             return received.dropped(Reason::NoSession);
         };
-        // A cookie has no codes, and takes no curve operation.
+        // A cookie reply has no MACs to verify, and costs no curve operation.
         if message.is_response() {
             let Some(proven) = identity.proof(message.from.to, message.bytes(), now) else {
                 return received.dropped(Reason::BadHandshake);
@@ -108,7 +110,7 @@ impl Device {
         }
     }
 
-    /// Sends a cookie, with which the sender of a message proves its address the next time.
+    /// Sends a cookie reply, with which the sender of a message can prove its address the next time.
     fn demand_proof(
         &self,
         message: &Message,
@@ -116,7 +118,7 @@ impl Device {
         now: Instant,
         send: Send<'_>,
     ) -> Result<(), Reason> {
-        // A sender that already has a cookie has used up its tokens.
+        // A sender that already has a cookie has no tokens left.
         let cookie = identity
             .cookie(message.from.to, message.bytes(), now)
             .ok_or(Reason::HandshakeLimit)?;
@@ -127,7 +129,7 @@ impl Device {
         Ok(())
     }
 
-    /// Handles a message. Returns whether it was accepted; if not, its sender has to prove its address first.
+    /// Handles a message. Returns whether it was accepted. If not, its sender has to prove its address first.
     fn shake(
         &self,
         message: &Message,
@@ -159,7 +161,7 @@ impl Device {
         if peer.is_removed() {
             return Err(Reason::UnknownPeer);
         }
-        // Refused messages in a peer's name must not keep the peer out: only messages without a proven address are affected.
+        // Forged messages in a peer's name must not keep the peer out, so only messages without a proven address are affected.
         let refused = peer.lock().refused;
         if !message.proven
             && refused.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
@@ -174,14 +176,15 @@ impl Device {
                 self.complete(message, response, peer, snapshot, now, buffer, send)
             }
         };
-        // These cost curve operations.
+        // These refusals cost curve operations.
         if let Err(Reason::Replayed | Reason::BadTag) = done {
             peer.lock().refused = Some(now);
         }
         done.map(|()| true)
     }
 
-    /// Answers a peer's initiation. The endpoint stays: an initiation may be a copy; the first packet in the new session is not.
+    /// Responds to a peer's initiation. The endpoint stays, because an initiation may be a copy. The first packet in the new session is not a copy, and
+    /// moves the endpoint.
     fn answer(
         &self,
         message: &Message,
@@ -236,7 +239,7 @@ impl Device {
         Ok(())
     }
 
-    /// Completes a handshake that we initiated, and sends what waited for it.
+    /// Completes a handshake that we initiated, and sends the packets that waited for it.
     #[allow(
         clippy::too_many_arguments,
         reason = "one message, one peer, and the thread's tools"
@@ -279,14 +282,14 @@ impl Device {
         peer.set_endpoint(message.from);
         peer.traffic.count(&[], false, message.bytes());
         peer.traffic.note_received(&self.clock, now, false);
-        // The first datagram tells the peer that we have it, whatever waits.
+        // The first datagram confirms the session to the peer, even if no packet waits.
         self.send_keepalive(peer, now, buffer, send);
         self.unpark(peer, &mut link, snapshot, now, buffer, send);
         self.enter_next(peer, &link, now);
         Ok(())
     }
 
-    /// Keeps a cookie for the next initiation, which is due as before.
+    /// Keeps a cookie for the next initiation, whose time stays the same.
     fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
         let mut link = peer.lock();
         let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;
@@ -294,7 +297,7 @@ impl Device {
     }
 }
 
-/// A message that asks for a session, or answers that.
+/// An initiation or a response.
 enum Asked<'m> {
     Initiation(Box<Half>),
     Response(&'m Response),

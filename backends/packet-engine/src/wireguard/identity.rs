@@ -1,4 +1,4 @@
-//! The device's own key, and the cookies that it makes.
+//! The device's own key, and its cookies.
 
 use super::keypair::random;
 use noise::{Baker, CookieReply};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use types::wireguard::Secret;
 
-/// The device's own key, and the cookies that it makes.
+/// The device's own key, and its cookies.
 pub(super) struct Identity {
     pub(super) keys: noise::Identity,
-    /// Who has to give proof of its address is decided elsewhere.
+    /// Makes and verifies cookies. Which sender has to prove its address is decided elsewhere.
     baker: Mutex<Option<Baker>>,
 }
 
@@ -26,7 +26,7 @@ impl Identity {
         self.baker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the sender of a message proved its address: the second code is right. None if the first is wrong.
+    /// Whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is wrong.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
             self.baker()
@@ -35,7 +35,7 @@ impl Identity {
         })
     }
 
-    /// A cookie, with which the sender of a message can prove its address. None if it did.
+    /// Returns a cookie reply, with which the sender of a message can prove its address. Returns `None` if the message already proves it.
     pub(super) fn cookie(
         &self,
         from: SocketAddr,

@@ -1,4 +1,4 @@
-//! A session with its age and its owner, and the table in which a datagram's index finds it.
+//! Sessions with their age and peer, and the table that maps the index in a datagram to a session.
 
 use arc_swap::ArcSwapOption;
 use noise::Session;
@@ -12,40 +12,40 @@ use zeroize::Zeroizing;
 
 /// How long packets are sealed and opened in a session (REJECT_AFTER_TIME).
 pub(super) const LASTS: Duration = Duration::from_secs(180);
-/// The age at which the initiator of a session that sends in it asks for the next one (REKEY_AFTER_TIME).
+/// The age of a session at which its initiator requests the next one when it sends (REKEY_AFTER_TIME).
 const RENEWED: Duration = Duration::from_secs(120);
-/// The age at which the initiator asks for the next one because it receives (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
+/// The age of a session at which its initiator requests the next one when it receives (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
-/// The packets after which either asks for the next one (REKEY_AFTER_MESSAGES); fewer in the tests of this crate.
+/// The number of packets after which either side requests the next session (REKEY_AFTER_MESSAGES). It is smaller in the tests of this crate.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
-/// Tries to find an index that nothing has. With a million sessions one in 4000 is taken.
+/// Maximum number of attempts to find an unused index. With a million sessions, one index in 4000 is in use.
 const TRIES: usize = 64;
-/// Lists of indices. Ten thousand peers have seven in each.
+/// The number of lists of indices. With ten thousand peers, each list has about seven.
 const BUCKETS: usize = 4096;
 
-/// Random bytes of the kernel's. None if it has none to give.
+/// Returns random bytes from the kernel, or `None` if it has none.
 pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     OsRng.try_fill_bytes(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// A random private key, erased when it is dropped.
+/// Returns a random private key, which is erased when it is dropped.
 pub(super) fn random_key() -> Option<Zeroizing<[u8; noise::KEY]>> {
     random().map(Zeroizing::new)
 }
 
-/// A session, and what its owner knows of it.
+/// A session with its peer, its age and its state.
 pub(super) struct Keypair {
     pub(super) session: Session,
-    /// The peer that it is shared with, and the peer's slot.
+    /// The peer that shares the session, and the peer's slot.
     pub(super) peer: PublicKey,
     pub(super) slot: u32,
     pub(super) born: Instant,
     initiator: bool,
-    /// Whether the peer is known to have it. Until then nothing is sealed in it.
+    /// Whether the peer is known to have the session. Until then, nothing is sealed in it.
     confirmed: AtomicBool,
-    /// Whether it is over before its time: nothing is sealed or opened from then on, even by a thread that still has it.
+    /// Whether the session was ended early. Nothing is sealed or opened from then on, even by a thread that still holds it.
     ended: AtomicBool,
 }
 
@@ -63,13 +63,13 @@ impl Keypair {
             slot,
             born,
             initiator,
-            // Its answer shows that the peer has it.
+            // If we initiated the handshake, the peer's response shows that it has the session.
             confirmed: AtomicBool::new(initiator),
             ended: AtomicBool::new(false),
         }
     }
 
-    /// Whether packets may be sealed and opened in it.
+    /// Whether packets may be sealed and opened in the session.
     #[inline]
     pub(super) fn lasts(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) < LASTS && !self.ended.load(Ordering::Relaxed)
@@ -88,24 +88,24 @@ impl Keypair {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Whether who sends in it has to ask for the next one.
+    /// Whether the next session has to be requested when this node sends in the session.
     #[inline]
     pub(super) fn is_worn_by_sending(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED
             || self.session.sealed() > RENEWED_AFTER
     }
 
-    /// Whether who receives in it has to ask for the next one.
+    /// Whether the next session has to be requested when this node receives in the session.
     #[inline]
     pub(super) fn is_worn_by_receiving(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED_BY_RECEIVER
     }
 }
 
-/// What an index stands for.
+/// The object that an index refers to.
 #[derive(Clone)]
 pub(super) enum Named {
-    /// An initiation to the peer in a slot that waits for its answer.
+    /// An initiation to the peer in this slot, which waits for its response.
     Initiation(u32),
     Session(Arc<Keypair>),
 }
@@ -121,7 +121,8 @@ impl Named {
 
 type Bucket = Vec<(u32, Named)>;
 
-/// The indices that peers know, random for each session so that none tells whose another is. Reading waits for nobody.
+/// The indices that peers know. They are random for each session, so an index does not show which others belong to the same peer. Reading takes no
+/// lock.
 pub(super) struct Indices {
     buckets: Box<[ArcSwapOption<Bucket>]>,
 }
@@ -139,7 +140,7 @@ impl Indices {
         self.buckets.get(index as usize % BUCKETS)
     }
 
-    /// What an index stands for.
+    /// Returns the object that an index refers to.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Named> {
         let bucket = self.bucket(index)?.load();
@@ -147,7 +148,7 @@ impl Indices {
         Some(named.clone())
     }
 
-    /// An index that nothing has, for an initiation to a peer or for an answer.
+    /// Reserves an unused index, for an initiation to a peer or for a response. Returns `None` if no unused index was found.
     pub(super) fn reserve(&self, slot: u32) -> Option<u32> {
         (0..TRIES).find_map(|_| {
             let index = u32::from_ne_bytes(random()?);
@@ -157,7 +158,7 @@ impl Indices {
         })
     }
 
-    /// Lets an index stand for something else, or for nothing.
+    /// Sets the object that an index refers to. `None` frees the index.
     pub(super) fn set(&self, index: u32, named: Option<&Named>) {
         let Some(bucket) = self.bucket(index) else {
             return;
@@ -199,7 +200,7 @@ mod tests {
             .iter()
             .filter(|index| indices.get(**index).is_some());
         assert_eq!(left.count(), 10_000);
-        // Nobody who sees one index can tell which others are the same peer's.
+        // An observer of one index must not be able to find other indices of the same peer.
         let near = reserved
             .windows(2)
             .filter(|pair| pair[0].abs_diff(pair[1]) < 1 << 16)

@@ -1,4 +1,4 @@
-//! The handshakes and sessions of one peer, and what waits for a session. Time and random bytes are arguments.
+//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the time by which decisions are made.
 
 use super::identity::Identity;
 use super::keypair::{Keypair, LASTS};
@@ -9,42 +9,44 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use types::wireguard::{PublicKey, Secret};
 
-/// The most packets that wait for a session with one peer, as in the kernel.
+/// Maximum number of packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
-/// Initiations to one peer are at least this far apart (REKEY_TIMEOUT), and a little more so that two nodes do not keep step.
+/// The least time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`] milliseconds is added, so that two nodes do not
+/// stay in step.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
-/// How long initiations are sent that lead to no session (REKEY_ATTEMPT_TIME).
+/// Time after which initiations that lead to no session are given up (REKEY_ATTEMPT_TIME).
 const GIVE_UP: Duration = Duration::from_secs(90);
-/// No preshared key.
+/// Value for "no preshared key".
 const NONE: [u8; noise::KEY] = [0; noise::KEY];
 
-/// Our attempts at a session.
+/// State of our attempts to establish a session.
 #[derive(Default)]
 struct Attempts {
-    /// The initiation that waits for its answer, whether or not it is repeated.
+    /// The initiation that waits for its response, whether or not it is repeated.
     initiated: Option<Arc<Initiated>>,
-    /// Whether it is repeated. An answer to the peer's own initiation ends that: with different preshared keys two nodes would provoke each other without end.
+    /// Whether the initiation is repeated. Our response to the peer's own initiation ends this. Otherwise two nodes with different preshared keys would
+    /// trigger each other endlessly.
     repeats: bool,
-    /// The earliest time of the next, whatever becomes of the last.
+    /// The earliest time of the next initiation, whatever the result of the last one.
     again: Option<Instant>,
-    /// Since when they lead to no session.
+    /// Since when initiations are sent without a resulting session.
     since: Option<Instant>,
 }
 
-/// At most three sessions, as in the kernel. The previous one still opens packets in flight; nothing is sealed in `next` until the peer has used it.
+/// At most three sessions, as in the kernel. The previous one still opens packets in flight. Nothing is sealed in `next` until the peer has used it.
 #[derive(Default)]
 struct Sessions {
     previous: Option<Arc<Keypair>>,
     current: Option<Arc<Keypair>>,
-    /// We answered; the peer has not confirmed it.
+    /// The session of our response, which the peer has not confirmed yet.
     next: Option<Arc<Keypair>>,
-    /// Those under our former private key: what comes in them opens.
+    /// Sessions under our former private key. They still open packets but seal none.
     retired: Vec<Arc<Keypair>>,
 }
 
 impl Sessions {
-    /// All of them.
+    /// Removes and returns all sessions.
     fn take(&mut self) -> Over {
         let Self {
             previous,
@@ -60,39 +62,39 @@ impl Sessions {
     }
 }
 
-/// What a peer's handshakes and timers need, behind its lock.
+/// State of a peer's handshakes and timers, behind the peer's lock.
 pub(super) struct Link {
-    /// Our key, with which handshakes are made. It counts, not that of a snapshot that a thread still has.
+    /// Our key for handshakes. It takes precedence over the key of a snapshot that a thread still holds.
     identity: Option<Arc<Identity>>,
     pub(super) preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub(super) keepalive: u16,
-    /// How often our key or the preshared one was changed: a handshake that was computed meanwhile does not count.
+    /// How often our key or the preshared key was changed. A handshake that was computed with former keys is discarded.
     changes: u64,
-    /// What follows from our key and the peer's. Made when it is needed first.
+    /// Values derived from our key and the peer's key. They are computed on first use.
     remote: Option<Arc<Remote>>,
     attempts: Attempts,
     sessions: Sessions,
-    /// The times in our last initiation and in the peer's. They outlive keys and sessions: an older one is a copy.
+    /// The timestamps of our last initiation and of the peer's. They outlive keys and sessions, so that an old initiation is recognised as a copy.
     stamped: Option<Stamp>,
     seen: Option<Stamp>,
     pub(super) jar: Jar,
     /// Plain packets that wait for a session, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
-    /// When an initiation of the peer was answered last.
+    /// When the last initiation of the peer was answered.
     pub(super) answered: Option<Instant>,
-    /// When a handshake message in its name was refused last, after curve operations.
+    /// When a handshake message in the peer's name was last refused after curve operations.
     pub(super) refused: Option<Instant>,
-    /// When the last persistent keepalive was due. None: one is due at once.
+    /// When the last persistent keepalive was due. `None`: one is due at once.
     pub(super) kept: Option<Instant>,
-    /// When a handshake was completed last.
+    /// When the last handshake was completed.
     pub(super) handshake: Option<SystemTime>,
 }
 
 /// Sessions that are over.
 pub(super) type Over = Vec<Arc<Keypair>>;
 
-/// What a handshake is computed from, without the lock.
+/// Input of a handshake, which is then computed without the lock.
 pub(super) struct Draft {
     pub(super) identity: Arc<Identity>,
     pub(super) remote: Arc<Remote>,
@@ -102,7 +104,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The preshared key; zeros for none, as in the paper.
+    /// Returns the preshared key, or zeros if there is none, as in the paper.
     pub(super) fn preshared(&self) -> &[u8; noise::KEY] {
         self.preshared.as_ref().map_or(&NONE, Secret::bytes)
     }
@@ -133,7 +135,7 @@ impl Link {
         }
     }
 
-    /// What a handshake with the peer is computed from. None without a key of ours. The first time it takes a curve operation.
+    /// Returns the input of a handshake with the peer, or `None` without a key of ours. The first call takes a curve operation.
     pub(super) fn draft(&mut self, key: &PublicKey) -> Option<Draft> {
         let identity = Arc::clone(self.identity.as_ref()?);
         let remote = match &self.remote {
@@ -151,13 +153,13 @@ impl Link {
         })
     }
 
-    /// Whether what was computed from a draft still counts.
+    /// Whether results computed from a draft are still valid.
     pub(super) fn is_current(&self, draft: &Draft) -> bool {
         self.changes == draft.changes
     }
 
-    /// Takes the identity of a new private key. The present session opens packets until it ends, and nothing is sealed in it. Returns the sessions that are
-    /// over, and the index of an initiation that waits.
+    /// Sets the identity of a new private key. The current and the previous session open packets until they end, but seal none. Returns the sessions
+    /// that are over, and the index of the waiting initiation, if there is one.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
         self.remote = None;
@@ -167,7 +169,7 @@ impl Link {
         (over, self.renew())
     }
 
-    /// The keys changed: handshakes begin anew. Returns the index of an initiation that waits.
+    /// Restarts handshakes after a change of keys. Returns the index of the waiting initiation, if there is one.
     pub(super) fn renew(&mut self) -> Option<u32> {
         self.changes += 1;
         let index = self.waits_for();
@@ -175,13 +177,13 @@ impl Link {
         index
     }
 
-    /// Has a session open only, from now on. Returns the one that did so far.
+    /// Turns a session into the previous one, which only opens packets. Returns the session that had this role before.
     fn supersede(&mut self, former: Option<Arc<Keypair>>) -> Option<Arc<Keypair>> {
         let former = former?;
         self.sessions.previous.replace(former)
     }
 
-    /// The index of the initiation that waits for its answer.
+    /// Returns the index of the initiation that waits for its response.
     pub(super) fn waits_for(&self) -> Option<u32> {
         self.attempts
             .initiated
@@ -189,7 +191,7 @@ impl Link {
             .map(|initiated| initiated.index())
     }
 
-    /// The initiation of this index, if it waits for its answer.
+    /// Returns the initiation with this index, if it waits for its response.
     pub(super) fn initiated(&self, index: u32) -> Option<Arc<Initiated>> {
         self.attempts
             .initiated
@@ -197,17 +199,18 @@ impl Link {
             .filter(|initiated| initiated.index() == index)
     }
 
-    /// The time for the next initiation: the clock's, and later than that of any before, so that no peer takes it for a copy.
+    /// Returns the timestamp for the next initiation. It is the time of the clock, but later than any timestamp before, so that no peer takes the
+    /// initiation for a copy.
     pub(super) fn stamp(&mut self, clock: SystemTime) -> Stamp {
         let stamp = Stamp::after(self.stamped, clock);
         self.stamped = Some(stamp);
         stamp
     }
 
-    /// Takes the time in an authentic initiation of the peer.
+    /// Takes the timestamp of an authentic initiation of the peer.
     ///
     /// # Errors
-    /// It is no later than that of one before.
+    /// Returns [`Refused::Replayed`] if the timestamp is not later than the last one.
     pub(super) fn see(&mut self, stamp: Stamp) -> Result<(), Refused> {
         if self.seen.is_some_and(|seen| stamp <= seen) {
             return Err(Refused::Replayed);
@@ -216,7 +219,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes an initiation, and when the next one may be. Returns the index of the one before, which nothing answers any more.
+    /// Notes an initiation, and when the next one may be sent. Returns the index of the one before, whose response is no longer accepted.
     pub(super) fn begun(&mut self, initiated: Initiated, now: Instant) -> Option<u32> {
         let before = self.waits_for();
         self.attempts.initiated = Some(Arc::new(initiated));
@@ -224,7 +227,7 @@ impl Link {
         before
     }
 
-    /// Notes when the next initiation may be.
+    /// Notes when the next initiation may be sent.
     pub(super) fn try_again(&mut self, now: Instant) {
         let jitter = Duration::from_millis(rand::random_range(0..JITTER));
         self.attempts.repeats = true;
@@ -232,12 +235,12 @@ impl Link {
         self.attempts.since.get_or_insert(now);
     }
 
-    /// Whether initiations were sent without a session coming of them so far.
+    /// Whether initiations were sent that have not led to a session so far.
     pub(super) fn tries(&self) -> bool {
         self.attempts.since.is_some()
     }
 
-    /// Whether an initiation is repeated until it is answered.
+    /// Whether the initiation is repeated until it is answered.
     pub(super) fn repeats(&self) -> bool {
         self.attempts.repeats
     }
@@ -247,38 +250,38 @@ impl Link {
         self.attempts.again.is_none_or(|again| again <= now)
     }
 
-    /// When an initiation may be sent.
+    /// Returns when the next initiation may be sent.
     pub(super) fn again(&self) -> Option<Instant> {
         self.attempts.again
     }
 
-    /// When the attempts are given up.
+    /// Returns when the attempts are given up.
     pub(super) fn tired_at(&self) -> Option<Instant> {
         self.attempts.since.map(|since| since + GIVE_UP)
     }
 
-    /// No session comes of the initiations sent so far. Returns the index of the last.
+    /// Gives up the attempts. Returns the index of the last initiation.
     pub(super) fn given_up(&mut self) -> Option<u32> {
         self.attempts.repeats = false;
         self.attempts.since = None;
         self.forget_initiation()
     }
 
-    /// Erases the keys of an initiation that is not answered any more. Returns its index.
+    /// Erases the keys of an initiation whose response is no longer accepted. Returns its index.
     pub(super) fn forget_initiation(&mut self) -> Option<u32> {
         let index = self.waits_for();
         self.attempts.initiated = None;
         index
     }
 
-    /// We answered the peer's initiation with a session, which takes the place of one that the peer has not confirmed: it has another now, or is another.
-    /// Sessions in use stay. Returns the one that is over.
+    /// Takes the session of our response to the peer's initiation. It replaces one that the peer has not confirmed, because the peer now has a newer
+    /// one or has restarted. Sessions in use stay. Returns the replaced session.
     pub(super) fn answer_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.repeats = false;
         self.sessions.next.replace(keypair)
     }
 
-    /// The peer answered our initiation with a session. Returns the one that is over.
+    /// Takes the session of the peer's response to our initiation. Returns the session that is over.
     pub(super) fn complete_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.initiated = None;
         self.shaken();
@@ -286,7 +289,8 @@ impl Link {
         self.supersede(former)
     }
 
-    /// The peer used the session that we answered with. None if it was confirmed before, else the one that is over.
+    /// Confirms the session of our response, which the peer has used. Returns `None` if it was confirmed before, and otherwise the session that is
+    /// over, if any.
     pub(super) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Option<Arc<Keypair>>> {
         let next = self
             .sessions
@@ -304,7 +308,7 @@ impl Link {
         self.attempts.since = None;
     }
 
-    /// The session that packets are sealed in.
+    /// Returns the session that packets are sealed in.
     pub(super) fn sending(&self, now: Instant) -> Option<Arc<Keypair>> {
         self.sessions
             .current
@@ -312,7 +316,7 @@ impl Link {
             .filter(|current| current.lasts(now) && current.is_confirmed())
     }
 
-    /// Takes the sessions whose time is over.
+    /// Removes and returns the sessions that have expired.
     pub(super) fn end_sessions(&mut self, now: Instant) -> Over {
         let Sessions {
             previous,
@@ -330,7 +334,7 @@ impl Link {
         over
     }
 
-    /// When the first session ends.
+    /// Returns when the first session expires.
     pub(super) fn session_ends(&self) -> Option<Instant> {
         let Sessions {
             previous,
@@ -346,10 +350,10 @@ impl Link {
             .min()
     }
 
-    /// Keeps a packet until there is a session. Returns the packet that had to go for it.
+    /// Queues a packet until there is a session. Returns the packet that was dropped for it.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
         if self.parked.is_empty() && !self.attempts.repeats {
-            // What was tried before somebody wanted it, perhaps long ago, does not count against this packet.
+            // Attempts before this packet, perhaps long ago, must not shorten the time until it is given up.
             self.attempts.since = None;
         }
         self.parked.push_back(plain.to_vec());
@@ -360,13 +364,13 @@ impl Link {
         }
     }
 
-    /// Ends everything with the peer. Returns the sessions, and the index of an initiation that waits.
+    /// Ends everything with the peer. Returns the sessions, and the index of the waiting initiation, if there is one.
     pub(super) fn remove(&mut self) -> (Over, Option<u32>) {
         (self.sessions.take(), self.renew())
     }
 }
 
-/// Why a message was refused.
+/// Returns the reason to drop a message that the crate `noise` refused.
 #[cold]
 pub(super) fn reason(refused: Refused) -> Reason {
     match refused {

@@ -1,5 +1,5 @@
-//! Datagrams from peers: a session opens them, and the packet inside must come from an address that belongs to that session's peer. The sender's
-//! address proves nothing and does not matter; it is where answers go once a packet from it was authentic.
+//! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must belong to the peer of that session. The outer
+//! source address proves nothing and is not checked. Once a datagram from it is authentic, it becomes the peer's endpoint.
 
 use super::device::Device;
 use super::keypair::{Keypair, Named};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Opens the datagrams of one batch. It waits for nobody but once for each session, when the peer confirms it.
+/// Opens the datagrams of one batch. It takes the lock of a peer only once per session, when the peer confirms the session.
 pub struct Opener<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -23,19 +23,19 @@ pub struct Opener<'s> {
     held: Option<Held<'s>>,
 }
 
-/// The session of the run.
+/// The session of the current run of datagrams.
 struct Held<'s> {
     peer: &'s Peer,
     keypair: Arc<Keypair>,
-    /// Where its last authentic datagram came from.
+    /// The sender of the last authentic datagram in this run.
     from: Option<Endpoint>,
-    /// The bytes that were opened, and whether there was a packet in them.
+    /// The number of bytes that were opened, and whether they contain a packet.
     opened: usize,
     carried: bool,
 }
 
 impl<'s> Opener<'s> {
-    /// An opener for one batch, with what was published when it began.
+    /// Creates an opener for one batch, with the snapshot that was published when the batch began.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
         Self {
             device,
@@ -45,11 +45,11 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Opens a datagram in place: the packet is at its beginning afterwards. None if there is no packet in it: a keepalive, or a handshake message, which is
-    /// left for the thread that makes handshakes.
+    /// Opens a datagram in place; afterwards the packet is at its beginning. Returns `None` if the datagram carries no packet. It is then a keepalive,
+    /// or a handshake message, which is queued for the handshake thread.
     ///
     /// # Errors
-    /// The reason to drop it.
+    /// Returns the reason to drop the datagram or its packet.
     #[inline]
     pub fn open(&mut self, datagram: &mut [u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         if let Some(index) = Session::index_in(datagram) {
@@ -66,7 +66,7 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Leaves a message for the thread that makes handshakes.
+    /// Queues a message for the handshake thread.
     #[cold]
     fn leave(&mut self, datagram: &[u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         let message = Message::new(from, datagram).ok_or(Reason::BadHeader)?;
@@ -77,7 +77,7 @@ impl<'s> Opener<'s> {
         }
     }
 
-    /// Leaves the answer to one of our messages. Its receiver, which a forger has to guess, is at `at`.
+    /// Queues a response or cookie reply to one of our messages. `at` is the offset of the receiver index, which a forger has to guess.
     #[cold]
     fn response(
         &mut self,
@@ -122,7 +122,7 @@ impl<'s> Opener<'s> {
         let padded = datagram.get(..length).ok_or(Reason::Short)?;
         let length = told_length(padded).ok_or(Reason::Malformed)?;
         let header = Header::parse(padded.get(..length).ok_or(Reason::Short)?)?;
-        // Whoever is not the owner of the source address may not speak for it.
+        // Only the peer that owns the source address may send from it.
         if self.snapshot.slot_of(header.source) != Some(slot) {
             return Err(Reason::Spoofed);
         }
@@ -135,7 +135,7 @@ impl<'s> Opener<'s> {
         Ok(Some(header))
     }
 
-    /// Turns to the session of an index.
+    /// Selects the session of an index for the current datagram.
     #[inline]
     fn hold(&mut self, index: u32) -> Result<&mut Held<'s>, Reason> {
         let same = |held: &Held<'_>| held.keypair.session.index() == index;
@@ -145,7 +145,7 @@ impl<'s> Opener<'s> {
                 return Err(Reason::NoSession);
             };
             let peer = self.snapshot.peer(keypair.slot).ok_or(Reason::NoSession)?;
-            // The slot may be another's already, and packets may be older than the session may be.
+            // The slot may already belong to another peer, and the session may be over.
             if peer.key != keypair.peer || peer.is_removed() || !keypair.lasts(self.now) {
                 return Err(Reason::NoSession);
             }
@@ -160,7 +160,7 @@ impl<'s> Opener<'s> {
         self.held.as_mut().ok_or(Reason::NoSession)
     }
 
-    /// Ends the run of a session.
+    /// Ends the run of a session, and updates the counters and timers of its peer.
     #[inline]
     pub fn release(&mut self) {
         let Some(held) = self.held.take().filter(|held| held.opened > 0) else {

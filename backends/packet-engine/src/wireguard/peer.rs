@@ -1,4 +1,4 @@
-//! A peer as the threads share it, and as it is shown.
+//! A peer as the threads share it, and its status.
 
 use super::keypair::Keypair;
 use super::link::Link;
@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use types::wireguard::{PublicKey, Secret};
 
-/// A peer. Packets need no lock; handshakes and timers have one.
+/// A peer. The packet path takes no lock; handshakes and timers share one.
 pub(super) struct Peer {
     pub(super) key: PublicKey,
-    /// Its place among the peers.
+    /// The peer's index in the list of peers.
     pub(super) slot: u32,
     pub(super) traffic: Traffic,
-    /// Where its datagrams go, and from which address of this host: the one that the peer used last.
+    /// The destination of datagrams to the peer, and the address of this host that they leave from: the one that the peer used last.
     endpoint: ArcSwapOption<Endpoint>,
     /// The session that packets are sealed in.
     sending: ArcSwapOption<Keypair>,
-    /// Whether it was removed. Nothing is sealed or opened from then on, even by a thread that still sees it.
+    /// Whether the peer was removed. Nothing is sealed or opened from then on, even by a thread that still holds an old snapshot.
     removed: AtomicBool,
     link: Mutex<Link>,
 }
@@ -40,7 +40,7 @@ impl Peer {
         }
     }
 
-    /// Its handshakes and timers. A thread that panicked leaves nothing half done that matters: the worst is a session that has to be made anew.
+    /// Locks the handshakes and timers of the peer. A thread that panicked leaves no harmful state: at worst a session has to be established again.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// Sends from whichever address the route names, until the peer uses one again.
+    /// Lets the route select the source address, until the peer uses an address of this host again.
     pub(super) fn forget_source(&self) {
         if let Some(endpoint) = self.endpoint().filter(|endpoint| endpoint.source.is_some()) {
             self.set_endpoint(Endpoint {
@@ -87,12 +87,12 @@ impl Peer {
     }
 }
 
-/// What is configured of a peer, as far as it is compared.
+/// Configuration of a peer, as compared with the desired one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
-    /// Where its datagrams go: configured, or learned from its last authenticated packet.
+    /// The destination of datagrams to the peer: configured, or learned from its last authenticated packet.
     pub endpoint: Option<SocketAddr>,
-    /// The preshared key of its next handshake.
+    /// The preshared key for the next handshake.
     pub preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub keepalive: u16,
@@ -100,17 +100,17 @@ pub struct PeerState {
     pub allowed: Vec<IpNet>,
 }
 
-/// A peer and what it did.
+/// Status of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Its public key.
     pub key: PublicKey,
-    /// Its configuration, with the endpoint that it roamed to.
+    /// The peer's configuration, with the endpoint that it roamed to.
     pub state: PeerState,
-    /// When a handshake with it was completed last.
+    /// When the last handshake with the peer was completed.
     pub handshake: Option<SystemTime>,
-    /// The bytes sent to it, all headers of WireGuard included.
+    /// Bytes sent to the peer, including all headers of WireGuard.
     pub sent: u64,
-    /// The bytes received from it, likewise.
+    /// Bytes received from the peer, including all headers of WireGuard.
     pub received: u64,
 }

@@ -1,4 +1,4 @@
-//! What waits for the thread that makes the handshakes: messages, peers that are due, peers to be greeted.
+//! Work that waits for the handshake thread: messages, peers to visit, and peers to greet.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,14 +10,14 @@ use super::allowance::{exact, source};
 use super::message::LONGEST;
 use crate::endpoint::Endpoint;
 
-/// The most initiations that wait, and the most messages of other kinds. A flood beyond that is dropped before anything is computed for it.
+/// Maximum number of waiting initiations, and of waiting messages of other kinds. Messages beyond that are dropped before any computation.
 pub(super) const INBOX: usize = 1024;
-/// Once so many wait, a source has at most a share of them, so that a flood from a few sources leaves room for others: so many for an address with its
-/// port, and for an address with all of them. Neighbours behind one NAT have the same address.
+/// Once this many messages wait, each source has at most a share of the inbox, so that a flood from a few sources leaves room for others. One share is
+/// for an address with its port, the other for an address with all of its ports. Neighbours behind one NAT have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
-/// Sources share by hash, and with others each time that the inbox is emptied.
+/// The number of counters for shares. Sources are assigned to counters by hash, differently each time that the inbox is emptied.
 const SHARES: usize = 256;
 
 /// A received handshake message.
@@ -26,12 +26,12 @@ pub(super) struct Message {
     pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
-    /// Whether its sender proved its address, and has a curve operation left. Unknown, and false, while it waits here.
+    /// Whether the sender proved its address and has a token for curve operations. Unknown, and false, while the message waits here.
     pub(super) proven: bool,
 }
 
 impl Message {
-    /// None if it is too long to be one.
+    /// Copies a message. Returns `None` if it is longer than any handshake message.
     pub(super) fn new(from: Endpoint, message: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..message.len())?.copy_from_slice(message);
@@ -49,24 +49,24 @@ impl Message {
             .unwrap_or_default()
     }
 
-    /// Whether it begins a handshake.
+    /// Whether this is a handshake initiation.
     pub(super) fn is_initiation(&self) -> bool {
         self.bytes.first() == Some(&1)
     }
 
-    /// Whether it answers an initiation with what makes a session.
+    /// Whether this is a handshake response.
     pub(super) fn is_response(&self) -> bool {
         self.bytes.first() == Some(&2)
     }
 }
 
-/// Messages that wait, and how many there are by source.
+/// Messages that wait, and their number by source.
 struct Inbox {
     messages: Vec<Message>,
     by_port: [u16; SHARES],
     by_source: [u16; SHARES],
     keys: RandomState,
-    /// How often it was emptied.
+    /// How often the inbox was emptied.
     turn: u64,
 }
 
@@ -83,7 +83,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// False if there is no room for a message of its source.
+    /// Adds a message. Returns false if there is no room for a message of its source.
     fn push(&mut self, message: Message) -> bool {
         let place = |key: u128| self.keys.hash_one((self.turn, key)) as usize % SHARES;
         let (port, source) = (
@@ -107,7 +107,7 @@ impl Inbox {
         true
     }
 
-    /// Exchanges what waits for an empty list. One that is not empty stays.
+    /// Swaps the waiting messages with the list `into`, if that is empty.
     fn empty(&mut self, into: &mut Vec<Message>) {
         if into.is_empty() && !self.messages.is_empty() {
             std::mem::swap(&mut self.messages, into);
@@ -118,7 +118,7 @@ impl Inbox {
     }
 }
 
-/// The waiting work, and who waits for it.
+/// The waiting work, and the signal for the handshake thread.
 #[derive(Default)]
 pub(super) struct Pending {
     queues: Mutex<Queues>,
@@ -128,12 +128,12 @@ pub(super) struct Pending {
 #[derive(Default)]
 struct Queues {
     initiations: Inbox,
-    /// What answers our own messages. Its sender knows the index of one of our sessions.
+    /// Responses and cookie replies to our own messages. Their senders know the index of one of our initiations or sessions.
     answers: Inbox,
-    /// Peers by the time of their next visit. An entry counts only if it is the time that the peer itself has.
+    /// Slots of peers by the time of their next visit. An entry is valid only if the peer itself has the same time.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     greet: VecDeque<u32>,
-    /// Whether there is something new for the thread.
+    /// Whether there is new work for the thread.
     rung: bool,
     waiting: bool,
 }
@@ -143,7 +143,7 @@ impl Pending {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread. A call to the kernel only if it sleeps.
+    /// Wakes the thread. This takes a system call only if the thread sleeps.
     fn ring_for(&self, mut queues: MutexGuard<'_, Queues>) {
         queues.rung = true;
         let waiting = std::mem::take(&mut queues.waiting);
@@ -158,7 +158,7 @@ impl Pending {
         self.ring_for(self.lock());
     }
 
-    /// Leaves a message. False if too many wait already.
+    /// Queues a message. Returns false if too many already wait.
     pub(super) fn leave(&self, message: Message) -> bool {
         let mut queues = self.lock();
         let inbox = if message.is_initiation() {
@@ -173,14 +173,14 @@ impl Pending {
         true
     }
 
-    /// Takes all that waits, of each kind of which nothing is left from before.
+    /// Takes all waiting messages of each kind whose list is empty.
     pub(super) fn take(&self, answers: &mut Vec<Message>, initiations: &mut Vec<Message>) {
         let mut queues = self.lock();
         queues.answers.empty(answers);
         queues.initiations.empty(initiations);
     }
 
-    /// Enters the time of a peer's next visit.
+    /// Schedules a peer's next visit.
     pub(super) fn schedule(&self, due: Instant, slot: u32) {
         let mut queues = self.lock();
         let sooner = queues
@@ -193,7 +193,7 @@ impl Pending {
         }
     }
 
-    /// The next peer that is due.
+    /// Takes the next visit if it is due. Returns its time and the peer's slot.
     pub(super) fn due(&self, now: Instant) -> Option<(Instant, u32)> {
         let mut queues = self.lock();
         let Reverse((first, _)) = queues.due.peek()?;
@@ -203,31 +203,31 @@ impl Pending {
         queues.due.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Enters a peer with whom a handshake is to be initiated as soon as the pace allows.
+    /// Schedules a greeting: a handshake is initiated with the peer as soon as the pace allows.
     pub(super) fn greet(&self, slot: u32) {
         let mut queues = self.lock();
         queues.greet.push_back(slot);
         self.ring_for(queues);
     }
 
-    /// The next peer to be greeted, and whether there are more.
+    /// Takes the next peer to greet. Also returns whether there are more.
     pub(super) fn greeting(&self) -> Option<(u32, bool)> {
         let mut queues = self.lock();
         let slot = queues.greet.pop_front()?;
         Some((slot, !queues.greet.is_empty()))
     }
 
-    /// Whether peers are to be greeted.
+    /// Whether there are peers to greet.
     pub(super) fn greets(&self) -> bool {
         !self.lock().greet.is_empty()
     }
 
-    /// When the next peer is due.
+    /// Returns the time of the next visit.
     pub(super) fn next(&self) -> Option<Instant> {
         self.lock().due.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Waits until something is new, or until a time.
+    /// Waits until there is new work, or until a time.
     pub(super) fn wait(&self, until: Option<Instant>) {
         let mut queues = self.lock();
         if !queues.rung

@@ -1,10 +1,10 @@
-//! Cryptokey routing: which peer an inner address belongs to. The longest allowed IP wins, in both directions.
+//! Cryptokey routing: maps an inner address to its peer. The longest allowed IP takes precedence, in both directions.
 
 use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The allowed IPs of all peers. Never changed, only replaced.
+/// Immutable table of the allowed IPs of all peers.
 #[derive(Debug)]
 pub(super) struct Routes {
     v4: Prefixes<u32>,
@@ -12,7 +12,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// The allowed IPs with the slots of their peers.
+    /// Builds the table from allowed IPs and the slots of their peers.
     pub(super) fn build(allowed: impl Iterator<Item = (IpNet, u32)>) -> Self {
         let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         for (net, slot) in allowed {
@@ -27,7 +27,7 @@ impl Routes {
         }
     }
 
-    /// The slot of the peer whom an address belongs to.
+    /// Returns the slot of the peer that an address belongs to.
     #[inline]
     pub(super) fn lookup(&self, ip: IpAddr) -> Option<u32> {
         let slot = match ip {

@@ -1,4 +1,4 @@
-//! Packets of pods to peers: the peer is chosen once for each packet, by its destination, and the packet is sealed for that peer or not at all.
+//! Seals packets of pods for peers. The destination of a packet selects the peer, once per packet. The packet is sealed for that peer or not at all.
 
 use super::device::Device;
 use super::keypair::Keypair;
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What comes before a packet in its datagram.
+/// Length in bytes of the header before the packet in a datagram.
 const HEAD: usize = 16;
 
-/// How packets to a peer leave.
+/// How packets to a peer are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendState {
-    /// Sealed, to this address.
+    /// Packets are sealed and sent to this endpoint.
     Ready(Endpoint),
-    /// Not before there is a session: they are kept for it.
+    /// Packets are queued until there is a session.
     AwaitingSession,
 }
 
-/// Seals the packets of one batch. It waits for nobody, unless packets have to wait for a session.
+/// Seals the packets of one batch. It takes the lock of a peer only if packets have to wait for a session.
 pub struct Sealer<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -34,17 +34,17 @@ pub struct Sealer<'s> {
     held: Option<Held<'s>>,
 }
 
-/// The peer of the run.
+/// The peer of the current run of packets.
 struct Held<'s> {
     peer: &'s Peer,
     state: SendState,
     keypair: Option<Arc<Keypair>>,
-    /// The bytes that were sealed for it.
+    /// The number of bytes that were sealed for the peer.
     sealed: usize,
 }
 
 impl<'s> Sealer<'s> {
-    /// A sealer for one batch, with what was published when it began.
+    /// Creates a sealer for one batch, with the snapshot that was published when the batch began.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
         Self {
             device,
@@ -60,10 +60,10 @@ impl<'s> Sealer<'s> {
         self.snapshot.is_nested(header, packet)
     }
 
-    /// The slot of the peer that a packet is for. `longest` is the length of its longest segment.
+    /// Returns the slot of the peer that a packet is for. `longest` is the length of its longest segment in bytes.
     ///
     /// # Errors
-    /// Why it is dropped, and what its sender is told.
+    /// Returns the reason to drop the packet, and the ICMP error for its sender, if there is one.
     #[inline]
     pub fn route(&self, header: &Header, longest: usize) -> Result<u32, (Option<Icmp>, Reason)> {
         if martian(&header.destination) {
@@ -79,22 +79,22 @@ impl<'s> Sealer<'s> {
         Ok(slot)
     }
 
-    /// The length of a packet with its padding.
+    /// Returns the length of a packet with its padding.
     #[inline]
     pub fn padded(&self, length: usize) -> usize {
         padded(length, self.snapshot.mtu)
     }
 
-    /// The room that a sealed packet takes at most.
+    /// Returns the maximum size of a sealed packet in bytes.
     #[inline]
     pub fn room(plain: usize) -> usize {
         (plain + OVERHEAD).max(LONGEST)
     }
 
-    /// Turns to a peer, until another one is turned to or all are released.
+    /// Selects a peer for the following packets, until another peer is selected or the peer is released.
     ///
     /// # Errors
-    /// The reason to drop packets to it.
+    /// Returns the reason to drop packets to the peer.
     #[inline]
     pub fn hold(&mut self, slot: u32) -> Result<SendState, Reason> {
         if let Some(held) = self.held.as_ref().filter(|held| held.peer.slot == slot) {
@@ -125,7 +125,7 @@ impl<'s> Sealer<'s> {
         Ok(state)
     }
 
-    /// Seals a packet, which is padded, for the peer that was turned to. Returns the length of the datagram.
+    /// Seals a padded packet for the selected peer. Returns the length of the datagram in bytes, or `None` if it cannot be sealed.
     #[inline]
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Option<usize> {
         let length = plain.len() + OVERHEAD;
@@ -134,7 +134,7 @@ impl<'s> Sealer<'s> {
         self.seal_in_place(out.get_mut(..length)?)
     }
 
-    /// Seals the packet, which is padded, at byte 16 of a datagram. Returns the length of the datagram.
+    /// Seals the padded packet at byte 16 of a datagram. Returns the length of the datagram in bytes, or `None` if it cannot be sealed.
     #[inline]
     pub fn seal_in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
         let held = self.held.as_mut()?;
@@ -143,13 +143,13 @@ impl<'s> Sealer<'s> {
         Some(datagram.len())
     }
 
-    /// Keeps a packet, which is padded, until there is a session with the peer that was turned to. Returns the number of packets dropped for that.
+    /// Queues a padded packet until there is a session with the selected peer. Returns the number of packets dropped for that.
     pub fn park(&mut self, plain: &[u8]) -> usize {
         let Some(held) = &self.held else { return 1 };
         self.device.park(held.peer, plain, self.now)
     }
 
-    /// Ends the run of the peer that was turned to.
+    /// Ends the run of the selected peer, and updates its counters and timers.
     #[inline]
     pub fn release(&mut self) {
         let Some(held) = self.held.take().filter(|held| held.sealed > 0) else {

@@ -1,4 +1,4 @@
-//! What the threads see of a device: its identity, peers by slot and by key, allowed IPs. It is replaced as a whole.
+//! Snapshot of a device for the threads: identity, peers by slot and by key, and allowed IPs. A change replaces it as a whole.
 
 use super::identity::Identity;
 use super::peer::Peer;
@@ -18,7 +18,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// A slot that is free.
+    /// Returns a free slot.
     pub(super) fn free(&self) -> u32 {
         let free = if self.by_key.len() < self.slots.len() {
             self.slots.iter().position(Option::is_none)
@@ -58,10 +58,10 @@ impl Peers {
     }
 }
 
-/// Where peers are reached, as configured: what is sent there is a datagram of this tunnel.
+/// Configured endpoints of the peers. A UDP packet to one of them is a datagram of this tunnel.
 #[derive(Default)]
 pub(super) struct Ends {
-    /// Few, and seldom those of a pod's packet.
+    /// Ports of the endpoints, sorted. They are few, and packets of pods seldom have them, so they are compared first.
     ports: Vec<u16>,
     all: HashSet<SocketAddr>,
 }
@@ -81,7 +81,7 @@ impl Ends {
     }
 }
 
-/// The state of a device at one moment.
+/// Configuration of a device at one moment.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) identity: Option<Arc<Identity>>,
@@ -92,13 +92,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The peer in a slot.
+    /// Returns the peer in a slot.
     #[inline]
     pub(super) fn peer(&self, slot: u32) -> Option<&Peer> {
         self.peers.at(slot).map(|peer| &**peer)
     }
 
-    /// The slot of the peer whom an inner address belongs to.
+    /// Returns the slot of the peer that an inner address belongs to.
     #[inline]
     pub(super) fn slot_of(&self, ip: IpAddr) -> Option<u32> {
         self.routes.lookup(ip)

@@ -1,4 +1,4 @@
-//! Devices that exchange datagrams in memory.
+//! Tests with devices that exchange datagrams in memory.
 
 use super::message::{OVERHEAD, padded};
 use super::*;
@@ -34,7 +34,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An IPv4 or IPv6 packet of UDP with a payload.
+/// Returns an IPv4 or IPv6 packet of UDP with a payload.
 fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let builder = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -54,19 +54,19 @@ fn elsewhere() -> SocketAddr {
     SocketAddr::new(ip("192.0.2.66"), 1)
 }
 
-/// A node: a device, where it is, and what came out of it.
+/// A node: a device with its address, and everything that it delivered or sent.
 struct Node {
     device: Device,
     worker: Worker,
     address: SocketAddr,
     key: PublicKey,
-    /// Packets that it delivered.
+    /// Packets that the node delivered.
     delivered: Vec<Vec<u8>>,
-    /// Datagrams that it sent.
+    /// Datagrams that the node sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// How far its clock is ahead.
+    /// How far the node's clock is ahead.
     ahead: Duration,
-    /// When it stands still otherwise.
+    /// The time at which the clock stands still, apart from `ahead`.
     stopped: Option<Instant>,
 }
 
@@ -144,7 +144,7 @@ impl Node {
         change.set_allowed_ip(net(allowed), peer.key).unwrap();
     }
 
-    /// Sends a packet of a pod. Returns the sealed datagram, or nothing if it waits for a session.
+    /// Sends a packet of a pod. Returns the sealed datagram and its destination, or `None` if the packet waits for a session.
     fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
         let snapshot = self.device.snapshot();
         let mut sealer = Sealer::new(&self.device, &snapshot, self.now());
@@ -168,7 +168,6 @@ impl Node {
         }
     }
 
-    /// Receives a datagram.
     fn receives(&mut self, from: impl Into<Endpoint>, datagram: &[u8]) -> Result<(), Reason> {
         let snapshot = self.device.snapshot();
         let mut opener = Opener::new(&self.device, &snapshot, self.now());
@@ -188,7 +187,7 @@ impl Node {
     }
 }
 
-/// Delivers what nodes send until nothing is on its way.
+/// Delivers what the nodes send until no datagram is in flight.
 fn settle(nodes: &mut [&mut Node]) {
     for _ in 0..50 {
         nodes.iter_mut().for_each(|node| node.work());
@@ -209,12 +208,12 @@ fn settle(nodes: &mut [&mut Node]) {
     panic!("they never end");
 }
 
-/// A peer gets at most fifty answers a second: sooner, its next initiation would be refused.
+/// Waits until the next initiation of a peer is accepted. A node responds to at most 50 initiations per second of one peer, and refuses others.
 fn pause() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
-/// Two nodes with a subnet each, a session between them.
+/// Returns two nodes with a subnet each and a session between them.
 fn pair() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24", "fd00:2::/64"]);
@@ -223,7 +222,7 @@ fn pair() -> (Node, Node) {
     (a, b)
 }
 
-/// Sends a packet that has to be sealed at once, and delivers it.
+/// Sends a packet that must be sealed at once, and delivers it.
 fn passes(from: &mut Node, to: &mut Node, packet: &[u8]) {
     let (way, datagram) = from.pod_sends(packet).unwrap().unwrap();
     assert_eq!(way, to.address);
@@ -293,7 +292,8 @@ fn packets_wait_for_the_first_session() {
     );
 }
 
-/// The node that restarted has no session, and the other does not know. It begins by itself, so what only comes in is not lost for long.
+/// A node that restarted has no session, and its peer does not know this. The node initiates a handshake by itself, so that packets to it are lost only
+/// for a short time.
 #[test]
 fn a_node_that_restarted_begins() {
     let (mut a, old) = pair();
@@ -332,7 +332,7 @@ fn the_longest_allowed_ip_wins_and_moves_at_once() {
         .set_allowed_ip(net("10.5.2.0/24"), c.key)
         .unwrap();
     passes(&mut a, &mut c, &low);
-    // B spoke for it a moment ago.
+    // Until a moment ago, B owned this subnet.
     let (_, forged) = b
         .pod_sends(&packet(ip("10.5.2.9"), ip("10.5.1.9"), b"mine"))
         .unwrap()
@@ -387,7 +387,7 @@ fn endpoint_follows_authentic_packets() {
     assert_ne!(a.sees(&b.key).state.endpoint, Some(b.address));
     a.receives(b.address, &datagram).unwrap();
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
-    // A copy from elsewhere moves nothing.
+    // A copy from another address does not move the endpoint.
     assert_eq!(a.receives(elsewhere(), &datagram), Err(Reason::Replayed));
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
     passes(
@@ -395,7 +395,7 @@ fn endpoint_follows_authentic_packets() {
         &mut b,
         &packet(ip("10.5.1.9"), ip("10.5.2.9"), b"found"),
     );
-    // What is configured counts, and nothing configured leaves what was learned.
+    // Without a configured endpoint, the learned one stays. A configured endpoint takes precedence.
     a.device.change().set_peer(b.key, None, None, 0).unwrap();
     assert_eq!(a.sees(&b.key).state.endpoint, Some(b.address));
     a.device
@@ -408,7 +408,7 @@ fn endpoint_follows_authentic_packets() {
     );
 }
 
-/// Sends what is due. Returns each datagram with the endpoint that it goes to.
+/// Sends what is due. Returns each datagram with its destination endpoint.
 fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     let mut all = Vec::new();
     let now = node.now();
@@ -420,7 +420,7 @@ fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     all
 }
 
-/// The address of `a` from which packets to the peer leave.
+/// Returns the address of `a` from which packets to the peer leave.
 fn source(a: &Node) -> Option<IpAddr> {
     let snapshot = a.device.snapshot();
     let slot = Sealer::new(&a.device, &snapshot, a.now()).route(
@@ -436,12 +436,12 @@ fn source(a: &Node) -> Option<IpAddr> {
     }
 }
 
-/// The address of `a` that `b` sends to.
+/// Returns the address of `a` that `b` sends to.
 fn known_source() -> Option<IpAddr> {
     Some(ip("192.168.56.201"))
 }
 
-/// Two nodes with a session that `b` began, at the known address of `a`.
+/// Returns two nodes with a session that `b` initiated, at the known address of `a`.
 fn session_at_the_known_address() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24"]);
@@ -450,13 +450,13 @@ fn session_at_the_known_address() -> (Node, Node) {
         to: b.address,
         source: known_source(),
     };
-    // The response goes out from the address that the initiation came to,
+    // The response leaves from the address at which the initiation arrived.
     let initiation = sends(&mut b).remove(0).1;
     sends(&mut a);
     a.receives(from_b, &initiation).unwrap();
     let (to, response) = sends(&mut a).remove(0);
     assert_eq!(to, from_b);
-    // and packets do, once the session is confirmed.
+    // Packets also leave from it, once the session is confirmed.
     b.receives(a.address, &response).unwrap();
     let (_, confirmation) = sends(&mut b).remove(0);
     a.receives(from_b, &confirmation).unwrap();
@@ -464,11 +464,12 @@ fn session_at_the_known_address() -> (Node, Node) {
     (a, b)
 }
 
-/// A peer gets its answers from the address that it knows, whatever the route says: a NAT before it lets nothing else in.
+/// A peer gets responses and packets from the address that it knows, whatever address the route selects. A NAT in front of the peer accepts only that
+/// address.
 #[test]
 fn answers_come_from_the_address_that_the_peer_uses() {
     let (a, b) = session_at_the_known_address();
-    // What is configured anew, and the same, changes nothing.
+    // Configuring the same endpoint again changes nothing.
     a.add(&b, &[]);
     assert_eq!(source(&a), known_source());
     a.device
@@ -501,7 +502,7 @@ fn source_is_forgotten_and_learned_again() {
     assert_eq!(source(&a), known_source());
 }
 
-/// A source that still is this host's may lead nowhere, when its uplink failed: no answer is known to come back to it.
+/// A source address may still belong to this host but lead nowhere, because its uplink failed. Without a response, the source is therefore given up.
 #[test]
 fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
     let (mut a, mut b) = session_at_the_known_address();
@@ -521,7 +522,7 @@ fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
     assert_eq!(initiation_to(&mut a, 181).0, known);
     let (to, message) = initiation_to(&mut a, 187);
     assert_eq!(to, Endpoint::from(b.address));
-    // A session, and what came in it, is the peer's word.
+    // An authentic response sets the source again.
     b.ahead = a.ahead;
     b.receives(a.address, &message).unwrap();
     let (_, response) = sends(&mut b).remove(0);
@@ -565,7 +566,7 @@ fn new_key_is_used_at_once_and_packets_in_flight_open() {
     a.receives(b.address, &under_way).unwrap();
     assert_eq!(a.delivered.len(), 1);
     pause();
-    // B is told: the new peer takes the subnet, then the old one goes.
+    // B is reconfigured: the peer with the new key takes the subnet, and then the old peer is removed.
     b.add(&a, &["10.5.1.0/24"]);
     assert!(b.device.change().remove_peer(&old));
     settle(&mut [&mut a, &mut b]);
@@ -598,7 +599,7 @@ fn a_new_preshared_key_leaves_the_session_and_counts_for_the_next() {
         &mut a,
         &packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back"),
     );
-    // B restarts without it: no session. With it, there is one.
+    // B restarts. Without the preshared key, there is no session; with it, there is one.
     for (preshared, works) in [(None, false), (secret(), true)] {
         b = Node::new(2);
         b.device
@@ -689,7 +690,7 @@ fn a_keepalive_is_sent_at_once_and_repeated() {
 fn sender_proves_its_address_under_load() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     b.add(&a, &[]);
-    // Initiations that are right as far as can be told cheaply: all that it takes is our public key.
+    // Initiations that pass all cheap checks. A sender needs only our public key to make them.
     let mut valid = Vec::new();
     for n in 0..30u8 {
         a.rekey(100 + n);
@@ -699,7 +700,7 @@ fn sender_proves_its_address_under_load() {
         a.device.change().remove_peer(&b.key);
         a.sent.clear();
     }
-    // What waits is load, not what is worked off at once.
+    // Load is the number of waiting initiations. 30 are processed at once and are no load.
     for (at_once, loads) in [(30, false), (300, true)] {
         for _ in 0..6 {
             for (port, initiation) in (1..).zip(valid.iter().cycle().take(at_once)) {
@@ -727,7 +728,7 @@ fn peer_gets_in_with_a_cookie_under_load() {
     let initiation = stranger.sent.pop_front().unwrap().1;
     a.add(&b, &["10.5.2.0/24"]);
     b.add(&a, &["10.5.1.0/24"]);
-    // Only A asks.
+    // Only A initiates a handshake.
     b.work();
     b.sent.clear();
     b.stopped = Some(b.now());
@@ -783,7 +784,7 @@ fn waiting_packets_are_bounded() {
     assert_eq!(a.device.counters.sent.drops(Reason::NoSession), 128);
 }
 
-/// A kernel drops what comes in a session after that, and says nothing.
+/// A kernel silently drops datagrams of a session beyond that time.
 #[test]
 fn a_session_is_not_sent_in_beyond_its_time() {
     let (mut a, mut b) = pair();
@@ -804,7 +805,7 @@ fn a_session_is_not_sent_in_beyond_its_time() {
     );
 }
 
-/// An answer makes a session that the peer may never use: with another preshared key it cannot.
+/// A response creates a session that the peer may never use. With another preshared key, the peer cannot use it.
 #[test]
 fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -830,7 +831,7 @@ fn nothing_is_sent_in_a_session_that_the_peer_has_not_confirmed() {
     }
 }
 
-/// Both ends have packets for each other and another preshared key. Each answers the other's initiations and can use no answer.
+/// Both sides have packets for each other, but different preshared keys. Each answers the other's initiations, and neither can use a response.
 #[test]
 fn handshakes_with_two_preshared_keys_are_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -866,7 +867,7 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
             "{dropped} packets waited for a session in vain"
         );
     }
-    // With one key, what waits is not older than that.
+    // Once both have the same key, all packets are delivered that were not dropped by then.
     let lost = [&a, &b].map(|node| node.device.counters.sent.drops(Reason::NoSession) as usize);
     (a.ahead, b.ahead) = (Duration::from_secs(130), Duration::from_secs(130));
     b.device
@@ -884,7 +885,7 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
     );
 }
 
-/// The answer to the peer's initiation ends the waiting for one's own. A packet goes on waiting, though no other asks for a session.
+/// Our response to the peer's initiation ends the repetition of our own. The packet continues to wait, although no other packet requests a session.
 #[test]
 fn a_single_packet_is_tried_for_until_it_is_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -933,19 +934,19 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     a.device
         .work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
     let sent = &a.device.counters.sent;
-    // The keepalive that confirms the session, and the packet.
+    // Two sends failed: the keepalive that confirms the session, and the packet.
     assert_eq!(
         (count(&sent.packets), sent.drops(Reason::SendFailed)),
         (0, 2)
     );
 }
 
-/// The room for packets that wait is full of those for nodes that never answer. A node that does is reached all the same.
+/// Packets for nodes that never answer use up the room for waiting packets. A node that answers is reached nevertheless.
 #[test]
 fn dead_peers_do_not_delay_other_sessions() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.device.change().set_mtu(u16::MAX);
-    // Neither knows the other's endpoint when it is to be greeted, so that nothing but a packet asks for a session.
+    // Neither knows the other's endpoint when it is greeted, so only a packet requests a session.
     for (node, peer, allowed) in [(&a, b.key, "10.5.2.0/24"), (&b, a.key, "10.5.1.0/24")] {
         let mut change = node.device.change();
         change.set_peer(peer, None, None, 0).unwrap();
@@ -984,7 +985,8 @@ fn dead_peers_do_not_delay_other_sessions() {
     assert_eq!(b.delivered, [found]);
 }
 
-/// A subnet moves between two nodes while packets are sealed for it: each goes to who had it at some moment between before and after.
+/// A subnet moves between two nodes while packets are sealed for it. Each packet goes to a node that owned the subnet at some moment while the packet
+/// was sealed.
 #[test]
 fn a_subnet_moves_under_packets() {
     let (mut a, mut b) = pair();
@@ -993,7 +995,7 @@ fn a_subnet_moves_under_packets() {
     c.add(&a, &["10.5.1.0/24"]);
     settle(&mut [&mut a, &mut b, &mut c]);
     let owners = [(b.key, b.address), (c.key, c.address)];
-    // The number of moves that began, and of those that are done. Even: B has it.
+    // The number of moves that have begun, and of those that are done. After an even number, B owns the subnet.
     let (begun, done, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let datagrams = std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,29 +1,29 @@
-//! What packets leave behind for the timers of their peer, without a lock: counts, and since when something waits for an answer.
+//! State that packets leave for the timers of their peer, without a lock: byte counts, and since when something is unanswered.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long after a packet came something has to be sent (KEEPALIVE_TIMEOUT).
+/// Time after a received packet within which something has to be sent (KEEPALIVE_TIMEOUT).
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long after a packet was sent something has to come, else a new session is asked for (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
+/// Time after a sent packet within which something has to be received. Otherwise a new session is requested (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// A visit that is so late is entered again.
+/// A visit that is overdue by more than this is scheduled again.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// A moment, in nanoseconds since the device was made; zero for none.
+/// A moment: one plus the nanoseconds since the device was created, or zero for none.
 #[derive(Default)]
 pub(super) struct Mark(AtomicU64);
 
 impl Mark {
     pub(super) fn clear(&self) {
-        // Mostly there is nothing to clear, and threads share the line of memory.
+        // The mark is usually clear. A store would take the cache line, which the threads share.
         if self.0.load(Relaxed) != 0 {
             self.0.store(0, Relaxed);
         }
     }
 }
 
-/// Marks of moments.
+/// Sets and reads marks.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     began: Instant,
@@ -34,7 +34,7 @@ impl Clock {
         Self { began }
     }
 
-    /// Enough for 584 years.
+    /// Returns the value of a mark. It overflows after 584 years.
     fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began).as_nanos();
         u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
@@ -51,7 +51,7 @@ impl Clock {
         mark.0.store(self.tick(at), Relaxed);
     }
 
-    /// Marks a moment unless an earlier one is marked. Returns whether it did.
+    /// Marks a moment unless one is marked already. Returns whether it did.
     pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
         mark.0.load(Relaxed) == 0
             && mark
@@ -61,33 +61,33 @@ impl Clock {
     }
 }
 
-/// What passed between this node and a peer.
+/// Traffic between this node and a peer.
 #[derive(Default)]
 pub(super) struct Traffic {
     /// Bytes of all datagrams sent and received.
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
-    /// The first packet sent since something came.
+    /// The first packet that was sent since something was received.
     pub(super) unanswered: Mark,
-    /// The first packet that came since something was sent.
+    /// The first packet that was received since something was sent.
     pub(super) unacknowledged: Mark,
     /// The last datagram of either direction.
     pub(super) passed: Mark,
-    /// When the peer is to be visited.
+    /// When the next visit of the peer is due.
     due: Mark,
-    /// Whether a new session is asked for, though there may be one.
+    /// Whether a new session is requested, although there may be one.
     pub(super) wants_session: AtomicBool,
 }
 
 impl Traffic {
-    /// Counts a message of the handshake that came, and the one that was made for it.
+    /// Counts the bytes of a received message, and of a message that was made, if it was sent.
     pub(super) fn count(&self, made: &[u8], sent: bool, came: &[u8]) {
         let made = if sent { made.len() } else { 0 };
         self.sent.fetch_add(made as u64, Relaxed);
         self.received.fetch_add(came.len() as u64, Relaxed);
     }
 
-    /// Notes that something was sent; `carries`: a packet, not only a keepalive. Returns when the peer has to be visited for it.
+    /// Notes that something was sent. `carries`: it was a packet, not a keepalive. Returns when the peer has to be visited because of it, if at all.
     #[inline]
     pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
         self.unacknowledged.clear();
@@ -95,7 +95,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
     }
 
-    /// Notes that something authentic came. Returns when the peer has to be visited for it.
+    /// Notes that something authentic was received. `carries`: it was a packet, not a keepalive. Returns when the peer has to be visited because of it,
+    /// if at all.
     #[inline]
     pub(super) fn note_received(
         &self,
@@ -108,8 +109,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unacknowledged, now)).then(|| now + KEEPALIVE)
     }
 
-    /// Enters a visit unless there is one before. Returns its time. A visit that is long overdue was lost: its peer had not been published yet, or
-    /// its slot was another's.
+    /// Schedules a visit unless an earlier one is scheduled. Returns the time of the new visit. A visit that is long overdue was lost: its peer was not
+    /// published yet, or its slot belonged to another peer.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);
@@ -120,7 +121,7 @@ impl Traffic {
         clock.read(&self.due)
     }
 
-    /// Takes the visit of this time. False if its time was changed meanwhile.
+    /// Takes the visit of this time. Returns false if the time was changed meanwhile.
     pub(super) fn take(&self, clock: &Clock, at: Instant) -> bool {
         let due = clock.read(&self.due) == Some(at);
         if due {

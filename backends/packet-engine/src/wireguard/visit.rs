@@ -1,4 +1,4 @@
-//! What is due with a peer: sessions that end, keepalives, handshakes that are wanted, packets that waited for a session.
+//! Visits: what is due for a peer. A visit ends sessions, sends keepalives, initiates handshakes, and sends packets that waited for a session.
 
 use super::device::Device;
 use super::keypair::random_key;
@@ -14,13 +14,13 @@ use crate::reason::Reason;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What comes before a packet in its datagram.
+/// Length in bytes of the header before the packet in a datagram.
 const HEAD: usize = 16;
-/// The least time between two visits that something else is due for.
+/// The least time from a visit to the next one that it schedules.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {
-    /// Does what is due with a peer and enters its next visit. `greet` asks for a session if there is none.
+    /// Does what is due for a peer and schedules its next visit. `greet` requests a session if there is none.
     pub(super) fn visit(
         &self,
         peer: &Peer,
@@ -41,7 +41,7 @@ impl Device {
             }
             let alive = self.keep_alive(peer, &mut link, now, buffer, send);
             self.acknowledge(peer, now, buffer, send);
-            // Nothing came for what was sent: the peer may have restarted.
+            // Sent packets got no reply: the peer may have restarted.
             let unanswered = self
                 .clock
                 .read(&peer.traffic.unanswered)
@@ -71,7 +71,7 @@ impl Device {
         self.give_up(link);
     }
 
-    /// Sends a persistent keepalive if it is due. False if a session is needed for it.
+    /// Sends a persistent keepalive if it is due. Returns false if there is no session to send it in.
     fn keep_alive(
         &self,
         peer: &Peer,
@@ -88,16 +88,16 @@ impl Device {
         self.send_keepalive(peer, now, buffer, send)
     }
 
-    /// When the next persistent keepalive is due. None: at once, or never.
+    /// Returns when the next persistent keepalive is due, or `None` before the first one.
     fn keepalive_due(&self, peer: &Peer, link: &Link) -> Option<Instant> {
         let every = Duration::from_secs(link.keepalive.into());
-        // What passed in either direction keeps a mapping of a NAT as well.
+        // Any datagram in either direction also keeps a NAT mapping alive.
         let passed = self.clock.read(&peer.traffic.passed);
         link.kept
             .map(|kept| kept.max(passed.unwrap_or(kept)) + every)
     }
 
-    /// Tells the peer that its packets come, if nothing else did for a while.
+    /// Sends a keepalive to acknowledge the peer's packets, if nothing else was sent for [`KEEPALIVE`].
     fn acknowledge(&self, peer: &Peer, now: Instant, buffer: &mut [u8], send: Send<'_>) {
         let since = self.clock.read(&peer.traffic.unacknowledged);
         if since.is_some_and(|since| since + KEEPALIVE <= now) {
@@ -106,7 +106,7 @@ impl Device {
         }
     }
 
-    /// Sends an empty packet. False without a session.
+    /// Sends an empty packet. Returns false without a session or an endpoint.
     pub(super) fn send_keepalive(
         &self,
         peer: &Peer,
@@ -131,7 +131,7 @@ impl Device {
         true
     }
 
-    /// Initiates a handshake.
+    /// Initiates a handshake, if the peer's endpoint is known.
     fn initiate(&self, peer: &Peer, now: Instant, send: Send<'_>) {
         if peer.endpoint().is_none() {
             return;
@@ -143,7 +143,7 @@ impl Device {
             };
             let repeated = link.tries();
             let stamp = link.stamp(SystemTime::now());
-            // One that cannot be made now is not tried without a pause, either.
+            // Set before the initiation is made, so that a failure is not retried without a pause.
             link.try_again(now);
             (draft, stamp, repeated)
         };
@@ -163,7 +163,7 @@ impl Device {
         else {
             return self.indices.set(index, None);
         };
-        // One that had no answer is repeated without the source, in case that is the cause, as the kernel does.
+        // An unanswered initiation is repeated without the source address, in case that is the cause. The kernel does the same.
         if repeated {
             peer.forget_source();
         }
@@ -176,7 +176,7 @@ impl Device {
         }
     }
 
-    /// Sends what waited for a session, if there is one.
+    /// Sends the packets that waited for a session, if there is one.
     pub(super) fn unpark(
         &self,
         peer: &Peer,
@@ -191,7 +191,7 @@ impl Device {
         };
         while let Some(plain) = link.parked.pop_front() {
             self.unparked(&plain);
-            // Its subnet may have moved to another peer meanwhile.
+            // The subnet of its destination may have moved to another peer meanwhile.
             let Some(length) = inner(&plain)
                 .filter(|(_, to)| snapshot.slot_of(*to) == Some(peer.slot))
                 .map(|(length, _)| length)
@@ -224,10 +224,10 @@ impl Device {
         }
     }
 
-    /// Enters the next visit of a peer. There is none if nothing can become due before its packets flow again or it sends a message.
+    /// Schedules the next visit of a peer. There is none if nothing can become due before packets flow again or the peer sends a message.
     pub(super) fn enter_next(&self, peer: &Peer, link: &Link, now: Instant) {
         let wants = peer.traffic.wants_session.load(Ordering::Relaxed);
-        // Packets that wait although it is time wait for something else, such as a key.
+        // Packets that still wait although an initiation is allowed wait for something else, such as a key.
         let retry = link
             .again()
             .filter(|again| link.repeats() || wants || !link.parked.is_empty() && *again > now);
@@ -248,14 +248,14 @@ impl Device {
         .into_iter()
         .flatten()
         .min();
-        // Never in the past, whatever the clock did: a peer must not be visited over and over.
+        // Never in the past, whatever the clock does: otherwise the peer would be visited in a loop.
         if let Some(at) = next {
             self.visit_by(peer, at.max(now + PAUSE), now);
         }
     }
 }
 
-/// The length and the destination of a padded packet, which was parsed when it was parked.
+/// Returns the length and the destination of a padded packet, which was parsed before it was queued.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
     Header::parse(plain.get(..length)?)

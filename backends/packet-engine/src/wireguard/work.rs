@@ -1,4 +1,5 @@
-//! The work beside the packet path, for one thread: handshake messages, peers that are due, peers to be greeted.
+//! Work of the handshake thread, off the packet path: handshake messages, visits of peers whose timers are due, and greetings. A greeting initiates a
+//! handshake after a peer was added or our key was changed.
 
 use super::admission::Admission;
 use super::device::Device;
@@ -9,21 +10,21 @@ use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Initiations, answers, visits and greetings in one round, so that none of them waits for all of another kind. A round is short, so that what
-/// arrives meanwhile finds room.
+/// Maximum numbers of initiations, responses, visits and greetings in one round, so that none waits for all work of another kind. A round is short, so
+/// that messages that arrive meanwhile find room.
 const INITIATIONS: usize = 8;
 const ANSWERS: usize = 16;
-/// Cookies for strangers in one round. Each takes a call to the kernel.
+/// Maximum number of cookie replies to unknown senders in one round. Each takes a system call.
 pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
-/// Ten greetings each ten milliseconds. Each costs three curve operations here and as many at the peer.
+/// Ten greetings per ten milliseconds. Each costs three curve operations here and as many at the peer.
 const GREETINGS: usize = 10;
 const PACE: Duration = Duration::from_millis(10);
 
-/// What the thread keeps between rounds.
+/// State that the handshake thread keeps between rounds.
 pub struct Worker {
     pub(super) buffer: Vec<u8>,
-    /// What was taken from the inboxes.
+    /// Messages that were taken from the inboxes.
     answers: Vec<Message>,
     initiations: Vec<Message>,
     admission: Admission,
@@ -44,19 +45,19 @@ impl Default for Worker {
     }
 }
 
-/// Sends a datagram, or says why it cannot.
+/// Sends a datagram, or returns the reason why it cannot.
 pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
 
-/// Sends a datagram. Returns whether it was sent; if not, that is counted already.
+/// Sends a datagram. Returns whether it was sent. A failure is already counted.
 pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
 
 impl Device {
-    /// Does a round of work. Returns the time of the next one, unless something new comes before.
+    /// Does one round of work. Returns the time of the next round, unless new work arrives before.
     pub fn work(&self, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
         self.work_at(Instant::now(), worker, send)
     }
 
-    /// The round of a moment.
+    /// Does one round of work at the time `now`.
     pub(super) fn work_at(
         &self,
         now: Instant,
@@ -78,12 +79,12 @@ impl Device {
             let Some((due, slot)) = self.pending.due(now) else {
                 break;
             };
-            // The latest: whoever entered the peer saw it published.
+            // A visit may be scheduled for a peer that was published after the round began, so load the latest snapshot.
             let snapshot = self.snapshot();
             let Some(peer) = snapshot.peer(slot) else {
                 continue;
             };
-            // Otherwise its time was changed meanwhile.
+            // If this fails, the time of the visit was changed meanwhile.
             if peer.traffic.take(&self.clock, due) {
                 self.visit(peer, &snapshot, now, false, &mut worker.buffer, send);
             }

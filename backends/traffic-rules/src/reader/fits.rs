@@ -1,23 +1,23 @@
-//! Whether a packet fulfils the condition of a rule.
+//! The result of a comparison of packets with a condition.
 
-/// Whether a packet fulfils a condition.
+/// Whether packets fulfil a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// It does not.
+    /// They do not.
     No,
-    /// It may: the condition is not understood, or not all packets fulfil it.
+    /// Unknown: the condition is not understood, or only some of the packets fulfil it.
     Perhaps,
-    /// It does.
+    /// They do.
     Yes,
 }
 
 impl Fits {
-    /// Yes or no.
+    /// Returns `Yes` or `No`.
     pub fn of(is: bool) -> Fits {
         if is { Fits::Yes } else { Fits::No }
     }
 
-    /// Inverts it if the condition is negated.
+    /// Inverts the result if the condition is negated.
     #[must_use]
     pub(crate) fn negated_if(self, negated: bool) -> Fits {
         match self {

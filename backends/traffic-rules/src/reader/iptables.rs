@@ -1,4 +1,4 @@
-//! Reads what `iptables-save` and `ip6tables-save` print.
+//! Parses the output of `iptables-save` and `ip6tables-save`.
 
 use super::model::{
     Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table,
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::Family;
 
-/// Modules whose options are all of their condition.
+/// Match modules whose whole condition is in their options.
 const PLAIN: [&str; 17] = [
     "tcp",
     "udp",
@@ -32,7 +32,7 @@ const PLAIN: [&str; 17] = [
     "physdev",
     "length",
 ];
-/// Targets behind which a packet goes on.
+/// Targets after which a packet continues with the next rule.
 const ONWARD: [&str; 21] = [
     "LOG",
     "NFLOG",
@@ -135,7 +135,7 @@ fn base(table: &str, chain: &str, policy: &str) -> Option<Base> {
     })
 }
 
-/// The words of a line. Those that are quoted may hold spaces.
+/// Splits a line into words. Quoted words may contain spaces.
 fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut some) = (Vec::new(), String::new(), false, false);
     let mut letters = line.chars();
@@ -171,7 +171,7 @@ struct Given<'a> {
     negated: bool,
 }
 
-/// The options, in order. A comment is one value, whatever it says.
+/// Returns the options in order. Comments and log prefixes are skipped.
 fn options(words: &[String]) -> Vec<Given<'_>> {
     let mut all: Vec<Given<'_>> = Vec::new();
     let mut negated = false;
@@ -215,7 +215,7 @@ fn steps(words: &[String], family: Family) -> Vec<Step> {
     steps
 }
 
-/// What a target does.
+/// Returns the steps of a target.
 fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     let name = verb.values.first().copied().unwrap_or_default();
     let unknown = Step::Verdict(Verdict::Unknown);
@@ -246,7 +246,7 @@ fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     vec![Step::Verdict(verdict)]
 }
 
-/// `--set-xmark value/mask`: the bits of the mask are cleared, and those of the value inverted.
+/// Returns the change of a mark. `--set-xmark value/mask` clears the bits of the mask and inverts those of the value.
 fn mark(option: &Given<'_>) -> Option<Step> {
     let (value, mask) = with_mask(option.values.first()?)?;
     match option.name {
@@ -263,7 +263,7 @@ fn with_mask(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// The condition of an option, and whatever else has to be so for it.
+/// Returns the conditions of an option.
 fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
     let first = option.values.first().copied().unwrap_or_default();
     let one = |key: Key, value: Option<Value>| Condition {
@@ -348,7 +348,7 @@ fn addresses(text: &str) -> Option<Ranges> {
     Some(Ranges::addresses(first.parse().ok()?, last.parse().ok()?))
 }
 
-/// Ports and ranges: `53,8000:9000`.
+/// Parses ports and ranges, such as `53,8000:9000`.
 fn ports(text: &str) -> Option<Ranges> {
     let span = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
@@ -370,7 +370,7 @@ fn ports(text: &str) -> Option<Ranges> {
         .map(|all| Ranges::union(&all))
 }
 
-/// States of the connection, among which are two that say that its addresses are rewritten.
+/// Parses states of a connection. Two of them (DNAT and SNAT) mean that the connection's addresses are rewritten.
 fn states(text: &str, negated: bool) -> Condition {
     let (translated, plain): (Vec<&str>, Vec<&str>) = text
         .split(',')
@@ -383,7 +383,7 @@ fn states(text: &str, negated: bool) -> Condition {
         return Condition::unknown();
     };
     let plain = Value::Numbers(Ranges::union(&plain));
-    // Any of both: a pair of fields, of which one may be anything.
+    // Either kind suffices: each element is a pair of fields, of which one may have any value.
     let any = || Value::Numbers(Ranges::all());
     let mut elements = vec![(vec![plain, any()], None)];
     if !translated.is_empty() {

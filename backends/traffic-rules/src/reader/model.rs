@@ -1,11 +1,11 @@
-//! The model: tables, chains, rules, sets and maps of verdicts, of nftables and of both variants of iptables.
+//! The model: tables, chains, rules, sets and verdict maps, of nftables and of both variants of iptables.
 
 use super::ranges::Ranges;
 use crate::variant::Variant;
 use std::collections::BTreeMap;
 use types::Family;
 
-/// Whose packets a table sees.
+/// The family of a table, which determines the packets that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// The family `ip`: IPv4 packets.
@@ -14,21 +14,21 @@ pub enum Layer {
     Ip6,
     /// The family `inet`: IPv4 and IPv6 packets.
     Inet,
-    /// Frames that a bridge passes.
+    /// The family `bridge`: frames that a bridge forwards.
     Bridge,
-    /// Everything that one device receives.
+    /// The family `netdev`: all packets that one device receives.
     Netdev,
-    /// Requests for hardware addresses: no packet of IP.
+    /// The family `arp`: ARP packets, which are not IP packets.
     Arp,
 }
 
 impl Layer {
-    /// That of one family.
+    /// Returns the layer of an address family.
     pub fn of(family: Family) -> Self {
         family.pick(Layer::Ip, Layer::Ip6)
     }
 
-    /// Its name in commands of nft.
+    /// Returns its name in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Ip => "ip",
@@ -59,20 +59,20 @@ impl Layer {
     }
 }
 
-/// Where in the kernel a chain is called.
+/// The point in the kernel at which a chain is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// As soon as a device has received it.
+    /// When a device has received a packet.
     Ingress,
-    /// Before it is decided where the packet goes.
+    /// Before the routing decision.
     Prerouting,
-    /// Before this host gets it.
+    /// Before the packet is delivered to this host.
     Input,
-    /// Packets that pass from one interface to another.
+    /// When a packet is forwarded from one interface to another.
     Forward,
-    /// When this host sends it.
+    /// When this host sends a packet.
     Output,
-    /// Packets that leave, after routing.
+    /// When a packet leaves, after routing.
     Postrouting,
 }
 
@@ -98,8 +98,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Adds tables that were listed elsewhere. Parts of the same table are put together. Where iptables keeps a table in nftables, its own listing
-    /// applies: nft does not know all conditions in it.
+    /// Adds tables of another listing, and merges parts of the same table. For a table that iptables keeps in nftables, the listing of iptables takes
+    /// precedence: nft does not know all conditions in it.
     pub fn extend(&mut self, others: Rules) {
         for other in others.tables {
             let same = |table: &Table| (table.layer, &table.name) == (other.layer, &other.name);
@@ -139,7 +139,7 @@ pub enum Program {
 /// A table of nftables, or one of iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Whose packets it sees.
+    /// The family, which determines the packets that it sees.
     pub layer: Layer,
     /// The name of the table.
     pub name: String,
@@ -147,16 +147,16 @@ pub struct Table {
     pub program: Program,
     /// The chains by name.
     pub chains: BTreeMap<String, Chain>,
-    /// Its named sets and maps of verdicts.
+    /// Its named sets and verdict maps.
     pub sets: BTreeMap<String, Elements>,
 }
 
 /// A chain: its hook, if the kernel calls it, and its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Where the kernel calls it; `None`: only rules do.
+    /// Where the kernel calls it. `None` if only rules call it.
     pub base: Option<Base>,
-    /// Its rules, in order; `None` where only the chain's name was listed.
+    /// Its rules, in order. `None` if only the chain's name was listed.
     pub rules: Option<Vec<Rule>>,
 }
 
@@ -165,43 +165,43 @@ pub struct Chain {
 pub struct Base {
     /// The hook at which the kernel calls the chain.
     pub hook: Hook,
-    /// Lower ones come first.
+    /// The priority. Chains with lower priorities come first.
     pub priority: i32,
     /// Whether the kernel drops packets that no rule decides.
     pub drops: bool,
-    /// Whether it rewrites addresses: it sees the first packet of a connection only.
+    /// Whether it rewrites addresses. Such a chain sees only the first packet of a connection.
     pub nat: bool,
-    /// The device, of a chain that sees one device's packets only.
+    /// The device of a chain that sees only one device's packets.
     pub device: Option<String>,
 }
 
 /// A rule of a chain, as a sequence of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its steps, in order: the first condition that is not fulfilled ends it.
+    /// Its steps, in order. The first condition that is not fulfilled ends the rule.
     pub steps: Vec<Step>,
     /// Its handle, in nftables.
     pub handle: Option<u64>,
-    /// The rule as iptables saves it.
+    /// The rule as iptables saves it. Empty for nftables.
     pub text: String,
-    /// How many packets it has counted; `None`: it has no counter.
+    /// The number of packets that it has counted. `None` if it has no counter.
     pub packets: Option<u64>,
 }
 
 /// A step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The rule goes on only if the packet fulfils this condition.
+    /// The rule continues only if the packet fulfils this condition.
     When(Condition),
-    /// Keeps these bits of the mark and inverts those.
+    /// Keeps only the bits of the mark that are set in the first number, then inverts those that are set in the second.
     Mark(u32, u32),
-    /// Makes the mark something that is not known.
+    /// Sets the mark to an unknown value.
     MarkUnknown,
-    /// The connection is not tracked.
+    /// Excludes the connection from tracking.
     Untrack,
     /// The verdict about the packet.
     Verdict(Verdict),
-    /// A map has the verdict.
+    /// Looks up the verdict in a map.
     Lookup(Vec<Key>, Source),
 }
 
@@ -210,14 +210,14 @@ pub enum Step {
 pub struct Condition {
     /// The fields that are compared.
     pub keys: Vec<Key>,
-    /// The values that they may have.
+    /// The values to which they are compared.
     pub source: Source,
-    /// Whether they must not have them.
+    /// Whether the fields must not have these values.
     pub negated: bool,
 }
 
 impl Condition {
-    /// A condition that a field has one of these numbers.
+    /// Returns a condition that a field has one of these numbers.
     pub(super) fn number(key: Key, numbers: Ranges) -> Self {
         Self {
             keys: vec![key],
@@ -226,7 +226,7 @@ impl Condition {
         }
     }
 
-    /// A condition that is not understood.
+    /// Returns a condition that is not understood.
     pub(super) fn unknown() -> Self {
         Self {
             keys: vec![Key::Unknown],
@@ -236,12 +236,12 @@ impl Condition {
     }
 }
 
-/// The place of the values of a comparison.
+/// The location of the values of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The rule itself lists the values.
     Here(Elements),
-    /// In a named set or map.
+    /// A named set or map holds the values.
     Named(String),
 }
 
@@ -250,12 +250,12 @@ pub enum Source {
 pub struct Elements(pub Vec<(Vec<Value>, Option<Verdict>)>);
 
 impl Elements {
-    /// One value.
+    /// Returns elements with one value.
     pub(super) fn one(value: Value) -> Self {
         Self(vec![(vec![value], None)])
     }
 
-    /// Puts the numbers of plain elements together: then a field that has all of them fits for certain.
+    /// Merges the numbers of plain elements, so that a field whose possible values are spread over several elements fits for certain.
     pub(super) fn of(elements: impl IntoIterator<Item = (Vec<Value>, Option<Verdict>)>) -> Self {
         let (mut numbers, mut others) = (Vec::new(), Vec::new());
         for element in elements {
@@ -279,21 +279,21 @@ pub enum Value {
     Numbers(Ranges),
     /// The name of an interface.
     Name(Name),
-    /// It is not understood.
+    /// A value that is not understood.
     Unknown,
 }
 
-/// The name of an interface, or how it begins.
+/// The name of an interface, or a prefix of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The name, or its beginning.
+    /// The name or prefix.
     pub text: String,
-    /// Whether names only begin like this.
+    /// Whether `text` is a prefix.
     pub(crate) is_prefix: bool,
 }
 
 impl Name {
-    /// A name, or a pattern that ends with this character.
+    /// Parses a name, or a prefix that ends with this wildcard.
     pub(super) fn new(text: &str, wildcard: char) -> Self {
         match text.strip_suffix(wildcard) {
             Some(start) => Self {
@@ -316,10 +316,10 @@ impl Name {
     }
 }
 
-/// A field that conditions are about.
+/// A field that a condition compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// The family: 2 or 10.
+    /// The address family: 2 (IPv4) or 10 (IPv6).
     Family,
     /// The source address.
     Source,
@@ -331,11 +331,11 @@ pub enum Key {
     SourcePort,
     /// The destination port.
     DestinationPort,
-    /// The type of ICMP, whose names depend on the family.
+    /// The ICMP type, whose names depend on the family.
     IcmpType(Family),
-    /// The code of ICMP.
+    /// The ICMP code.
     IcmpCode,
-    /// The length of the packet of IP in bytes.
+    /// The length of the IP packet in bytes.
     Length,
     /// The state of the connection, as a bit.
     State,
@@ -345,22 +345,22 @@ pub enum Key {
     DestinationKind,
     /// These bits of the mark.
     Mark(u32),
-    /// The interface by which it comes.
+    /// The incoming interface.
     Incoming,
-    /// The interface by which it leaves.
+    /// The outgoing interface.
     Outgoing,
-    /// The port of a bridge by which it comes.
+    /// The bridge port on which it arrives.
     PortIn,
-    /// The port of a bridge by which it leaves.
+    /// The bridge port on which it leaves.
     PortOut,
-    /// Whether a bridge passes it on: 0 or 1.
+    /// Whether a bridge forwards it: 0 or 1.
     Bridged,
     /// A field that this reader does not know.
     Unknown,
 }
 
 impl Key {
-    /// Whether it says whose a packet is: by interfaces or addresses.
+    /// Whether the field identifies packets by interface or address.
     pub(super) fn is_whose(&self) -> bool {
         matches!(
             self,
@@ -372,18 +372,18 @@ impl Key {
 /// The verdict of a rule about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has passed this hook's chain.
+    /// The packet has passed the base chain.
     Accept,
     /// The packet is dropped.
     Drop,
-    /// It goes on behind the rule that led here.
+    /// The packet continues after the rule that led to this chain.
     Return,
-    /// It goes on with the next rule.
+    /// The packet continues with the next rule.
     Continue,
-    /// It goes through a chain, and then on.
+    /// The packet goes through a chain, and then continues.
     Jump(String),
-    /// It goes through a chain instead of the rest of this one.
+    /// The packet goes through a chain instead of the rest of this one.
     Goto(String),
-    /// It is not understood.
+    /// A verdict that is not understood.
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! Reads what `nft -j list` prints.
+//! Parses the output of `nft -j list`.
 
 use super::model::{
     Base, Condition, Elements, Hook, Key, Layer, Name, Program, Rule, Rules, Source, Step, Table,
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::Family;
 
-/// How much of the chains a listing has.
+/// The parts of chains that a listing contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Their rules.
@@ -95,7 +95,7 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
     rules
 }
 
-/// The table with a name, made if it is not there yet.
+/// Returns the table with this name, and adds it if it is missing.
 fn table<'a>(rules: &'a mut Rules, layer: Layer, name: &str) -> Option<&'a mut Table> {
     let is_it = |table: &Table| table.layer == layer && table.name == name;
     if !rules.tables.iter().any(is_it) {
@@ -124,7 +124,7 @@ fn base(chain: &Json) -> Option<Base> {
     })
 }
 
-/// The steps of an expression.
+/// Returns the steps of an expression.
 fn steps(expression: &Json) -> Vec<Step> {
     let Some((kind, body)) = expression
         .as_object()
@@ -137,7 +137,7 @@ fn steps(expression: &Json) -> Vec<Step> {
         "vmap" => lookup(body),
         "mangle" => mangle(body),
         "notrack" => vec![Step::Untrack],
-        // The share of packets that fulfil them is not known.
+        // It is not known which packets fulfil these.
         "limit" | "quota" | "ct count" | "meter" => vec![Step::When(Condition::unknown())],
         "xt" if text(body, "type") == "match" => vec![Step::When(Condition::unknown())],
         "counter" | "log" | "set" | "map" | "ct helper" | "ct timeout" | "ct expectation"
@@ -176,7 +176,7 @@ fn lookup(body: &Json) -> Vec<Step> {
         .collect()
 }
 
-/// A change of the packet.
+/// Returns the steps of a change of the packet.
 fn mangle(body: &Json) -> Vec<Step> {
     let key = body.get("key").unwrap_or(&Json::Null);
     if text(key.get("meta").unwrap_or(&Json::Null), "key") == "mark" {
@@ -187,7 +187,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
     let field = key.get("payload").map(|payload| text(payload, "field"));
     match field {
-        // Conditions behind it would see another packet.
+        // Later conditions would see another packet.
         Some(field) if !matches!(field, "dscp" | "ecn" | "ttl" | "hoplimit") => {
             vec![Step::Verdict(Verdict::Unknown)]
         }
@@ -195,7 +195,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
 }
 
-/// What becomes of a mark: the bits that are kept, and those that are inverted then.
+/// Returns how a mark changes: the bits that are kept, and those that are then inverted.
 fn change(value: &Json) -> Option<(u32, u32)> {
     if let Some(number) = number(&Key::Mark(u32::MAX), value) {
         return Some((0, number));
@@ -217,7 +217,7 @@ fn change(value: &Json) -> Option<(u32, u32)> {
     })
 }
 
-/// The conditions of a comparison.
+/// Returns the conditions of a comparison.
 fn conditions(body: &Json) -> Vec<Condition> {
     let (Some(left), Some(right)) = (body.get("left"), body.get("right")) else {
         return vec![Condition::unknown()];
@@ -259,7 +259,7 @@ fn conditions(body: &Json) -> Vec<Condition> {
     needs
 }
 
-/// A condition about the connection.
+/// Returns a condition on the connection.
 fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     let list = match right.as_array() {
         Some(list) => list.as_slice(),
@@ -290,7 +290,7 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     }
 }
 
-/// The fields that an expression stands for, and what has to be so for them to be there.
+/// Returns the fields that an expression names, and the conditions under which they exist.
 fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     if let Some(parts) = left.get("concat").and_then(Json::as_array) {
         let (keys, needs): (Vec<_>, Vec<_>) = parts.iter().map(keys).unzip();
@@ -303,7 +303,7 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     (vec![key_without_header(left)], Vec::new())
 }
 
-/// The field of an expression that names no header: packet metadata, the connection or the route.
+/// Returns the field of an expression that names no header: packet metadata, the connection or the route.
 fn key_without_header(left: &Json) -> Key {
     if let Some([value, mask]) = left.get("&").and_then(Json::as_array).map(Vec::as_slice) {
         let is_mark = value
@@ -341,7 +341,7 @@ fn key_without_header(left: &Json) -> Key {
     Key::Unknown
 }
 
-/// A field of a header, and what a packet must be to have that header.
+/// Returns a field of a header, and the conditions under which a packet has that header.
 fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
     let protocol = |name: &str| {
@@ -381,7 +381,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     }
 }
 
-/// The fields of a named set, by its type; `None` where a type is not known.
+/// Returns the fields of a named set, from its type. `None` if a type is not known.
 fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     let one = |name: &str| {
         Some(match name {
@@ -405,7 +405,7 @@ fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     }
 }
 
-/// The values on the right of a comparison, or of a map.
+/// Returns the values on the right of a comparison, or of a map.
 fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     match right.as_str().and_then(|text| text.strip_prefix('@')) {
         Some(name) => Source::Named(name.to_owned()),
@@ -413,7 +413,7 @@ fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     }
 }
 
-/// Elements of a set or a map. Without keys, or where the set is of another type, its values are not understood.
+/// Returns the elements of a set or a map. Without keys, or if the set has another type, the values are unknown.
 fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     let list = match list {
         Json::Null => &[],
@@ -436,7 +436,7 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
             None => std::slice::from_ref(value),
         };
         let values = match keys {
-            // Whatever is in no other element.
+            // `*` stands for all values that are in no other element.
             Some(keys) if is_rest(value) => keys.iter().map(any).collect(),
             Some(keys) if keys.len() == parts.len() => keys
                 .iter()
@@ -451,7 +451,7 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     Elements::of(others.into_iter().chain(rest).map(|(_, element)| element))
 }
 
-/// Any value of a field.
+/// Returns all values of a field.
 fn any(key: &Key) -> Value {
     match key {
         Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => Value::Name(Name {
@@ -486,7 +486,7 @@ fn value(key: &Key, json: &Json) -> Value {
     }
 }
 
-/// An address, a network or a range.
+/// Parses an address, a network or a range.
 fn addresses(json: &Json) -> Option<Ranges> {
     let address = |json: &Json| json.as_str()?.parse::<IpAddr>().ok();
     if let Some([first, last]) = json
@@ -508,7 +508,7 @@ fn addresses(json: &Json) -> Option<Ranges> {
     ))
 }
 
-/// A number, or the name of one.
+/// Parses a number, or the name of one.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
         return parts
@@ -540,7 +540,7 @@ fn number(key: &Key, json: &Json) -> Option<u32> {
     }
 }
 
-/// The kernel's number of a family for an Ethernet type.
+/// Returns the kernel's number of the family for an Ethernet type.
 fn ether(key: &Key, number: u32) -> Option<u32> {
     Some(match (key, number) {
         (Key::Family, 0x0800) => 2,

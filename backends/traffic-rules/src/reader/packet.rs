@@ -9,19 +9,19 @@ use types::Family;
 /// An interface on the path of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// One of these; an empty name where there is none.
+    /// One of these interfaces. An empty name stands for no interface.
     Among(Vec<String>),
-    /// It is not known which one, but none whose name begins like this.
+    /// An unknown interface. Its name begins with none of these prefixes.
     UnknownBut(&'static [&'static str]),
 }
 
 impl Device {
-    /// The interface with a name.
+    /// Returns the interface with this name.
     pub fn named(name: impl Into<String>) -> Self {
         Device::Among(vec![name.into()])
     }
 
-    /// No interface: packets that come in for the host leave by none.
+    /// Returns no interface. Packets for this host have no outgoing interface.
     pub fn none() -> Self {
         Self::named("")
     }
@@ -46,17 +46,17 @@ impl Device {
     }
 }
 
-/// A mark, as far as it is known.
+/// A packet mark, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The bits of the mark; unknown ones are 0.
+    /// The bits of the mark. Unknown bits are 0.
     pub value: u32,
-    /// Which of them are known.
+    /// The bits that are known.
     pub known: u32,
 }
 
 impl Mark {
-    /// The known bits of a mark that is one of two.
+    /// Returns the known bits of a mark that is one of these two.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
         Self {
@@ -65,7 +65,7 @@ impl Mark {
         }
     }
 
-    /// The mark with these bits cleared, and these inverted.
+    /// Returns the mark with only the bits in `kept`, and with those in `inverted` then inverted.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
         Self {
@@ -78,36 +78,36 @@ impl Mark {
 /// The path of a packet through the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPath {
-    /// It comes in and is for this host.
+    /// It arrives and is for this host.
     Input,
-    /// It comes in and leaves again.
+    /// It arrives and is forwarded.
     Forward,
     /// This host sends it.
     Output,
-    /// A bridge passes it from one of its ports to another.
+    /// A bridge forwards it from one of its ports to another.
     Bridge,
 }
 
-/// A class of packets. A field may be a set of values: then the answer is about all of them.
+/// A class of packets. If a field is a set of values, the result applies to all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The path through the hooks.
     pub path: HookPath,
     /// The address family.
     pub family: Family,
-    /// The interface by which it comes.
+    /// The incoming interface.
     pub incoming: Device,
-    /// The interface by which it leaves.
+    /// The outgoing interface.
     pub outgoing: Device,
-    /// The port of the bridge by which it comes, where `incoming` is a bridge or the path is that of a bridge.
+    /// The bridge port on which it arrives, if `incoming` is a bridge or a bridge forwards it.
     pub port_in: Option<Device>,
-    /// The port of the bridge by which it leaves.
+    /// The bridge port on which it leaves.
     pub port_out: Option<Device>,
-    /// Whether bridges pass frames to the hooks of IP (`bridge-nf-call-iptables`), if that is known.
+    /// Whether bridges pass frames to the IP hooks (`bridge-nf-call-iptables`), if that is known.
     pub bridge_calls_ip: Option<bool>,
-    /// Where it comes from.
+    /// The source addresses.
     pub source: Ranges,
-    /// Where it goes to.
+    /// The destination addresses.
     pub destination: Ranges,
     /// Its protocol above IP.
     pub protocol: Ranges,
@@ -115,22 +115,22 @@ pub struct Packet {
     pub source_port: Ranges,
     /// The destination port, for protocols with ports.
     pub destination_port: Ranges,
-    /// Its type, with ICMP.
+    /// Its ICMP type.
     pub icmp_type: Ranges,
-    /// Its code, with ICMP.
+    /// Its ICMP code.
     pub icmp_code: Ranges,
-    /// Its length in bytes, with the header of IP.
+    /// Its length in bytes, including the IP header.
     pub length: Ranges,
-    /// The state of its connection: bits as the kernel has them.
+    /// The state of its connection, in the kernel's bits.
     pub state: Ranges,
     /// Whether the kernel rewrites addresses of its connection, if that is known.
     pub translated: Option<bool>,
-    /// Its mark when it comes.
+    /// Its mark on arrival.
     pub mark: Mark,
 }
 
 impl Packet {
-    /// The first packet of a TCP connection between these addresses, from any port to a port that no service has. It has no mark.
+    /// Returns the first packet of a TCP connection between any addresses of the family, from an ephemeral port to a port that no service has. It has no mark.
     pub fn new(path: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {
@@ -158,7 +158,7 @@ impl Packet {
         }
     }
 
-    /// The same packets with what is known of the bridge: where it decides and is not known, both.
+    /// Returns the packet with a known `bridge_calls_ip`. If the field matters and is unknown, returns the packet with each value.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
         match self.bridge_calls_ip.is_none()
             && (self.port_in.is_some() || self.path == HookPath::Bridge)
@@ -173,7 +173,7 @@ impl Packet {
         }
     }
 
-    /// The hooks on its path, with the interfaces as they are called there.
+    /// Returns the hooks on its path, with the interfaces that rules see there.
     pub(super) fn stages(&self) -> Vec<Stage> {
         let bridge = Layer::Bridge;
         let none = Device::none();
@@ -201,7 +201,7 @@ impl Packet {
         stages
     }
 
-    /// The hooks up to the decision where the packet goes.
+    /// Returns the hooks before the routing decision.
     fn stages_before_routing(&self) -> Vec<Stage> {
         let none = Device::none();
         let mut stages = Vec::new();
@@ -225,7 +225,7 @@ impl Packet {
             || self.path == HookPath::Forward
             || self.bridge_calls() && self.path == HookPath::Bridge;
         let received = is_received.then(|| self.ip_stage(Hook::Prerouting, &self.incoming, &none));
-        // The bridge itself calls the first hook of IP.
+        // The bridge itself calls the first IP hook.
         let (first, second) = if self.bridge_calls() {
             (received, input)
         } else {
@@ -235,7 +235,7 @@ impl Packet {
         stages
     }
 
-    /// The hooks of a bridge that passes the packet to another port, and those of IP that it calls.
+    /// Returns the hooks of a bridge that forwards the packet to another port, and the IP hooks that the bridge calls.
     fn stages_in_bridge(&self) -> Vec<Stage> {
         let none = Device::none();
         let (from, to) = (
@@ -262,7 +262,7 @@ impl Packet {
     }
 
     fn stage(&self, layer: Layer, hook: Hook, incoming: &Device, outgoing: &Device) -> Stage {
-        // Of a frame that no bridge passed to IP, rules of IP see no port. A packet that leaves the bridge has none by which it goes out.
+        // IP rules see no incoming bridge port if the bridge did not pass the frame to IP. A packet that leaves the bridge has no outgoing bridge port.
         let port_in = if self.bridge_calls_ip == Some(false) || self.path == HookPath::Output {
             Some(Device::none())
         } else {
@@ -286,7 +286,7 @@ impl Packet {
         }
     }
 
-    /// The numbers that a field of it may have; `None` where that is not known at all.
+    /// Returns the numbers that a field may have. `None` if they are not known at all.
     pub(super) fn numbers(&self, key: &Key) -> Option<Ranges> {
         Some(match key {
             Key::Family => Ranges::one(self.family.pick(2_u32, 10)),
@@ -315,7 +315,7 @@ impl Packet {
         })
     }
 
-    /// The packets whose field is among these numbers, and the others; `None` if either is empty, or the field cannot be divided.
+    /// Returns the packets whose field is among these numbers, and the others. `None` if either is empty, or if the field cannot be divided.
     pub(super) fn divided(&self, key: &Key, by: &Ranges) -> Option<[Packet; 2]> {
         let mut parts = [self.clone(), self.clone()];
         for (part, by) in parts.iter_mut().zip([by.clone(), by.inverted()]) {
@@ -346,18 +346,17 @@ impl Packet {
 /// A hook on the path of a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
-    /// Whose hook it is.
+    /// The layer to which the hook belongs.
     pub layer: Layer,
-    /// The hook.
     pub hook: Hook,
-    /// The interface by which the packet comes, as rules see it here.
+    /// The incoming interface as rules see it at this hook.
     pub incoming: Device,
-    /// The interface by which it leaves.
+    /// The outgoing interface as rules see it at this hook.
     pub outgoing: Device,
-    /// The ports of a bridge, as rules of IP see them; `None`: not known.
+    /// The incoming bridge port as IP rules see it. `None` if it is not known.
     pub port_in: Option<Device>,
-    /// The port by which it leaves.
+    /// The outgoing bridge port as IP rules see it.
     pub port_out: Option<Device>,
-    /// Whether rules of IP see that a bridge passes it on.
+    /// Whether IP rules see that a bridge forwards the packet.
     pub bridged: bool,
 }

@@ -10,43 +10,43 @@ use types::Family;
 pub struct Ranges(Vec<(u128, u128)>);
 
 impl Ranges {
-    /// All numbers.
+    /// Returns the set of all numbers.
     pub fn all() -> Self {
         Self(vec![(0, u128::MAX)])
     }
 
-    /// One number.
+    /// Returns the set of one number.
     pub fn one(number: impl Into<u128>) -> Self {
         let number = number.into();
         Self(vec![(number, number)])
     }
 
-    /// The numbers from the first to the last one.
+    /// Returns the numbers from the first to the last one.
     pub fn span(first: impl Into<u128>, last: impl Into<u128>) -> Self {
         [(first.into(), last.into())].into_iter().collect()
     }
 
-    /// All addresses of a family.
+    /// Returns all addresses of a family.
     pub fn every_address(family: Family) -> Self {
         Self::span(0_u32, family.pick(u128::from(u32::MAX), u128::MAX))
     }
 
-    /// The addresses of a network.
+    /// Returns the addresses of a network.
     pub fn net(net: &IpNet) -> Self {
         Self::addresses(net.network(), net.broadcast())
     }
 
-    /// The addresses from the first to the last one.
+    /// Returns the addresses from the first to the last one.
     pub fn addresses(first: IpAddr, last: IpAddr) -> Self {
         Self::span(number(first), number(last))
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number, if it is one alone.
+    /// Returns the number if the set has exactly one.
     pub fn single(&self) -> Option<u128> {
         match self.0.as_slice() {
             [(first, last)] if first == last => Some(*first),
@@ -54,7 +54,7 @@ impl Ranges {
         }
     }
 
-    /// The numbers of both.
+    /// Returns the numbers that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let pairs = self.0.iter().flat_map(|one| {
@@ -66,13 +66,13 @@ impl Ranges {
         pairs.collect()
     }
 
-    /// The numbers of any of these.
+    /// Returns the numbers that are in any of these sets.
     #[must_use]
     pub fn union(all: &[Self]) -> Self {
         all.iter().flat_map(|ranges| &ranges.0).copied().collect()
     }
 
-    /// The other numbers.
+    /// Returns the numbers that are not in the set.
     #[must_use]
     pub fn inverted(&self) -> Self {
         let mut rest = Vec::new();
@@ -87,7 +87,7 @@ impl Ranges {
         Self(rest)
     }
 
-    /// Whether these numbers are among others: all, none, or some.
+    /// Returns whether all, some or none of these numbers are in another set.
     pub fn within(&self, others: &Self) -> Fits {
         let both = self.and(others);
         match both.is_empty() {
@@ -98,7 +98,7 @@ impl Ranges {
     }
 }
 
-/// Ranges in any order; those whose end is before their begin are none.
+/// Collects ranges in any order. Ranges that end before they begin are ignored.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
         let mut all: Vec<(u128, u128)> = ranges
@@ -119,7 +119,7 @@ impl FromIterator<(u128, u128)> for Ranges {
     }
 }
 
-/// An address as a number. Each family is compared with itself alone.
+/// Returns an address as a number. Numbers are comparable only within one family.
 fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),

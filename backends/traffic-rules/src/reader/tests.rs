@@ -1,4 +1,4 @@
-//! Rules in, fates out.
+//! Tests of the fates of packets under given rules.
 
 use super::nft::Extent;
 use super::packet::{Mark, Packet};
@@ -7,7 +7,7 @@ use crate::programs::Variant;
 use std::process::{Command, Stdio};
 use types::Family;
 
-/// What the real nft makes of a script.
+/// Returns the rules that the real nft lists for a script.
 fn by_nft(script: &str) -> Rules {
     let mut child = Command::new("unshare")
         .args(["-n", "sh", "-ec", "nft -f - && nft -j -a list ruleset"])
@@ -28,7 +28,7 @@ fn by_iptables(saved: &str) -> Rules {
     iptables::read(saved, Family::V4, Variant::Legacy)
 }
 
-/// A pod's packet to another node's pod.
+/// Returns a pod's packet to another node's pod.
 fn pods() -> Packet {
     let net = Ranges::net(&"10.244.0.0/16".parse().unwrap());
     Packet {
@@ -44,7 +44,7 @@ fn pods() -> Packet {
     }
 }
 
-/// A packet of another node's tunnel.
+/// Returns a packet of another node's tunnel.
 fn tunnel() -> Packet {
     Packet {
         source: Ranges::net(&"192.0.2.2/32".parse().unwrap()),
@@ -59,7 +59,7 @@ fn tunnel() -> Packet {
     }
 }
 
-/// Where a packet is dropped, or `passes` or `perhaps`.
+/// Returns where a packet is dropped, or `passes` or `perhaps`.
 fn word(rules: &Rules, packet: &Packet) -> String {
     match Walk::through(rules).fate(packet) {
         Fate::Yes { .. } => "passes".to_owned(),
@@ -104,7 +104,7 @@ fn packet_is_dropped_when_any_table_drops_it() {
         )),
         both("mangle FORWARD 1", "passes")
     );
-    // An accept elsewhere does not help.
+    // An accept in another table does not help.
     let two = table("mangle", &format!("{open}-A FORWARD -i cni0 -j DROP"))
         + &table("filter", &format!("{filter}-A FORWARD -j ACCEPT"));
     assert_eq!(of(&two), both("mangle FORWARD 1", "passes"));
@@ -303,7 +303,7 @@ fn chain_that_was_not_listed_is_named_and_decides_nothing() {
     assert_eq!(names(&rules), ["more"]);
 }
 
-/// A ring of jumps, which the kernel refuses, ends.
+/// The walk ends even in a loop of jumps, which the kernel refuses.
 #[test]
 fn ring_of_jumps_ends() {
     let jump = |chain: &str| format!("-A {chain} -j a\n-A {chain} -j b\n");

@@ -1,7 +1,7 @@
 //! Follows a packet through the rules.
 //!
-//! The chains of all tables on a hook are called in order of their priority. A drop anywhere is final; an accept ends only the chain that the kernel
-//! called. Where it is not known whether a condition is fulfilled, both ways are followed.
+//! The chains of all tables on a hook are called in order of their priority. A drop anywhere is final. An accept ends only the chain that the kernel called. If
+//! it is unknown whether a condition is fulfilled, both possibilities are followed.
 
 use super::fits::Fits;
 use super::model::{
@@ -13,21 +13,21 @@ use super::ranges::Ranges;
 use super::words::{WITH_PORTS, state};
 use std::collections::BTreeSet;
 
-/// Depth to which the kernel follows jumps.
+/// The depth to which the kernel follows jumps.
 const DEPTH: usize = 16;
-/// Limit on the rules looked at for one answer.
+/// Limit on the rules that are evaluated for one result.
 const RULES: usize = 100_000;
 /// Limit on the parts into which a class of packets is divided.
 const PARTS: usize = 48;
-/// Why there is no answer where packets of a class fare differently.
+/// The reason for an unknown fate if packets of a class have different fates.
 const SOME: &str = "only some of the packets";
-/// The priority at which connections are looked up. Before it no packet has a state.
+/// The priority at which connections are looked up. Before it, no packet has a state.
 const TRACKING: i32 = -200;
 
-/// Where packets are dropped.
+/// The rule or policy that drops packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stop {
-    /// What made the table.
+    /// The program that made the table.
     pub program: Program,
     /// Its family, as nft names it.
     pub layer: &'static str,
@@ -35,7 +35,7 @@ pub struct Stop {
     pub table: String,
     /// The chain that the kernel called.
     pub base: String,
-    /// The rule of that chain, counted from 1, that drops or leads to the one that does; `None`: the chain's policy drops.
+    /// The rule of that chain, counted from 1, that drops or leads to the one that does. `None` if the chain's policy drops.
     pub number: Option<usize>,
     /// The handle of that rule.
     pub handle: Option<u64>,
@@ -43,16 +43,16 @@ pub struct Stop {
     pub chain: String,
     /// The number of that rule in its chain.
     pub place: Option<usize>,
-    /// The rule as iptables saves it; empty for other tables, and for a policy.
+    /// The rule as iptables saves it. Empty for other tables, and for a policy.
     pub rule: String,
-    /// How many packets the rule has counted; `None` for a policy, and where it has no counter.
+    /// The number of packets that the rule has counted. `None` for a policy, and if it has no counter.
     pub packets: Option<u64>,
     /// Whether the rule, or one that leads to it, selects the packets by interfaces or addresses.
     pub named: bool,
 }
 
 impl Stop {
-    /// Whether the policy of a chain drops, and no rule.
+    /// Whether a policy drops the packets, and not a rule.
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
@@ -61,16 +61,16 @@ impl Stop {
 /// The fate of a class of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All of them pass. `named`: by a rule that selects them by interfaces or addresses.
+    /// All of them pass.
     Yes {
-        /// Whether some rule names them.
+        /// Whether a rule that accepts them selects them by interfaces or addresses.
         named: bool,
     },
     /// All of them are dropped.
     No(Stop),
-    /// It is not known, or not the same for all of them.
+    /// The fate is unknown, or not the same for all of them.
     Perhaps {
-        /// What is not known.
+        /// The reason why it is unknown.
         why: String,
         /// The rule that drops all of them, unless they fulfil a condition that is not understood.
         unless: Option<Stop>,
@@ -78,7 +78,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// The rule that drops them, certainly or possibly.
+    /// Returns the rule or policy that drops them, certainly or possibly.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Fate::Yes { .. } => None,
@@ -87,7 +87,7 @@ impl Fate {
         }
     }
 
-    /// The fate of two classes of packets together.
+    /// Combines the fates of two classes of packets.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
             (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes {
@@ -112,7 +112,7 @@ impl Fate {
     }
 }
 
-/// A part of a table that was not listed, and is needed.
+/// A part of a table that is needed and was not listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Missing {
     /// The table's family, as nft names it.
@@ -137,7 +137,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Its name in commands of nft.
+    /// Returns its name in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Part::Chain => "chain",
@@ -151,14 +151,14 @@ impl Part {
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     rules: &'a Rules,
-    /// Which chains the kernel calls; by default all.
+    /// Selects the chains that the kernel calls. The default is all chains.
     only: &'a dyn Fn(&Table, &str, &Base) -> bool,
-    /// Drops that are passed over.
+    /// Drops that are ignored.
     over: &'a [Stop],
 }
 
 impl<'a> Walk<'a> {
-    /// A walk through all rules.
+    /// Creates a walk through all rules.
     pub fn through(rules: &'a Rules) -> Self {
         Self {
             rules,
@@ -167,19 +167,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Through the chains for which this is true: others are not called.
+    /// Restricts the walk to the base chains for which `only` returns true.
     #[must_use]
     pub fn only(self, only: &'a dyn Fn(&Table, &str, &Base) -> bool) -> Self {
         Self { only, ..self }
     }
 
-    /// The fate of a class of packets.
+    /// Returns the fate of a class of packets.
     pub fn fate(&self, packet: &Packet) -> Fate {
         self.both(packet).0
     }
 
-    /// What drops packets, one thing behind the other: each is what comes next once those before it no longer drop. The flag is whether a
-    /// condition that is not understood may let them pass it.
+    /// Returns what drops the packets, in order. Each item applies once the items before it no longer drop. The flag is whether a condition that is not
+    /// understood may let the packets pass.
     pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
         let mut found: Vec<(Stop, bool)> = Vec::new();
         let mut fate = self.fate(packet);
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// The parts of tables on the way of a packet that were not listed.
+    /// Returns the parts of tables on a packet's path that were not listed.
     pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
         self.both(packet).1
     }
@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
         (fate, missing)
     }
 
-    /// Answers for all packets at once, or for both parts of them where a condition divides them.
+    /// Determines the fate of all packets at once, or of both parts of them if a condition divides them.
     fn divide(
         &self,
         packet: &Packet,
@@ -254,14 +254,14 @@ impl<'a> Walk<'a> {
 struct May {
     accept: bool,
     drop: bool,
-    /// They leave the chain without a verdict.
+    /// Whether they may leave the chain without a verdict.
     fall: bool,
-    /// Whether a rule that accepts names them by interfaces or addresses.
+    /// Whether a rule that accepts selects them by interfaces or addresses.
     named: bool,
 }
 
 impl May {
-    /// The possible fates of packets in a chain that is not known.
+    /// Returns the possible fates of packets in an unknown chain.
     fn anything() -> Self {
         Self {
             accept: true,
@@ -272,7 +272,7 @@ impl May {
     }
 }
 
-/// How packets leave a chain that fulfil no condition which is not understood.
+/// How packets leave a chain if they fulfil none of the conditions that are not understood.
 #[derive(Clone, Debug)]
 enum End {
     Accept,
@@ -280,7 +280,7 @@ enum End {
     Fall,
 }
 
-/// The changes of the previous rules.
+/// The changes by previous rules.
 #[derive(Clone, Debug)]
 struct Changed {
     mark: Mark,
@@ -303,7 +303,7 @@ fn join(known: &mut Option<Changed>, other: Changed) {
     });
 }
 
-/// Where the walk is: the table, the chain that the kernel called, and the rule of it.
+/// The position of the walk: the table, the base chain, and the rule in it.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     table: &'a Table,
@@ -312,7 +312,7 @@ struct Place<'a> {
     stage: &'a Stage,
     number: Option<usize>,
     handle: Option<u64>,
-    /// Whether a rule that led here names the packets.
+    /// Whether a rule that led here selects the packets by interfaces or addresses.
     named: bool,
     depth: usize,
 }
@@ -347,15 +347,15 @@ struct RuleAt<'a> {
 struct Steps<'a, 'b> {
     walk: &'a Walk<'a>,
     packet: &'a Packet,
-    /// How many rules may still be looked at.
+    /// The number of rules that may still be evaluated.
     rest: usize,
     mark: Mark,
     state: Ranges,
     /// The changes for the packets that the current base chain has accepted.
     accepted: Option<Changed>,
-    /// The first condition that some of the packets fulfil, and others do not.
+    /// The first condition that only some of the packets fulfil.
     partial: Option<(Key, Ranges)>,
-    /// What is not known.
+    /// The reason why a fate is unknown.
     doubt: Option<String>,
     missing: &'b mut BTreeSet<Missing>,
 }
@@ -438,7 +438,7 @@ impl<'a> Steps<'a, '_> {
         self.doubt.clone().unwrap_or_else(|| SOME.to_owned())
     }
 
-    /// A chain that the kernel calls, with its policy.
+    /// Walks through a base chain and its policy.
     fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
         self.accepted = None;
         let (mut may, mut end) = self.chain(place, place.name, chain);
@@ -475,13 +475,13 @@ impl<'a> Steps<'a, '_> {
         (self.mark, self.state) = (changed.mark, changed.state);
     }
 
-    /// Notes what the rules before changed for packets that are accepted here.
+    /// Records the changes by previous rules for packets that are accepted here.
     fn accepts(&mut self) {
         let changed = self.changed();
         join(&mut self.accepted, changed);
     }
 
-    /// The rules of a chain.
+    /// Walks through the rules of a chain.
     fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain) -> (May, End) {
         let mut walked = Walked {
             may: May::default(),
@@ -517,7 +517,7 @@ impl<'a> Steps<'a, '_> {
                 rule,
             };
             if self.rule(here, at, &mut walked) {
-                // No packet goes on behind this rule.
+                // No packet continues after this rule.
                 if let Some(left) = walked.left {
                     self.set(left);
                 }
@@ -532,7 +532,7 @@ impl<'a> Steps<'a, '_> {
         (walked.may, walked.end.unwrap_or(End::Fall))
     }
 
-    /// A rule. Returns whether it decides about all packets that come to it.
+    /// Evaluates a rule. Returns whether it decides about all packets that reach it.
     fn rule(&mut self, place: Place<'_>, at: RuleAt<'_>, walked: &mut Walked) -> bool {
         let (mut fits, mut named) = (Fits::Yes, place.named);
         for step in &at.rule.steps {
@@ -580,7 +580,7 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// A map of verdicts. Returns whether it decides about all packets that come to it.
+    /// Evaluates a verdict map. Returns whether it decides about all packets that reach it.
     fn lookup(
         &mut self,
         place: Place<'_>,
@@ -609,16 +609,16 @@ impl<'a> Steps<'a, '_> {
                 ..place
             };
             let decided = self.verdict(place, at, verdict, found, walked);
-            // One element holds a value, or none.
+            // At most one element holds a value.
             if found == Fits::Yes {
                 return decided;
             }
         }
-        // Packets that the map does not hold continue behind the rule.
+        // Packets that the map does not hold continue after the rule.
         false
     }
 
-    /// Notes what a verdict does to the packets that it is about. Returns whether none of these goes on behind the rule.
+    /// Records the effect of a verdict on the packets to which it applies. Returns whether none of them continues after the rule.
     fn verdict(
         &mut self,
         place: Place<'_>,
@@ -791,7 +791,7 @@ impl<'a> Steps<'a, '_> {
             }
             (Key::Mark(mask), Value::Numbers(numbers)) => match mask & !self.mark.known {
                 0 => Ranges::one(self.mark.value & mask).within(numbers),
-                // It may still be seen that it is none of them.
+                // The known bits may suffice to exclude the value.
                 unknown => match numbers.single() {
                     Some(wanted)
                         if (u128::from(self.mark.value) ^ wanted) & u128::from(mask & !unknown)
@@ -802,11 +802,11 @@ impl<'a> Steps<'a, '_> {
                     _ => Fits::Perhaps,
                 },
             },
-            // Bridges and devices look up connections by themselves, or not at all.
+            // The bridge and netdev layers look up connections by themselves, or not at all.
             (Key::State, _) if matches!(place.stage.layer, Layer::Bridge | Layer::Netdev) => {
                 Fits::Perhaps
             }
-            // Before connections are looked up, packets are as those of none: but for those that a rule excepted.
+            // Before connections are looked up, packets have the state `invalid`, unless a rule has excluded them from tracking.
             (Key::State, Value::Numbers(numbers)) if !tracked => {
                 match (place.base.priority == TRACKING, &self.state) {
                     (true, _) => Fits::Perhaps,
@@ -837,7 +837,7 @@ impl<'a> Steps<'a, '_> {
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
-    /// Notes what is needed. What iptables does not list is no chain, but the target of an extension.
+    /// Records a missing part. In tables of iptables, a name that is not listed is no chain but the target of an extension.
     fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
         if place.table.program == Program::Nft {
             let missing = Missing {
@@ -870,16 +870,16 @@ impl<'a> Steps<'a, '_> {
     }
 }
 
-/// The knowledge of a chain as far as it has been followed.
+/// The result for a chain as far as it has been followed.
 struct Walked {
     may: May,
     end: Option<End>,
-    /// The changes for the packets that left it.
+    /// The changes for the packets that have left the chain.
     left: Option<Changed>,
 }
 
 impl Walked {
-    /// Notes an end, if it is that of all packets which come to it.
+    /// Records an end if it applies to all packets that reach it. Returns whether it does.
     fn ends(&mut self, all: bool, end: End) -> bool {
         if all {
             self.end.get_or_insert(end);

@@ -2,31 +2,31 @@
 
 use types::Family;
 
-/// TCP.
+/// The protocol number of TCP.
 pub(super) const TCP: u32 = 6;
-/// Types of addresses (rtnetlink's RTN_*).
+/// The type of unicast addresses (RTN_* of rtnetlink).
 pub(super) const UNICAST: u32 = 1;
-/// An address of this host.
+/// The type of this host's addresses.
 pub(super) const LOCAL: u32 = 2;
 
 /// The states of a connection, as bits.
 pub mod state {
-    /// Not tracked properly.
+    /// The packet could not be tracked.
     pub const INVALID: u32 = 1;
-    /// Packets went both ways.
+    /// Packets were seen in both directions.
     pub const ESTABLISHED: u32 = 2;
-    /// It belongs to another connection.
+    /// The connection belongs to another one.
     pub const RELATED: u32 = 4;
-    /// The first packet.
+    /// The first packet of a connection.
     pub const NEW: u32 = 8;
-    /// A rule keeps it from being tracked.
+    /// A rule has excluded it from tracking.
     pub const UNTRACKED: u32 = 64;
 }
 
 /// The protocols whose headers begin with two ports.
 pub(super) const WITH_PORTS: [u32; 5] = [TCP, 17, 33, 132, 136];
 
-/// The number of a state.
+/// Returns the number of a state.
 pub(super) fn state_of(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "invalid" => state::INVALID,
@@ -38,7 +38,7 @@ pub(super) fn state_of(name: &str) -> Option<u32> {
     })
 }
 
-/// The number of a protocol.
+/// Returns the number of a protocol.
 pub(super) fn protocol(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "icmp" => 1,
@@ -61,7 +61,7 @@ pub(super) fn protocol(name: &str) -> Option<u32> {
     })
 }
 
-/// The number of a type of ICMP.
+/// Returns the number of an ICMP type.
 pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     Some(match (name, family) {
         ("echo-reply", Family::V4) => 0,
@@ -92,7 +92,7 @@ pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     })
 }
 
-/// The type of an address, by its name.
+/// Returns the type of an address, from its name.
 pub(super) fn kind(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "unicast" => UNICAST,
@@ -107,7 +107,7 @@ pub(super) fn kind(name: &str) -> Option<u32> {
     })
 }
 
-/// A number as listings write it: decimal or hexadecimal.
+/// Parses a number as listings write it: decimal or hexadecimal.
 pub(super) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

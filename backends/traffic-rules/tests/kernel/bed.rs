@@ -1,4 +1,4 @@
-//! Three network namespaces: who sends, the host with the rules, and who receives.
+//! Three network namespaces: the sender, the host with the rules, and the receiver.
 
 use crate::sets::RuleSet;
 use nix::sched::{CloneFlags, setns};
@@ -20,14 +20,14 @@ use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::{Device, Fate, HookPath, Packet, Ranges, Rules, iptables, nft, state};
 use types::Family;
 
-/// How long packets may take to arrive.
+/// Time limit for the arrival of packets.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Ports that rules and packets share.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
-/// Packets that are sent through each set of rules.
+/// The number of packets that are sent through each set of rules.
 pub(crate) const PACKETS: u16 = 14;
-/// The mark of sockets whose packets take the other way: to the bridge's second port, or from the receiver through the host.
+/// The mark of sockets whose packets take the other path: to the bridge's second port, or from the receiver through the host.
 const OTHER_WAY: u32 = 7;
 
 /// A packet that is sent.
@@ -40,13 +40,13 @@ pub(crate) struct Sent {
     protocol: u8,
     source: IpAddr,
     destination: IpAddr,
-    /// The type and the code, with ICMP.
+    /// The source port. With ICMP, the type and the code.
     source_port: u16,
-    /// The identifier, with ICMP.
+    /// The destination port. With ICMP, the identifier.
     destination_port: u16,
 }
 
-/// Which packet of a connection.
+/// The position of a packet in its connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nth {
     First,
@@ -63,7 +63,7 @@ pub(crate) fn address(family: Family, net: u8, part: u8) -> IpAddr {
 
 impl Sent {
     pub(crate) fn random(random: &mut StdRng, family: Family, seed: u64, number: u16) -> Self {
-        // Another connection than those of all sets before: the kernel remembers them.
+        // A connection that no earlier set used, because the kernel remembers connections.
         let fresh = 16_000 + (seed * u64::from(PACKETS) % 49_000) as u16 + number;
         let (path, established) = match number {
             10 | 11 => (HookPath::Bridge, false),
@@ -78,7 +78,7 @@ impl Sent {
                 false,
             ),
         };
-        // ICMP has no port by which packets could be distinguished: each receiver gets one.
+        // ICMP has no ports that distinguish packets, so each receiver gets only one ICMP packet.
         let protocol = match number {
             8 => family.pick(1, 58),
             7 | 11 if seed % 2 == u64::from(number == 7) => family.pick(1, 58),
@@ -146,7 +146,7 @@ impl Sent {
         matches!(self.protocol, 1 | 58)
     }
 
-    /// Where it is seen: on the host, or at the receiver.
+    /// Returns where the packet is recorded: 0 for the host, 1 for the receiver.
     fn receiver(&self) -> usize {
         usize::from(self.path != HookPath::Input)
     }
@@ -245,7 +245,7 @@ impl Sent {
     }
 }
 
-/// Sends one packet each from a namespace.
+/// Sends one packet of each connection from a namespace.
 fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     let path = format!("/var/run/netns/{namespace}");
     let send = || {
@@ -294,7 +294,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     std::thread::scope(|scope| scope.spawn(send).join().unwrap());
 }
 
-/// The namespaces. They go with it.
+/// The namespaces, which are deleted when it is dropped.
 pub(crate) struct Bed {
     names: [String; 3],
 }
@@ -330,7 +330,7 @@ fn shell(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the kernel writes down of packets that passed all other chains, and of replies. It also keeps connections being tracked.
+/// Returns the rules that record packets that passed all other chains, and replies. They also keep connection tracking active.
 fn probe(hook: &str, priority: i32) -> String {
     let note =
         "ct direction reply ct state established update @replied { meta l4proto . th dport }";
@@ -383,7 +383,7 @@ impl Bed {
             names: names.clone(),
         };
         shell(&script, &probe("prerouting", -400));
-        // The ports forward once the bridge has learned nothing for a while: with STP off, at once.
+        // With STP off, the bridge ports forward as soon as they are up.
         let begun = Instant::now();
         while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP")
             || !shell(&format!("ip -n {r} -o link show pt1"), "").contains("state UP")
@@ -397,7 +397,7 @@ impl Bed {
         bed
     }
 
-    /// Puts rules in place, and reads what the programs list.
+    /// Applies rules, and reads the listings of the programs.
     pub(crate) fn apply(&self, set: &RuleSet) -> Rules {
         let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
         let empty = |table: &str, chains: &[&str]| {
@@ -514,7 +514,7 @@ ALL",
         let arrived = |sent: &Sent, seen: &[Seen]| {
             seen[sent.receiver()].contains(&(sent.protocol, sent.source_port))
         };
-        // A packet is there when it is sent, unless the machine is busy.
+        // A packet has arrived once it is sent, unless the machine is busy.
         let seen = self.wait("seen", |seen| {
             all.iter()
                 .zip(fates)
@@ -523,7 +523,7 @@ ALL",
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
-    /// What was seen on the host and at the receiver, once it is complete or nothing more can come.
+    /// Returns what was recorded on the host and at the receiver, once it is complete or the deadline has passed.
     fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         let [_, r, b] = &self.names;
         let begun = Instant::now();
@@ -549,7 +549,7 @@ ALL",
 /// Protocols and ports.
 type Seen = BTreeSet<(u8, u16)>;
 
-/// Protocols and ports that were seen.
+/// Returns the protocols and ports that were recorded.
 fn elements(listing: &str) -> Seen {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
     let sets = listing["nftables"]

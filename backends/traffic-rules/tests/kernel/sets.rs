@@ -1,4 +1,4 @@
-//! Random sets of rules, in the words of the programs.
+//! Random sets of rules, in the syntax of the programs.
 
 use crate::bed::{PORTS, address};
 use rand::Rng;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use types::Family;
 
-/// What at least a tenth of the sets has.
+/// Constructs, each of which at least a tenth of the sets contains.
 pub(crate) const CONSTRUCTS: [&str; 29] = [
     "jump",
     "goto",
@@ -44,13 +44,13 @@ pub(crate) const CONSTRUCTS: [&str; 29] = [
 /// A set of rules.
 pub(crate) struct RuleSet {
     pub family: Family,
-    /// Whether the bridge passes frames to the hooks of IP.
+    /// Whether the bridge passes frames to the IP hooks.
     pub bridge_calls_ip: bool,
-    /// What iptables-legacy-restore gets.
+    /// Input for iptables-legacy-restore.
     pub legacy: String,
-    /// What iptables-nft-restore gets.
+    /// Input for iptables-nft-restore.
     pub nft_variant: String,
-    /// What nft gets.
+    /// Input for nft.
     pub nft: String,
     pub constructs: BTreeSet<&'static str>,
 }
@@ -100,7 +100,7 @@ impl RuleSet {
         }
     }
 
-    /// No rules at all.
+    /// Returns a set without rules.
     pub(crate) fn none() -> Self {
         let [legacy, nft_variant, nft] = [const { String::new() }; 3];
         Self {
@@ -133,7 +133,7 @@ impl Dice<'_> {
         self.used.insert(construct);
     }
 
-    /// A network, an address or, for nft, a range that packets may be in; of those that they come from, or go to.
+    /// Returns a network or an address that may match packets: of senders if `source`, otherwise of receivers.
     fn net(&mut self, source: bool) -> String {
         let (net, part) = (if source { 1 } else { 2 }, self.random.random_range(0..4));
         let one = address(self.family, net, part);
@@ -172,7 +172,7 @@ impl Dice<'_> {
     fn ports(&mut self) -> (u16, u16) {
         self.uses("range");
         let (one, two) = (self.port(), self.port());
-        // nft takes no range of one.
+        // nft accepts no range of one port.
         (one.min(two), one.max(two) + 1)
     }
 
@@ -563,12 +563,12 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
             (8 | 9, _) => "drop".to_owned(),
             _ => "accept".to_owned(),
         };
-        // A map of verdicts asks for one port itself.
+        // The verdict map itself requires UDP.
         if end.contains("udp dport") {
             parts.retain(|part| !part.contains("tcp") && !part.contains("icmp"));
         }
         parts.push(end);
-        // A packet has one protocol: conditions of another one behind it are an error.
+        // A packet has only one protocol, and nft refuses conditions on a second one.
         let mut first = None;
         parts.retain(|part| {
             let protocol = ["tcp", "udp", "icmp", "meta l4proto"]

@@ -1,16 +1,16 @@
-//! What the nodes answered.
+//! Findings of the nodes of a cluster.
 
 use doctor::Finding;
 use node_api::{Source, Unanswered};
 
-/// The findings of one node that nothing on it explains.
+/// Unexplained findings of one node.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub node: String,
     pub causes: Vec<Finding>,
 }
 
-/// What all nodes answered.
+/// Findings of all nodes, and the nodes that did not respond.
 #[derive(Clone, Debug)]
 pub(super) struct Answers {
     pub source: Source,

@@ -1,4 +1,4 @@
-//! Folds the findings of all nodes by cause: pure.
+//! Groups the findings of all nodes by cause. Has no side effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use types::printable;
 
 use super::answer::{Answer, Answers};
 
-/// Folds by two rules. What a node finds about peers that have broken findings of their own is a consequence of these. What is left is one finding for
-/// all nodes that share it: the same check, about the same peers.
+/// Groups findings by two rules. A finding about peers that all have broken findings of their own is a consequence of those. The remaining findings with
+/// the same check and the same peers become one finding of all their nodes.
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let Answers {
         source,
@@ -44,7 +44,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
                 consequences.push(((*first).clone(), check, consequence));
                 continue;
             }
-            // A node may have several of one check, such as one a route: none gets lost.
+            // A node may have several findings of one check, such as one for each route. The number keeps them apart.
             let nth = times
                 .entry((&finding.check, &finding.peers))
                 .and_modify(|times| *times += 1)
@@ -89,7 +89,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     }
 }
 
-/// Makes names and reports printable: they are foreign.
+/// Makes names and reports printable, because they come from other hosts.
 fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     for answer in answered {
         answer.node = printable::value(&answer.node).into_owned();
@@ -101,19 +101,19 @@ fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     }
 }
 
-/// What distinguishes findings, in the order in which they are shown.
+/// Key that identifies a finding, in the order of the output.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     severity: Severity,
-    /// The check's place in the table: causes before consequences.
+    /// The position of the check in the table, where causes come before consequences.
     order: usize,
     check: String,
     peers: Vec<String>,
-    /// How many like it the node has before it.
+    /// The number of earlier findings of the node with the same check and peers.
     nth: usize,
 }
 
-/// A node that has a broken finding about itself, and the check of the first one.
+/// Returns a node and the check of its first broken finding about itself; `None` if it has no such finding.
 fn culprit(answer: &Answer) -> Option<(String, String)> {
     let own = |finding: &&Finding| finding.severity == Severity::Broken && is_about_itself(finding);
     let first = answer.causes.iter().find(own)?;
@@ -139,7 +139,7 @@ mod tests {
         finding
     }
 
-    /// A node, and its findings with the peers that each is about.
+    /// A node and its findings, each with the peers that it is about.
     type Node<'a> = (&'a str, &'a [(&'a str, &'a [&'a str])]);
 
     fn answers(of: &[Node<'_>]) -> Cluster {
@@ -164,7 +164,7 @@ mod tests {
         fold(answers, Timestamp::UNIX_EPOCH)
     }
 
-    /// The findings, each with its nodes and the nodes on which it explains another one.
+    /// Formats the findings, each with its nodes and the nodes on which it explains another finding.
     fn shown(cluster: &Cluster) -> Vec<String> {
         let line = |shared: &Shared| {
             let explains: Vec<String> = shared

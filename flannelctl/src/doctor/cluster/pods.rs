@@ -1,4 +1,4 @@
-//! The findings of all nodes of Kubernetes: `flannelctl doctor` run by `exec` in flannel's pods, as `kubectl exec` does it.
+//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs it there, as for `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,28 +17,28 @@ use super::answer::{Answer, Answers};
 use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, is_running, phase};
 use crate::store;
 
-/// How long a node may take, and for each node a little more.
+/// Basic time limit for all nodes. Each node adds [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 const NODE_SHARE: Duration = Duration::from_millis(15);
-/// So many nodes are asked at once.
+/// Limit on nodes that are asked at the same time.
 const AT_ONCE: usize = 64;
 
 /// Asks the doctors of all nodes.
 ///
 /// # Errors
-/// There is no kubeconfig that can be used, the API does not answer, or it refuses to list flannel's pods.
+/// Returns an error if no usable kubeconfig exists, or if the API does not respond or refuses to list flannel's pods.
 pub(super) fn ask(flags: &ClusterFlags) -> Result<Answers> {
     store::run(async {
         let cluster = flags.connect().await?;
         let pods = cluster.pods().await?;
         let nodes = tokio::time::timeout(LIST_TIMEOUT, nodes(&cluster.client)).await;
-        // Without the right to list Nodes, only those with a pod are known.
+        // Without permission to list Nodes, only those with a pod are known.
         let nodes = nodes.ok().and_then(Result::ok).unwrap_or_default();
         Ok(ask_all(&cluster.client, pods, nodes).await)
     })
 }
 
-/// The names of the Nodes that run Linux.
+/// Returns the names of the Nodes that run Linux.
 async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     let all: Api<Node> = Api::all(client.clone());
     let linux = |node: &Node| {
@@ -51,7 +51,7 @@ async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     Ok(names.map(|node| node.name_any()).collect())
 }
 
-/// Asks all of them at once, within a time by their number.
+/// Asks all nodes, [`AT_ONCE`] at a time, within a time limit that depends on their number.
 async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String>) -> Answers {
     let share = NODE_SHARE.saturating_mul(u32::try_from(pods.len()).unwrap_or(u32::MAX));
     let timeout = NODE_TIMEOUT.saturating_add(share);
@@ -104,7 +104,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
 /// Runs the doctor in a pod.
 ///
 /// # Errors
-/// Says why there is no report.
+/// Returns the reason why there is no report.
 async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
     if !is_running(pod) {
         return Err(PodError::NotRunning {
@@ -120,7 +120,7 @@ async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
     }
 }
 
-/// Why a pod printed no report. `message`: what the API says of the command's end.
+/// Returns the reason why a pod printed no report. `message` is the API's message about the end of the command.
 fn no_report(pod: &Pod, is_empty: bool, message: &str) -> PodError {
     let pod = pod.name_any();
     match (is_empty, message.lines().next().unwrap_or_default()) {

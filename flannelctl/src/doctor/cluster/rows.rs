@@ -1,4 +1,4 @@
-//! The findings of all nodes as this node's daemon hears them from the others: the names of checks.
+//! The findings of all nodes as this node's daemon receives them from the others: only the names of checks.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::place::Place;
 /// Asks this node's daemon for its report, and for what the other nodes report of themselves.
 ///
 /// # Errors
-/// The daemon does not answer.
+/// Returns an error if the daemon does not respond.
 pub(super) fn ask(place: &Place) -> Result<Answers> {
     let own = ask::findings(&place.subnet_file)?;
     let peers = peers::with_rows(&place.subnet_file)?;
@@ -77,10 +77,10 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
     (answered, unanswered)
 }
 
-/// The findings of which a row names the checks.
+/// Returns findings for the checks that a row names.
 fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<Finding> {
     let known = |id: &str| table::checks().find(|check| check.id == id);
-    // A version that sends no names sends the first one.
+    // An older version sends no list of checks, only the most severe one.
     let first = own.gravest.iter().filter(|_| own.checks.is_empty());
     let (broken, degraded) = (usize::from(own.broken), usize::from(own.degraded));
     own.checks
@@ -99,7 +99,7 @@ fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>
                 severity,
                 "",
                 title,
-                "the doctor of that node tells the cause, and what to do",
+                "the doctor of that node shows the cause and the remedy",
             )
             .run("flannelctl doctor")
             .on(node);
@@ -109,7 +109,7 @@ fn causes(node: &str, own: &Own, cells: &[Cell], names: &BTreeMap<IpNet, String>
         .collect()
 }
 
-/// The peers that a check is about, by their states in the row.
+/// Returns the names of the peers that a check is about, judged by their states in the row.
 fn concerned(check: &str, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<String> {
     let fits = |cell: &&Cell| match check {
         "peer-cut" | "silent-node" => cell.state == State::CutOff,
@@ -201,7 +201,7 @@ mod tests {
                 row(4, Some(Own::default()), &[]),
                 row(5, Some(earlier), &[]),
                 row(6, None, &[]),
-                // What it said before it was silent.
+                // The node reported this before it went silent.
                 Row {
                     answered_age_ms: Some(60_000),
                     ..row(7, Some(Own::default()), &[])

@@ -1,4 +1,4 @@
-//! The text of `flannelctl doctor --cluster`, as a pure function of the document.
+//! Renders the text of `flannelctl doctor --cluster` as a pure function of the document.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,10 +10,10 @@ use node_api::{Cluster, Shared, Unanswered};
 use crate::doctor::show;
 use terminal::screen::{Screen, Style};
 
-/// How many nodes are named.
+/// Limit on the nodes that are named.
 const MAX_NAMED: usize = 5;
 
-/// The document as text; with `all` every node and consequence is named.
+/// Renders the document. With `all`, names every node and consequence.
 pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
     let mut out = String::new();
     let most = if all { usize::MAX } else { MAX_NAMED };
@@ -56,7 +56,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     if let Some(place) = place {
         finding.remedy.on = match shared.nodes.len() {
             0 | 1 => place,
-            _ => format!("{place}; the doctors of the others have theirs"),
+            _ => format!("{place}; the doctors of the other nodes print theirs"),
         };
     }
     show::headline(&finding, screen, out);
@@ -88,7 +88,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     );
 }
 
-/// The nodes that did not answer, by reason.
+/// Writes the nodes that did not respond, by reason.
 fn unanswered(missing: &[Unanswered], most: usize, screen: Screen, out: &mut String) {
     let reasons: BTreeSet<&str> = missing.iter().map(|one| one.why.as_str()).collect();
     let sign = if screen.has_signs() {
@@ -179,7 +179,7 @@ mod tests {
             [
                 "    on     n1, n2, n3, n4, n5 and 2 more (7 of 10 nodes)",
                 "    why    why",
-                "    do     timedatectl set-ntp true      (on n1; the doctors of the others have theirs)",
+                "    do     timedatectl set-ntp true      (on n1; the doctors of the other nodes print theirs)",
                 "unknown: n10   no answer: its pod did not answer within 8 s",
                 "10 nodes, 9 answered: 1 broken, 0 degraded, 1 risk",
             ]

@@ -1,4 +1,4 @@
-//! The tables.
+//! Tests of the tables.
 
 use super::*;
 use node_api::Peer;
@@ -97,7 +97,7 @@ fn unprobed_peers_are_neither_well_nor_broken() {
         shown.contains("192.0.2.4  not probed\n") && shown.contains("should carry 1450"),
         "{shown}"
     );
-    assert!(shown.ends_with("\n0 of 2 well, 1 not known yet"), "{shown}");
+    assert!(shown.ends_with("\n0 of 2 well, 1 unknown"), "{shown}");
     two.probed = false;
     let shown = text(&two, false, false, Screen::plain());
     assert!(
@@ -108,7 +108,7 @@ fn unprobed_peers_are_neither_well_nor_broken() {
     two.peers.clear();
     assert_eq!(
         text(&two, false, false, Screen::plain()),
-        "no other node has a lease that is in force here"
+        "no other node has a lease that is active here"
     );
 }
 
@@ -135,7 +135,7 @@ fn opinions_of_other_nodes_are_shown() {
         peers: Vec::new(),
     };
     assert!(
-        text(&one, true, false, Screen::plain()).ends_with("\n\nno other node has said anything")
+        text(&one, true, false, Screen::plain()).ends_with("\n\nno other node has sent a report")
     );
     one.rows = vec![row(2, Some(own)), row(3, None)];
     let shown = text(&one, true, false, Screen::plain());

@@ -1,4 +1,4 @@
-//! The tables.
+//! Tests of the tables.
 
 use super::*;
 
@@ -96,17 +96,17 @@ fn routes(peers: impl IntoIterator<Item = u8>) -> Routes {
 fn healthy_node_has_a_line_for_each_object() {
     let want = "\
 KIND       OBJECT                                                        FOR        STATE
-link       flannel.1 mtu 1450 up vxlan id 1                              this node  as wanted
-address    10.244.1.0/32 dev flannel.1                                   this node  as wanted
-FDB        02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent  node-2     as wanted
-neighbour  10.244.2.0 dev flannel.1 lladdr 02:00:00:00:00:02 PERMANENT   node-2     as wanted
-route      10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink   node-2     as wanted
+link       flannel.1 mtu 1450 up vxlan id 1                              this node  in sync
+address    10.244.1.0/32 dev flannel.1                                   this node  in sync
+FDB        02:00:00:00:00:02 dev flannel.1 dst 192.0.2.2 self permanent  node-2     in sync
+neighbour  10.244.2.0 dev flannel.1 lladdr 02:00:00:00:00:02 PERMANENT   node-2     in sync
+route      10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink   node-2     in sync
 
-1 route more inside this node's own subnet, as its pods' are (--all)
+1 route more inside this node's own subnet, such as those of its pods (--all)
 
 rules: nftables: masquerade, forward; in place
 
-5 objects, all as wanted";
+5 objects, all in sync";
     assert_eq!(text(&routes([2]), false, Screen::plain()), want);
     let all = text(&routes([2]), true, Screen::plain());
     assert!(all.contains("\nroute  10.244.1.0/24 dev cni0 proto kernel scope link  the kernel, for an address of cni0\n"), "{all}");
@@ -140,27 +140,27 @@ fn problems_come_first_and_the_rest_is_counted() {
     let want = "\
 KIND       OBJECT                                                       FOR     STATE
 neighbour  10.244.7.0 dev flannel.1 lladdr 02:00:00:00:00:07 PERMANENT  node-7  missing
-route      10.244.9.0/24 via 10.244.9.0 dev flannel.1 proto 241 onlink  node-9  refused    there is 10.244.9.0/24 via 192.0.2.250 dev eth1 proto static
-link       1 more                                                               as wanted
-address    1 more                                                               as wanted
-FDB        98 more                                                              as wanted
-neighbour  97 more                                                              as wanted
-route      97 more                                                              as wanted
+route      10.244.9.0/24 via 10.244.9.0 dev flannel.1 proto 241 onlink  node-9  refused  there is 10.244.9.0/24 via 192.0.2.250 dev eth1 proto static
+link       1 more                                                               in sync
+address    1 more                                                               in sync
+FDB        98 more                                                              in sync
+neighbour  97 more                                                              in sync
+route      97 more                                                              in sync
 
 refused: File exists (os error 17)
 
 KIND   NOT FLANNEL'S                                        MADE BY
-route  10.244.9.0/24 via 192.0.2.250 dev eth1 proto static  an operator, NetworkManager or systemd-networkd  in the way of 10.244.9.0/24 (node-9)
-1 route more inside this node's own subnet, as its pods' are (--all)
+route  10.244.9.0/24 via 192.0.2.250 dev eth1 proto static  an operator, NetworkManager or systemd-networkd  conflicts with 10.244.9.0/24 (node-9)
+1 route more inside this node's own subnet, such as those of its pods (--all)
 
 rules: nftables: masquerade, forward; in place
 
-296 objects: 294 as wanted, 1 missing, 1 refused; one of somebody else's is in the way";
+296 objects: 294 in sync, 1 missing, 1 refused; one foreign object conflicts";
     assert_eq!(text(&many, false, Screen::plain()), want);
     assert_eq!(
         text(&many, true, Screen::plain())
             .lines()
-            .filter(|line| line.ends_with("as wanted"))
+            .filter(|line| line.ends_with("in sync"))
             .count(),
         294
     );
@@ -195,7 +195,10 @@ fn control_characters_in_the_document_are_escaped() {
             && !text.lines().any(|line| line.starts_with("fake")),
         "{text:?}"
     );
-    assert!(text.contains("the rules are not in place"), "{text}");
+    assert!(
+        text.contains("the traffic rules are not in place"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -204,11 +207,11 @@ fn text_fits_few_objects_and_none() {
         objects: vec![object(ObjectKind::Route, "x", Some(2), ObjectState::InSync)],
         ..Routes::default()
     };
-    assert!(text(&one, false, Screen::plain()).ends_with("\n\n1 object, as wanted"));
+    assert!(text(&one, false, Screen::plain()).ends_with("\n\n1 object, in sync"));
     one.objects.clear();
     assert_eq!(
         text(&one, false, Screen::plain()),
-        "nothing is wanted in the kernel"
+        "no objects are needed in the kernel"
     );
     let pods = (0..3)
         .map(|pod| foreign(&format!("10.244.1.{pod} dev veth{pod}"), "x", true, &[]))

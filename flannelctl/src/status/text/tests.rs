@@ -1,4 +1,4 @@
-//! The first line and the lines after it, case by case.
+//! Tests of the first line and the lines after it, case by case.
 
 use super::*;
 use node_api::{
@@ -93,9 +93,9 @@ fn healthy_node_has_ten_lines() {
 node-1 is ready                                                   flanneld 0.1.0, up 3 d 4 h
   subnet    10.244.1.0/24, leased for 23 h 59 min more, renewed 38 s ago
   address   192.0.2.1 on eth1 (MTU 1500): named by --iface=eth1
-  pods      MTU 1450; /run/flannel/subnet.env is as it should be
-  store     etcd at https://192.0.2.250:2379 under /x, heard 2 s ago
-  kernel    2 routes, 2 neighbours, 1 FDB entry, all as wanted; 2 put back in the last hour
+  pods      MTU 1450; /run/flannel/subnet.env is correct
+  store     etcd at https://192.0.2.250:2379 under /x, last heard 2 s ago
+  kernel    2 routes, 2 neighbours, 1 FDB entry, all in sync; 2 restored in the last hour
   rules     iptables (nf_tables): masquerade, forward; in place
   peers     2, not probed
   api       http://127.0.0.1:8474/api/v1/node   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
@@ -146,7 +146,7 @@ fn findings() -> [Case; 5] {
             }),
             "node-1 is ready, and one thing is broken",
             true,
-            "up 3 d 4 h\n  broken: mtu is wrong (for 3 min)\n  flannelctl doctor tells what to do\n\n  subnet",
+            "up 3 d 4 h\n  broken: mtu is wrong (for 3 min)\n  run flannelctl doctor for the remedy\n\n  subnet",
         ),
         (
             with(|node| {
@@ -195,7 +195,7 @@ fn probed_peers() -> [Case; 2] {
             "  broken: node-3 (192.0.2.3) has been cut-off for 3 min",
         ),
         (
-            // Nodes are counted, of which each has both families.
+            // Nodes are counted, although each has a verdict for both families.
             with(|node| {
                 let of = |number: usize, family: &str| -> ipnet::IpNet {
                     let net = match family {
@@ -280,7 +280,7 @@ fn own_state() -> [Case; 5] {
             }),
             "node-1 is ready ",
             false,
-            "  kernel    2 routes, 2 neighbours, 1 FDB entry, not as wanted: no",
+            "  kernel    2 routes, 2 neighbours, 1 FDB entry, not in sync: no",
         ),
     ]
 }
@@ -318,20 +318,19 @@ fn exit_report_is_shown_without_daemon() {
     };
     let text = rendered(&ended(Some(report(at("2026-01-01T14:05:12Z")))));
     let want = "\
-flanneld does not run on h2; it ended 12 s ago with exit code 1:
+flanneld is not running on h2; it ended 12 s ago with exit code 1:
     the public address 10.0.2.15 of this node is already the address of node h1
     second\\u{1b}[31m line
-  flannelctl doctor tells what to do";
+  run flannelctl doctor for the remedy";
     assert_eq!(text, want);
-    // A clock that was set back is no reason for nonsense.
+    // A clock that was set back must not lead to a negative time.
     assert!(
         rendered(&ended(Some(report(at("2027-01-01T00:00:00Z")))))
             .contains("it ended at 2027-01-01T00:00:00Z with")
     );
-    assert!(
-        rendered(&ended(None))
-            .starts_with("flanneld does not run on h2, and left no word why\n    nobody listens\n")
-    );
+    assert!(rendered(&ended(None)).starts_with(
+        "flanneld is not running on h2; it left no exit report\n    nobody listens\n"
+    ));
     let hanging = Status {
         daemon: DaemonState::Hanging,
         trouble: Some("silent".to_owned()),
@@ -358,7 +357,7 @@ fn starting_daemon_is_shown_without_gaps() {
     let text = rendered(&status(Some(fresh)));
     assert!(
         text.starts_with("node-1 is not ready ")
-            && text.contains("  not ready start: starting\n  flannelctl doctor tells what to do\n\n  peers     0, not probed"),
+            && text.contains("  not ready start: starting\n  run flannelctl doctor for the remedy\n\n  peers     0, not probed"),
         "{text}"
     );
 }
@@ -409,7 +408,7 @@ fn silent_wireguard_peers_have_a_line() {
         with(2)
     );
     assert!(
-        with(0).contains("2 routes, 5 WireGuard peers, all as wanted")
+        with(0).contains("2 routes, 5 WireGuard peers, all in sync")
             && !with(0).contains("handshake"),
         "{}",
         with(0)
@@ -431,7 +430,7 @@ fn lines_fit_into_60_columns() {
     }
 }
 
-/// The path of pods' packets in IPv4.
+/// Returns results of the probes on the path of pod packets in IPv4.
 fn pod_path(state: PodState, obstacle: Option<&str>) -> PodPath {
     PodPath {
         family: types::Family::V4,
@@ -452,7 +451,7 @@ fn path_of_pods_has_a_line_where_it_is_probed() {
         (PodState::Well, None, "from 10.244.1.254: pass"),
         (PodState::All, None, "are lost on this node"),
         (PodState::Unknown, Some("no-bridge"), "before the first pod"),
-        (PodState::Unknown, Some("filtered"), "lets new packets"),
+        (PodState::Unknown, Some("filtered"), "filters new packets"),
         (PodState::Unknown, Some("later-versions"), "not sent yet"),
     ] {
         let mut node = node();

@@ -1,4 +1,4 @@
-//! The daemon itself: whether it runs, whether it hangs, the ports that it wants.
+//! Checks of the daemon itself: whether it runs, whether it hangs, and whether its ports are free.
 
 use super::daemon_set;
 use super::interface_remedy::{restart, set_option};
@@ -10,7 +10,7 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use types::problem::PortPurpose;
 
-/// The id of the check of ports.
+/// Id of the check for taken ports.
 pub const PORT_TAKEN: &str = "port-taken";
 
 /// The checks of this group.
@@ -60,7 +60,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         "flanneld does not run on this node",
-        "packets still take the ways that are set, but no change of the network arrives here and the lease of this node runs out",
+        "existing routes keep working, but this node receives no changes of the network, and its lease expires",
     );
     let place = match &facts.daemon.launch {
         Launch::Systemd => "journalctl -u flanneld",
@@ -72,7 +72,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
                 "it ended at {} with exit code {}: {}",
                 words.at, words.code, words.text
             ),
-            "its last words",
+            "its exit report",
         );
     } else {
         finding = finding.seen(
@@ -102,8 +102,8 @@ fn hangs(facts: &Facts) -> Vec<Finding> {
         "hangs",
         Severity::Broken,
         "",
-        "flanneld runs and does not work",
-        "one of its tasks waits for something that does not come: a disk, a program, the kernel; packets still take the ways that are set",
+        "flanneld runs but hangs",
+        "one of its tasks is blocked by a disk, a program or the kernel; existing routes keep working",
     );
     for task in silent.iter().take(5) {
         finding = finding.seen(task, "livez");
@@ -121,17 +121,17 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
             let what = format!("{kind} port {}, which flanneld wants for its {wanted_for}, is taken", port.number);
             let finding = Finding::new(
                 PORT_TAKEN,
-                // No packet of pods suffers.
+                // Pod packets are not affected.
                 Severity::Risk,
                 format!("{} {}", kind.to_lowercase(), port.number),
                 what,
-                format!("flanneld goes without its {wanted_for} until the port is free or another one is named"),
+                format!("flanneld runs without its {wanted_for} until the port is free or another one is configured"),
             );
             let finding = match &port.owner {
                 Some(owner) => finding.seen(format!("{owner} has it"), list),
                 None => finding.seen("another program has it", format!("{list} sport = :{}", port.number)),
             };
-            // All nodes have to use the same port for probes.
+            // Probes have to use the same port on all nodes, so no other port is suggested for them.
             match (port.number.checked_add(100).filter(|_| port.purpose != PortPurpose::Probes), &facts.daemon.launch) {
                 (Some(other), Launch::Kubernetes { namespace, .. }) if port.purpose == PortPurpose::Health => {
                     finding.run(daemon_set::move_health_port(namespace, port.number, other))
@@ -149,7 +149,7 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     let key = backend
         .and_then(|backend| backend.keys.port)
         .unwrap_or("Port");
-    // The kernel's own tunnels have ports that no process has.
+    // Ports of tunnels in the kernel belong to no process, so the list of these devices is also shown.
     let kinds = backend
         .into_iter()
         .flat_map(|backend| backend.devices)
@@ -176,7 +176,7 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     .run(format!("ip -details link show type {kind}"))
 }
 
-/// Whether a taken port explains another finding: only that of the tunnel, which is the most severe, explains failures between nodes.
+/// Whether a taken port explains another finding. Only the tunnel's port, whose finding is the most severe, explains failures between nodes.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     cause.severity == Severity::Broken
         || matches!(other.check.as_str(), "not-running" | "probe-filtered")

@@ -1,4 +1,4 @@
-//! Commands for a daemon that a DaemonSet starts: one of them serves all nodes. They extend what is there and replace nothing else.
+//! Commands for a daemon that a DaemonSet runs. One DaemonSet serves all nodes, so the commands change only the setting in question.
 
 use crate::command::{ActsOn, Command};
 use crate::facts::Facts;
@@ -7,18 +7,20 @@ use crate::facts::daemon::Launch;
 use crate::finding::{EVERYWHERE, Evidence, Finding, HERE, ON_THE_NODE, WITH_KUBECTL};
 use crate::shell::word;
 
-/// The DaemonSet and its container, as all manifests of flannel name them.
+/// Names of the DaemonSet and its container in all manifests of flannel.
 const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
-/// Gives the container a variable; the shell reads the value. An argument of the same name would beat it.
+/// Returns the command that sets a variable of the container. `value` has to be quoted for a shell. An argument of the same name would take
+/// precedence over the variable.
 pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     Command::in_namespace(namespace, |kubectl| {
         format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}")
     })
 }
 
-/// Changes the DaemonSet by a script of sed. Without the version, whose change since would be a conflict.
+/// Returns the command that edits the DaemonSet with a sed script. Removes resourceVersion, because the API server rejects a version that has
+/// changed since.
 fn rewrite(namespace: &str, script: &str) -> Command {
     let script = word(script);
     Command::in_namespace(namespace, |kubectl| {
@@ -28,7 +30,7 @@ fn rewrite(namespace: &str, script: &str) -> Command {
     })
 }
 
-/// Puts another argument in the place of one.
+/// Returns the command that replaces one argument of the container by another.
 pub(crate) fn replace_argument(
     namespace: &str,
     argument: &Argument,
@@ -42,7 +44,7 @@ pub(crate) fn replace_argument(
     if argument.joined {
         return rewrite(namespace, &format!("s|{old}|{new}|"));
     }
-    // Two words are two lines: the flag goes with its value, and another one's value stays.
+    // Flag and value are separate words, which JSON prints on two lines. The script replaces both only if the flag has this value.
     let (named, name) = (
         pattern(&json(&format!("{}{}", argument.dashes, argument.flag))),
         replacement(&json(&format!("--{flag}"))),
@@ -53,7 +55,7 @@ pub(crate) fn replace_argument(
     )
 }
 
-/// Moves the health endpoints: their port is in an argument or a variable, and in the probes of the kubelet.
+/// Returns the command that moves the health endpoints to another port. The port occurs in an argument or a variable, and in kubelet's probes.
 pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     rewrite(
         namespace,
@@ -61,7 +63,7 @@ pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     )
 }
 
-/// Restarts the daemon of a node.
+/// Returns the command that restarts the daemon of a node.
 pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     let on_node = word(&format!("spec.nodeName={node}"));
     Command::in_namespace(namespace, |kubectl| {
@@ -69,7 +71,8 @@ pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     })
 }
 
-/// Adds where commands can be typed: those that act on the host not in flannel's pod, those of kubectl where that is; and whether the namespace in them is a guess.
+/// Sets where the commands of a remedy run. Commands for the host do not run in flannel's pod, and kubectl commands run where kubectl works.
+/// Also adds a note if the namespace in the commands is only assumed.
 pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
     if acts_on.contains(&ActsOn::Host) {
@@ -93,7 +96,7 @@ pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     };
     if acts_on.contains(&ActsOn::Namespace) {
         let text = format!(
-            "nothing on this node tells flannel's namespace: the commands name {namespace}, the manifest's"
+            "flannel's namespace is unknown on this node: the commands use {namespace}, as in the manifest"
         );
         finding.evidence.push(Evidence {
             text,
@@ -102,12 +105,12 @@ pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     }
 }
 
-/// Returns the text as JSON has it.
+/// Returns the text as a JSON string, with its quotes.
 fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// An extended regular expression for this text. Not every sed can quote the character that parts the script.
+/// Returns an extended regular expression that matches this text. `.` stands for `|`, because not every sed can quote the delimiter of the script.
 pub(crate) fn pattern(text: &str) -> String {
     let quoted: String = text
         .chars()
@@ -117,7 +120,7 @@ pub(crate) fn pattern(text: &str) -> String {
     quoted.replace('|', ".")
 }
 
-/// Escapes the replacement of a substitution.
+/// Escapes a text for use as the replacement in a sed script.
 pub(crate) fn replacement(text: &str) -> String {
     text.chars()
         .flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)])
@@ -130,7 +133,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What sed makes of a text.
+    /// Returns the output of the command's sed script for a text.
     fn edited(command: &str, text: &str) -> String {
         let script = command
             .split(" | ")
@@ -174,7 +177,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
-        /// That argument and no other, whatever is in it.
+        /// The script replaces this argument and no other, whatever characters its value has.
         #[test]
         fn argument_is_replaced(value in "[a-z0-9.*|^$()\\[\\]{}+?\\\\/&']{1,12}", joined in any::<bool>()) {
             let argument = Argument { flag: "iface-regex".to_owned(), value: value.clone(), joined, dashes: "--".to_owned() };

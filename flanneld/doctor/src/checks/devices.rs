@@ -1,4 +1,4 @@
-//! What keeps flannel's device from being made: a missing module, another device in its place.
+//! Checks for obstacles to the creation of flannel's device: a missing kernel module, or another device with its name or VNI.
 
 use super::interface_remedy::restart;
 use crate::check::Check;
@@ -33,7 +33,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "foreign-device",
         severity: Severity::Broken,
-        title: "A device is in the way",
+        title: "Another device has flannel's name or VNI",
         needs: &[Need::Network, Need::Interfaces],
         explains: &[
             "not-running",
@@ -50,12 +50,12 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// The interfaces, as far as they are known.
+/// Returns the interfaces; none if they are unknown.
 pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// A device that only flannel names so, of a kind that a backend gives it.
+/// Whether an interface is flannel's: its name and its kind are those of a backend's device.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     let is_of = |backend: &&Profile| {
         backend
@@ -65,7 +65,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     facts.backends.iter().any(is_of)
 }
 
-/// What starts the daemon where it gave up.
+/// Returns the command that starts the daemon, if it has stopped.
 fn start(facts: &Facts) -> Option<Command> {
     (facts.daemon.running.known() == Some(&false)).then(|| restart(facts))
 }
@@ -113,7 +113,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                     Severity::Broken,
                     name,
                     format!("a device of another kind has the name {name}"),
-                    "flannel needs that name, and takes no device that is not its own; the command renames it",
+                    "flannel needs that name and does not take over foreign devices; the command renames it",
                 )
                 .seen(format!("{name} is of the kind {kind}"), format!("ip -d link show {name}"))
                 .run(format!(
@@ -129,7 +129,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
             .vni
             .zip(network.tunnel().and_then(|tunnel| tunnel.port()));
         if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
-            // In dual-stack the device of the other family may be there.
+            // In dual-stack this may be the device of the other family. Then no device is missing.
             let missing = wanted
                 .iter()
                 .any(|name| interfaces(facts).iter().all(|other| other.name != *name));

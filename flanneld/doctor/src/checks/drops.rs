@@ -1,4 +1,4 @@
-//! Rules at hooks without a check of their own that drop packets of pods or of the tunnel.
+//! Checks for rules that drop pod packets or tunnel packets at hooks without a check of their own.
 
 use crate::check::Check;
 use crate::facts::{Facts, Network};
@@ -22,7 +22,7 @@ pub const CHECKS: &[Check] = &[Check {
     judge: pods_dropped,
 }];
 
-/// What drops these packets.
+/// Returns the rules and policies that drop packets of this kind.
 pub(super) fn of(facts: &Facts, carried: Carried) -> impl Iterator<Item = &Drop> {
     facts
         .host
@@ -52,14 +52,14 @@ fn pods_dropped(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// What distinguishes it from others in its chain.
+/// Returns the number of the rule in its chain, or `policy`.
 fn number(drop: &Drop) -> String {
     drop.stop
         .place
         .map_or_else(|| "policy".to_owned(), |number| number.to_string())
 }
 
-/// The table and the chain, as the program that made them names them.
+/// Returns the table and the chain, as iptables or nft names them.
 fn place(drop: &Drop) -> String {
     let stop = &drop.stop;
     match &drop.command {
@@ -68,7 +68,7 @@ fn place(drop: &Drop) -> String {
     }
 }
 
-/// The rule or the policy, its chain and its table.
+/// Returns text that names the rule or the policy, its chain and its table.
 pub(super) fn subject(drop: &Drop) -> String {
     let stop = &drop.stop;
     let table = match &drop.command {
@@ -83,7 +83,7 @@ pub(super) fn subject(drop: &Drop) -> String {
     }
 }
 
-/// Adds the place, the counter, and the command that shows both.
+/// Adds the hook, the packet counter, and the command that shows the rule.
 pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     let stop = &drop.stop;
     let chain = word(&stop.chain);
@@ -99,7 +99,7 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     let text = match stop.packets {
         Some(1) => format!("it has dropped 1 packet {hook}"),
         Some(packets) => format!("it has dropped {packets} packets {hook}"),
-        None => format!("it has no counter; the kernel asks it {hook}"),
+        None => format!("it has no counter; the kernel evaluates it {hook}"),
     };
     finding.seen(text, from)
 }
@@ -115,7 +115,7 @@ fn hook(hook: Hook) -> &'static str {
     }
 }
 
-/// The commands that let packets of pods pass before the rule.
+/// Returns the commands that accept pod packets before the rule.
 fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
     let nets = network
         .networks
@@ -133,7 +133,7 @@ fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
     let_pass(drop, &conditions)
 }
 
-/// The commands that let packets of the tunnel pass before the rule.
+/// Returns the commands that accept tunnel packets before the rule.
 pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> Vec<String> {
     let origin = Origin::of(facts, drop.family);
     if origin.sources.is_empty() {
@@ -153,7 +153,7 @@ pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> 
     let_pass(drop, &conditions)
 }
 
-/// Packets, in the languages of both programs.
+/// Conditions that match packets, in the syntax of both programs.
 struct Condition {
     iptables: String,
     nft: String,

@@ -1,4 +1,4 @@
-//! Firewalls that drop pods' packets.
+//! Checks for firewalls that drop pod packets.
 
 use crate::check::Check;
 use crate::encapsulation::words;
@@ -73,7 +73,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
     facts.network.known().zip(facts.host.firewalls.known())
 }
 
-/// The tables of iptables, each with whether our jump is about to be added to its family: our rules are in one variant only.
+/// Returns the tables of iptables. The flag means that flanneld is about to add its jump: neither variant of the family has it yet, and only one
+/// of them will get it.
 fn tables<'a>(
     network: &'a Network,
     firewalls: &'a Firewalls,
@@ -90,7 +91,7 @@ fn tables<'a>(
     })
 }
 
-/// How bad it is that rules block pods' packets: a risk where a rule before them is not understood and may let packets pass.
+/// Returns the severity of a rule that blocks pod packets. It is only a risk if a rule that the doctor does not understand may accept them first.
 fn by_doubt(doubt: bool) -> Severity {
     if doubt {
         Severity::Risk
@@ -99,7 +100,7 @@ fn by_doubt(doubt: bool) -> Severity {
     }
 }
 
-/// The commands that let pods' packets pass: after the chains of network policies, and before the rule that rejects all.
+/// Returns the commands that accept pod packets after the chains of network policies and before the rule that rejects all packets.
 fn let_pass(table: &Table) -> Vec<String> {
     let Table {
         network, command, ..
@@ -111,7 +112,7 @@ fn let_pass(table: &Table) -> Vec<String> {
         )
     };
     let both = |place: &str| vec![rule(place, "s"), rule(place, "d")];
-    // At the start of the host there are no chains of policies yet, and an agent may append its own.
+    // With network policies nothing is kept for the next boot: the chains of policies do not exist then, and an agent may append its jump after the rules.
     let kept = |rules: &[(String, String)]| {
         if table.policies.is_some() {
             Vec::new()
@@ -125,13 +126,13 @@ fn let_pass(table: &Table) -> Vec<String> {
         .refusal()
         .and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
     let mut commands = match (refusal, table.policies) {
-        // Policies after the rule that rejects all would be passed by: it moves to the end.
+        // An accept rule before the rejecting rule would bypass policies that follow it, so the rejecting rule moves to the end.
         (Some((refusal, number)), Some(policies)) if policies > number => {
             if refusal.chain != refusal.base {
-                // A whole chain would have to move.
+                // The rejecting rule is in a chain that this one calls, and a whole chain would have to move.
                 return Vec::new();
             }
-            // By its text: a number is another rule's once this one has moved.
+            // Deletes the rule by its text, because a second run of the command would delete another rule by this number.
             let mut now = vec![(command.clone(), refusal.rule.replacen("-A", "-D", 1))];
             now.extend(both("-A FORWARD"));
             now.push((command.clone(), refusal.rule.clone()));
@@ -141,7 +142,7 @@ fn let_pass(table: &Table) -> Vec<String> {
             persist::iptables(&unit, &both(&format!("-I FORWARD {number}")), &kept(&first))
         }
         (Some(_), _) => persist::iptables(&unit, &first, &kept(&first)),
-        // After all rules comes the policy.
+        // The policy applies after all rules, so accept rules at the end are enough.
         (None, _) => persist::iptables(&unit, &both("-A FORWARD"), &kept(&both("-A FORWARD"))),
     };
     if table.policies.is_some() {
@@ -177,7 +178,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
             )
             .of(Family::from(table.network))
             .seen("-P FORWARD DROP", format!("{command} -S FORWARD"))
-            // A rule that rejects comes first, and its finding has the commands.
+            // A rejecting rule applies before the policy, and its own finding has the commands.
             .run_all(if table.refusal().is_none() {
                 let_pass(table)
             } else {
@@ -193,7 +194,7 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Adds that a rule may accept the packets.
+/// Adds a note that an earlier rule may accept the packets.
 fn doubted(doubt: bool, finding: Finding) -> Finding {
     if doubt {
         finding.seen("a rule before it may accept them: the doctor does not understand all conditions of rules", "flanneld")
@@ -248,7 +249,7 @@ fn path(barrier: &Barrier) -> String {
     format!("{family} {table} {chain}")
 }
 
-/// An nftables chain: an accept in another chain does not override it.
+/// Creates the finding about an nftables chain. An accept rule in another chain cannot override it.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     let Barrier {
         family,
@@ -277,7 +278,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
         .map(|rule| format!("{verb} rule {place} {rule}"))
         .collect();
     commands.push(persist::nftables(family, table, &kept));
-    // Without the place of the rule that rejects, no other one is known that helps and lets no packet pass by network policies.
+    // Without the handle of the rejecting rule, no place is known where an accept rule helps and does not bypass network policies.
     let commands = if barrier.by_rule && barrier.handle.is_none() {
         Vec::new()
     } else {
@@ -298,19 +299,19 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     )
 }
 
-/// Whether packets that arrive through the tunnel prove that some rule lets them in. `family`: only those of this family count.
+/// Whether packets that arrive through the tunnel prove that some rule accepts them. `family` restricts this to one family of the underlay.
 fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
     of_family(facts, family).any(|path| path.verdict.state.passes())
 }
 
-/// The paths whose packets a firewall of a family meets.
+/// Returns the paths whose underlay addresses have this family; all paths for `None`.
 fn of_family(facts: &Facts, family: Option<Family>) -> impl Iterator<Item = &Path> {
     super::mesh::paths(facts)
         .iter()
         .filter(move |path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
-/// Whether probes judged peers, and nothing arrives from any of them.
+/// Whether probes have judged peers and nothing arrives from any of them over the overlay.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let mut judged = of_family(facts, Some(family))
         .filter(|path| path.verdict.state != State::Unknown)
@@ -329,7 +330,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
         .tables
         .iter()
         .filter(|table| table.ufw && table.input.is_some());
-    // Where a rule is not understood, only packets that do not arrive prove anything.
+    // If an earlier rule is not understood, only missing packets prove that ufw drops them.
     let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.into()));
     let shut = shut.filter(|table| {
         network.travels_in(table.network.into()) && !is_refuted(facts, Some(table.network.into()))
@@ -374,7 +375,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
         .map(|net| net.to_string())
         .collect();
     let shut = network.tunnel().filter(|_| !known.tunnel);
-    // Probes are not forwarded: they prove nothing about the rules for packets of pods.
+    // Probes refute only the rules for tunnel packets. They are not forwarded, so they prove nothing about rules for pod packets.
     if unknown.is_empty() && (shut.is_none() || is_refuted(facts, None)) {
         return Vec::new();
     }
@@ -397,7 +398,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
             "",
         ));
     }
-    // Once, at the end.
+    // One reload at the end is enough.
     commands.retain(|command| command != RELOAD);
     commands.push(RELOAD.to_owned());
     vec![

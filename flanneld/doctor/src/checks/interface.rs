@@ -1,4 +1,4 @@
-//! The interface that joins the nodes: the trap of machines behind NAT, addresses and identities that two machines share.
+//! Checks of the interface that connects the nodes: interfaces behind NAT, and addresses or identities that two machines share.
 
 use super::interface_remedy::{add_line, candidates, edit_unit, lead_out, nat_marks};
 use crate::check::Check;
@@ -13,12 +13,12 @@ use crate::shell::word;
 use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
-/// The check of the interface that was chosen.
+/// Id of the check for the wrong interface.
 pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
-/// How many interfaces that are down are listed.
+/// Limit on the listed interfaces that are down.
 const MAX_DOWN: usize = 8;
 
-/// Whether a wrong interface explains other findings: a risk of one explains none.
+/// Whether a wrong interface explains other findings. A finding that is only a risk explains none.
 pub fn explains(cause: &Finding, _: &Finding) -> bool {
     cause.severity == Severity::Broken
 }
@@ -80,7 +80,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "no-interface",
         severity: Severity::Broken,
-        title: "No interface fits",
+        title: "No interface matches",
         needs: &[Need::Reasons],
         explains: &[
             "store-unreachable",
@@ -119,7 +119,7 @@ fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// What ended the last daemon; none while one runs.
+/// Returns the problem that ended the last daemon; `None` while one runs.
 fn end(facts: &Facts) -> Option<&Problem> {
     let words = facts
         .daemon
@@ -129,7 +129,7 @@ fn end(facts: &Facts) -> Option<&Problem> {
     words.problem.as_ref()
 }
 
-/// What a daemon that ended reported of another node with its address.
+/// Returns the exit report's text about another node with this node's address.
 fn refused_for_address(facts: &Facts) -> Option<String> {
     let problem = end(facts)?;
     problem.details().find_map(|detail| match detail {
@@ -143,7 +143,7 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Leases of others with an address of this host.
+/// Returns texts about leases of other nodes with an address of this host.
 fn with_our_address(facts: &Facts) -> Vec<&str> {
     let refused = facts.leases.refused.known().into_iter().flatten();
     refused
@@ -156,9 +156,9 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else {
         return Vec::new();
     };
-    // Peers on the link of another interface prove nothing about this one: their nodes were fixed before.
+    // Peers on the link of another interface prove nothing about this one: they may have been fixed before this node.
     let paths: Vec<&Path> = paths_by(facts, interface).collect();
-    // An interface that has received from a peer is the right one: the peer is off, or the path is cut.
+    // An interface that has received from a peer is the right one. A silent peer is then off, or the path to it is cut.
     if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
     }
@@ -168,7 +168,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let silent = all_silent(&paths, facts.daemon.young);
     let refused = refused_for_address(facts);
     let ours = with_our_address(facts);
-    // Without probes the marks decide: no other machine is behind that gateway.
+    // Without probes only the signs of NAT show a wrong interface. No other machine is on that link, so a peer with an address there is unreachable.
     let alone = facts.mesh.known().is_none()
         && facts.leases.peers.known().is_some_and(|peers| {
             peers
@@ -182,7 +182,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     }
     let mut finding = suspected(&interface.name, choice, marks);
     if let Some(words) = refused {
-        finding = finding.seen(words, "the last words of flanneld");
+        finding = finding.seen(words, "the exit report of flanneld");
     }
     for text in ours.iter().take(3) {
         finding = finding.seen(*text, "flannelctl leases");
@@ -199,11 +199,11 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     vec![lead_out(finding, facts, interface, &candidates)]
 }
 
-/// The finding of a wrong interface. `marks` are the signs that it is behind NAT.
+/// Creates the finding about a wrong interface. `marks` are the signs that the interface is behind NAT.
 fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     let chosen = match choice.named {
         true => choice.why.clone(),
-        false => format!("nothing named an interface ({})", choice.why),
+        false => format!("no flag names an interface ({})", choice.why),
     };
     match marks {
         Some(marks) => {
@@ -217,20 +217,20 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
             );
             finding.seen(marks, "ip address, ip route")
         }
-        // The peers may be off: silence proves nothing about the interface.
+        // The peers may be off, so missing replies prove nothing about the interface.
         None => {
             let what = format!(
                 "no other node answers on {name}, which flannel uses, and this host has another interface"
             );
             let why = format!(
-                "{chosen}; either the other nodes are off or filter, or {name} does not join the nodes: only you know which network does"
+                "{chosen}; either the other nodes are off or filter packets, or {name} does not join the nodes: only you know which network does"
             );
             Finding::new(WRONG_INTERFACE, Severity::Risk, name, what, why)
         }
     }
 }
 
-/// Which peers do not answer, the first ones by name.
+/// Returns text about the peers that do not respond, with the names of the first four.
 fn silence(paths: &[&Path]) -> String {
     let cut: Vec<&Path> = paths
         .iter()
@@ -247,12 +247,15 @@ fn silence(paths: &[&Path]) -> String {
     } else {
         String::new()
     };
-    let verb = if cut.len() == 1 { "answers" } else { "answer" };
-    format!("{}{more} {verb} nothing, ping neither", names.join(" and "))
+    let verb = if cut.len() == 1 { "does" } else { "do" };
+    format!(
+        "{}{more} {verb} not respond, not even to ping",
+        names.join(" and ")
+    )
 }
 
-/// Returns whether no peer answers. A peer that has moved to another address is unknown for some seconds: while nodes are fixed one by one, the
-/// other ones decide.
+/// Returns whether no peer responds. A peer that has moved to another address is unknown for some seconds. While an operator fixes node after
+/// node, the other peers decide.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
     let count = |state: State| {
         paths
@@ -269,7 +272,7 @@ fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
 
-/// The paths to peers, except those to peers that are only on the link of another interface.
+/// Returns the paths to peers, without those to peers that are only on the link of another interface.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts
@@ -305,7 +308,7 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
         Severity::Risk,
         name,
         format!("flannel uses {name}, the NAT interface of the virtual machine"),
-        "other nodes will not reach this one: every machine is alone behind that gateway, often with the same address",
+        "other nodes will not reach this one: each machine has a NAT of its own there, often with the same address",
     );
     vec![lead_out(
         finding.seen(marks, "ip address, ip route"),
@@ -333,7 +336,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         let what = "flanneld did not start here: another node has this node's address";
         let finding = Finding::new("duplicate-address", Severity::Broken, "", what, WHY);
         findings.push(with_remedy(
-            finding.seen(words, "the last words of flanneld"),
+            finding.seen(words, "the exit report of flanneld"),
         ));
     }
     for text in with_our_address(facts) {
@@ -347,7 +350,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         findings.push(with_remedy(finding.seen(text, "flannelctl leases")));
     }
     let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
-    // Where keys distinguish them, several nodes may be behind one address.
+    // With such a backend, keys distinguish the nodes, so several nodes may share one address.
     let shares = facts.network.known().is_some_and(|network| {
         network
             .backend
@@ -391,7 +394,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Stands in a script in single quotes for what the shell makes.
+/// Placeholder in a single-quoted script for the output of a shell command.
 const NEW_ID: &str = "@new-id@";
 
 fn clone(facts: &Facts) -> Vec<Finding> {
@@ -401,14 +404,14 @@ fn clone(facts: &Facts) -> Vec<Finding> {
         .own
         .known()
         .and_then(|own| own.trouble.as_ref());
-    // Where only the address may be the cause, `duplicate-address` reports it.
+    // If only the address is a duplicate, `duplicate-address` reports it.
     let is_clone = |problem: &&Problem| {
         problem
             .details()
             .any(|detail| matches!(detail, Detail::IdentityInUse { .. }))
     };
     for (problem, from) in [
-        (end(facts), "the last words of flanneld"),
+        (end(facts), "the exit report of flanneld"),
         (trouble, "the lease"),
     ] {
         let Some(problem) = problem.filter(is_clone) else {
@@ -439,7 +442,7 @@ fn clone(facts: &Facts) -> Vec<Finding> {
                         command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")
                     }))
                 }
-                // Of several equal variables the last one applies.
+                // Systemd applies the last of several assignments to a variable.
                 _ => finding.run(add_line(
                     "FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)",
                 )),
@@ -467,7 +470,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         "there is no interface that reaches the other nodes",
-        "flanneld waits for it and goes on as soon as it is there",
+        "flanneld waits for it and continues when it appears",
     );
     finding = finding.seen(reason.to_string(), "readyz");
     let choice = facts
@@ -475,7 +478,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         .choice
         .known()
         .map(|choice| choice.interface.as_str());
-    // The chosen one may be a bond, a bridge, or a container's veth.
+    // Physical interfaces and the chosen one, which may also be a bond, a bridge, or a container's veth.
     let down = |interface: &&Interface| {
         !interface.up
             && !interface.loopback
@@ -489,7 +492,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
         .into_iter()
         .flatten()
         .filter(down)
-        // A card may have hundreds of virtual functions.
+        // A network card may have hundreds of virtual functions.
         .filter(|interface| {
             listed += 1;
             listed <= MAX_DOWN || choice == Some(interface.name.as_str())
@@ -502,7 +505,7 @@ fn no_interface(facts: &Facts) -> Vec<Finding> {
     }
     let is_raised = !finding.remedy.commands.is_empty();
     vec![if is_raised {
-        finding.note("not kept over a reboot: what configures the interface has to raise it (netplan, NetworkManager, systemd-networkd, ifupdown)")
+        finding.note("not kept over a reboot: bring it up in the interface's configuration (netplan, NetworkManager, systemd-networkd, ifupdown)")
     } else {
         finding
     }]
@@ -534,7 +537,7 @@ fn node_internal_ip(facts: &Facts) -> Vec<Finding> {
             "the API server does not reach this kubelet: kubectl logs, exec and port-forward fail for pods of this node",
         )
         .seen(marks, "ip address, ip route")
-        // kubeadm's file: one line, in quotes. An address that is there goes first.
+        // kubeadm's file has one line with a quoted value. The script removes an existing address before it adds the new one.
         .run(format!(
             "sed -i -E -e 's/ *--node-ip=[^ \"]*//; s/=\" +/=\"/' -e 's/\"$/ --node-ip={}\"/' /var/lib/kubelet/kubeadm-flags.env",
             right.addr()

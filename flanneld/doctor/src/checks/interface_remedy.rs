@@ -12,7 +12,7 @@ use netstate::host::machine_nat;
 use std::net::IpAddr;
 use types::Family;
 
-/// What shows that an interface leads to the NAT of this one virtual machine.
+/// Returns the signs that an interface leads to the NAT of a single virtual machine; `None` if there are none.
 pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let routes = facts.host.routes.known()?;
     let is_behind = |gateway: &IpAddr| {
@@ -32,12 +32,11 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// What leads there, and the command that shows it; `None` if it is just there.
+    /// The store or API server that this host reaches through it, and the command that shows this; `None` if nothing points to the interface.
     pub leads: Option<(String, String)>,
 }
 
-/// Other interfaces than the chosen one, the likeliest first: those by which the store, the API server and other Nodes are reached, then
-/// those that are just there.
+/// Returns interfaces other than the chosen one, the most likely first: those that lead to the store or the API server come before the others.
 pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6
@@ -102,7 +101,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
     found
 }
 
-/// The one to take: what something leads to, else the only one.
+/// Returns the candidate to use: one that leads to the store or the API server, or else the only one.
 pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
     match candidates {
         [first, ..] if first.leads.is_some() => Some(first),
@@ -111,8 +110,9 @@ pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candid
     }
 }
 
-/// Adds what was seen of the candidates; and the commands that take the best, where the chosen interface has the marks of NAT. Silence is no
-/// reason to leave an interface: the peers may be off, and the store may be on a network of its own.
+/// Adds evidence about the candidates. If the chosen interface has signs of NAT, also adds the commands that switch to the best candidate.
+///
+/// Missing replies are no reason to switch: the peers may be off, and the store may be on a separate network.
 pub(super) fn lead_out(
     mut finding: Finding,
     facts: &Facts,
@@ -139,7 +139,7 @@ pub(super) fn lead_out(
     }
 }
 
-/// The commands that make flannel take an interface.
+/// Returns the commands that make flannel use an interface.
 pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     let Some(argument) = facts.daemon.naming() else {
         return set_option(facts, "iface", interface);
@@ -148,7 +148,7 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
         Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(
             namespace, argument, "iface", interface,
         )],
-        // A variable would change nothing.
+        // A variable would have no effect, because arguments take precedence.
         Launch::Systemd => edit_unit(argument, "iface", interface)
             .into_iter()
             .map(Command::from)
@@ -157,11 +157,11 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     }
 }
 
-/// Where the unit's new command line is put. The name comes after `override.conf` of `systemctl edit`: the last one applies.
+/// The folder for the unit's new command line. The last drop-in applies, so the name sorts after `override.conf` of `systemctl edit`.
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
-/// The commands that put another argument in the place of one of the daemon's unit. The unit, which may be a package's, stays as it is: an
-/// addition repeats the command line that applies.
+/// Returns the commands that replace one argument in the daemon's unit by another. They do not edit the unit, which may belong to a package:
+/// a drop-in repeats the command line in force with the change.
 pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
@@ -175,7 +175,7 @@ pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String
         daemon_set::pattern(&old),
         daemon_set::replacement(&new)
     );
-    // An empty ExecStart= forgets those before it; a backslash at the end goes on in the next line.
+    // Collects the ExecStart lines in force: an empty ExecStart= discards earlier ones, and a backslash at the end continues a line.
     let lines = r#"awk '/^ExecStart=/{on=1} on{all=all $0 "\n"} $0=="ExecStart="{all=""} {on=on && /\\$/} END{printf "%s",all}'"#;
     let files = "$(systemctl show -p FragmentPath -p DropInPaths --value flanneld)";
     [
@@ -187,7 +187,7 @@ pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String
     ]
 }
 
-/// The commands that give the daemon an option with a value.
+/// Returns the commands that set an option of the daemon.
 pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
@@ -213,13 +213,14 @@ pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command>
     }
 }
 
-/// The command that adds a line, a word of a shell, to the daemon's options. The last line of a file may have no end yet.
+/// Returns the command that appends a line to the daemon's options. `line` has to be one word of a shell. The leading newline is needed because
+/// the file may not end with one.
 pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
-/// Returns a command of flannelctl with access to the store. It takes the daemon's options from its file, which has systemd's syntax and is no
-/// shell script, and from its command line.
+/// Returns a command of flannelctl with access to the store. Under systemd, the options come from the daemon's command line and its options file,
+/// which systemd-run has to read because its syntax is not that of a shell script.
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {

@@ -1,4 +1,4 @@
-//! Flannel's objects in the kernel: conflicting routes, changes by other programs, and leftovers of earlier daemons.
+//! Checks of flannel's objects in the kernel: conflicting routes, changes by other programs, and leftovers of earlier daemons.
 
 use super::devices::{interfaces, is_flannels};
 use super::interface_remedy::restart;
@@ -16,14 +16,14 @@ use netstate::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
 
-/// How often an object has to be restored before another program is suspected.
+/// If an object had to be restored more often than this, another program is suspected.
 const MIN_REPAIRS: u32 = 3;
-/// So many findings of one kind are told one by one.
+/// Limit on separate findings of one kind.
 const MAX_ALIKE: usize = 3;
-/// The metric with which a conflicting route is kept as a second choice.
+/// Metric that makes a conflicting route a fallback behind flannel's.
 const SECOND_CHOICE: u32 = 4096;
 
-/// How many routes have a finding each. Of more of them one finding tells.
+/// Limit on routes with a finding each. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// The checks of this group.
@@ -39,7 +39,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "foreign-route",
         Severity::Broken,
-        "A route is in the way",
+        "A route conflicts with flannel's",
         &[Need::Network, Need::Routes, Need::Interfaces, Need::Peers],
         &[],
         foreign_route,
@@ -47,7 +47,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "vtep-mac",
         Severity::Broken,
-        "The device has another hardware address than the one that peers use",
+        "The device's MAC differs from the published one",
         &[Need::Vtep, Need::Interfaces],
         &[],
         vtep_mac,
@@ -63,7 +63,7 @@ pub const CHECKS: &[Check] = &[
     check(
         "leftovers",
         Severity::Risk,
-        "Something of an earlier backend is left",
+        "A device of an earlier backend is left",
         &[Need::Network, Need::Interfaces, Need::Daemons],
         &[],
         leftovers,
@@ -99,10 +99,10 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
                 "drift-war",
                 Severity::Degraded,
                 object,
-                format!("the {object} was put back {} times in the last ten minutes", drift.times),
-                "another program keeps changing it, and packets are lost each time until flanneld has put it back",
+                format!("flanneld restored the {object} {} times in the last ten minutes", drift.times),
+                "another program keeps changing it, and packets are lost each time until flanneld has restored it",
             )
-            .seen(format!("put back {} times", drift.times), "flanneld");
+            .seen(format!("restored {} times", drift.times), "flanneld");
             let others = facts.host.daemons.known().filter(|daemons| **daemons > 1);
             let finding = match others {
                 Some(daemons) => finding.seen(format!("{daemons} flanneld run here"), "ps"),
@@ -115,12 +115,12 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
             drift.by.iter().fold(finding, |finding, by| hands_off(finding.seen(format!("{by} runs here"), "ps"), by, drift.kind))
         })
         .collect();
-    // One program changes many objects.
+    // One program may change many objects.
     capped(found, MAX_ALIKE)
 }
 
-/// Adds the commands that make a program leave flannel's objects alone. Earlier settings stay: NetworkManager has one list of devices, which a
-/// later file without the plus would replace.
+/// Adds the commands that make a program leave flannel's objects alone. NetworkManager has a single list of unmanaged devices: `+=` extends the
+/// list, where `=` would replace earlier settings.
 fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     match (program, kind) {
         ("NetworkManager", _) => finding
@@ -129,7 +129,7 @@ fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
         ("systemd-networkd", Drifting::Route) => finding
             .run(r"mkdir -p /etc/systemd/networkd.conf.d && printf '[Network]\nManageForeignRoutes=no\n' > /etc/systemd/networkd.conf.d/flannel.conf")
             .run("systemctl restart systemd-networkd"),
-        // The hardware address is set by udev, with networkd's files.
+        // udev sets the hardware address, and reads networkd's folder for it.
         ("systemd-networkd", Drifting::Link) => finding
             .run(r"printf '[Match]\nOriginalName=flannel*\n[Link]\nMACAddressPolicy=none\n' > /etc/systemd/network/10-flannel.link")
             .run(UNMANAGED)
@@ -139,7 +139,7 @@ fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     }
 }
 
-/// networkd is kept from what is on flannel's devices.
+/// Command that makes networkd ignore flannel's devices and the objects on them.
 const UNMANAGED: &str = r"printf '[Match]\nName=flannel*\n[Link]\nUnmanaged=yes\n' > /etc/systemd/network/10-flannel.network";
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
@@ -162,11 +162,11 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
             continue;
         };
         let interface = route.index.and_then(|index| facts.host.interface(index));
-        // host-gw takes over a route to the peer itself, and routes on flannel's devices are Go flannel's.
+        // host-gw takes over routes through the peer itself. Routes on flannel's devices are Go flannel's.
         let through_peer = route
             .via
             .is_some_and(|via| peer.addresses().any(|ip| ip == via));
-        // Behind a route of ours with a better metric it is a second choice.
+        // A route behind one of flannel's with a lower metric is only a fallback.
         let beaten = ours
             .get(&route.to)
             .is_some_and(|metric| *metric < route.metric);
@@ -182,7 +182,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     if findings.len() <= MAX_LISTED {
         return findings;
     }
-    // A routing daemon may have one to each peer.
+    // A routing daemon may add a route to every peer.
     let finding = Finding::new(
         "foreign-route",
         Severity::Broken,
@@ -201,7 +201,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     vec![finding.run("flannelctl routes")]
 }
 
-/// The destinations of our routes, each with the best metric.
+/// Returns the destinations of flannel's routes, each with the lowest metric.
 fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
     for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
@@ -212,7 +212,7 @@ fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     ours
 }
 
-/// The finding of a route to a peer's subnet that is not ours.
+/// Creates the finding about another program's route to a peer's subnet.
 fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -> Finding {
     let device = interface
         .map(|interface| format!(" dev {}", word(&interface.name)))
@@ -225,7 +225,7 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
     let (to, metric) = (route.to, route.metric);
     let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
     let onward = if route.via.is_some() { " onlink" } else { "" };
-    // One with several next hops has neither; what made it can also put it back.
+    // A route with several next hops has neither field. Only the program that added it can add it again.
     let is_plain = route.via.is_some() || route.index.is_some();
     let why = match is_plain {
         true => {
@@ -255,7 +255,7 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
 }
 
 fn vtep_mac(facts: &Facts) -> Vec<Finding> {
-    // A running daemon restores it.
+    // A running daemon restores the address itself.
     let nobody = facts.daemon.running.known() == Some(&false)
         || facts
             .daemon
@@ -277,8 +277,8 @@ fn vtep_mac(facts: &Facts) -> Vec<Finding> {
             "vtep-mac",
             Severity::Broken,
             device,
-            format!("{device} has another hardware address than the one that the peers use"),
-            "packets from other nodes arrive and are dropped; systemd-udevd does this (MACAddressPolicy), and flanneld puts it right where it runs",
+            format!("the MAC of {device} differs from the published one"),
+            "packets from other nodes are dropped on arrival; systemd-udevd changes the MAC (MACAddressPolicy), and a running flanneld restores it",
         )
         .seen(
             format!("{} here, {mac} in the lease", interface.mac.map(|mac| mac.to_string()).unwrap_or_default()),
@@ -352,11 +352,11 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             "leftovers",
             Severity::Risk,
             name,
-            format!("{name} is left of an earlier configuration of flannel"),
+            format!("{name} is left from an earlier configuration of flannel"),
             format!("the backend is {} now and does not use this device; routes through it would lose packets", backend.name),
         )
         .seen(format!("{name}, {}", interface.kind), "ip -d link")
-        // The daemon of another network may own it and be stopped for a moment: only an operator can decide to delete it.
+        // The device may belong to the daemon of another network that is stopped at the moment, so an operator has to decide whether to delete it.
         .run(format!("ip -details link show dev {}", word(name)))
     })
     .collect()

@@ -1,4 +1,4 @@
-//! Kubernetes: this node's Node, and what the API server allows.
+//! Checks of Kubernetes: this node's Node object, flannel's pods, and the permissions at the API server.
 
 use super::daemon_set;
 use super::interface_remedy::restart;
@@ -19,7 +19,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "api-by-service",
         severity: Severity::Broken,
-        title: "The API server is asked by a Service that nobody serves yet",
+        title: "flanneld uses the API server's Service, which is not served yet",
         needs: &[Need::Kubernetes],
         explains: &["store-unreachable", "pod-cidr", "lease"],
         waits: true,
@@ -54,7 +54,8 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// The API server's own address: kubectl's, but for one that leads nowhere on other nodes (k3s, kind), and then the one behind the Service.
+/// Shell word for the API server's own address: kubectl's server, or the endpoint behind the Service if kubectl's server is a local address
+/// (k3s, kind), which other nodes cannot reach.
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
@@ -121,7 +122,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
         Some((_, verb, resource)) => {
             format!("flanneld may not {verb} {resource}: its account lacks the right")
         }
-        None => "flanneld's account may not do what it has to".to_owned(),
+        None => "flanneld's account lacks a right".to_owned(),
     };
     let grant = match (refusal, &facts.daemon.launch) {
         (Some((user, ..)), _) => rights::grant(user),
@@ -149,7 +150,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Where kubeadm puts what the controller manager is started with; kubelet notices the change.
+/// kubeadm's manifest of the controller manager. kubelet restarts the controller manager when the file changes.
 const CONTROLLER_MANAGER: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 
 fn pod_cidr(facts: &Facts) -> Vec<Finding> {
@@ -177,7 +178,7 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
             .all(|c| c.is_ascii_hexdigit() || ".:/,".contains(c))
     });
     vec![match networks {
-        // Where the flags are there already, nothing is written: then the range is used up.
+        // Writes nothing if the flags are already present. In that case the range is used up.
         Some(networks) => {
             let script = format!(
                 r"s|^( *)- kube-controller-manager$|&\n\1- --allocate-node-cidrs=true\n\1- --cluster-cidr={networks}|"
@@ -192,11 +193,12 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The label that Go flannel's released manifest and ours select by, in addition to `app`.
+/// The label that the selectors of Go flannel's released manifest and of flannel-rs' manifest contain in addition to `app`.
 const LABEL: &str = "k8s-app";
-/// The label by which a DaemonSet knows its present template, as a count: pods of another DaemonSet with the same count would stay as they are.
+/// The label with the generation number of a DaemonSet's template. Without its removal, a new DaemonSet with the same number would not update
+/// pods of another one.
 const GENERATION: &str = "pod-template-generation";
-/// Deletes the DaemonSet; the pods stay, and the next one adopts them.
+/// kubectl arguments that delete the DaemonSet and keep its pods. The next DaemonSet adopts the pods.
 const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";
 
 fn daemon_pods(facts: &Facts) -> Vec<Finding> {
@@ -216,14 +218,14 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The pods of this node that run flanneld.
+/// The pods of this node that run flanneld, and their namespace.
 struct PodsOfNamespace<'a> {
     namespace: &'a str,
     pods: &'a [DaemonPod],
 }
 
 impl PodsOfNamespace<'_> {
-    /// Sets the labels by which the next DaemonSet adopts the pods.
+    /// Returns the command that sets the labels by which the next DaemonSet adopts the pods.
     fn label(&self) -> Command {
         Command::in_namespace(self.namespace, |kubectl| {
             format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-")
@@ -236,7 +238,7 @@ impl PodsOfNamespace<'_> {
         })
     }
 
-    /// Returns what is seen of a pod, and the command that shows it.
+    /// Returns evidence about a pod's owner and labels, and the command that shows it.
     fn evidence(&self, pod: &DaemonPod) -> (String, String) {
         let labels: Vec<String> = pod
             .labels
@@ -263,7 +265,7 @@ impl PodsOfNamespace<'_> {
                 Severity::Degraded,
                 &pod.name,
                 format!("no DaemonSet owns the flannel pod {} of this node", pod.name),
-                "nothing updates or replaces it; a DaemonSet adopts it when its labels fit the selector, and until then the DaemonSet's own pod waits for the port or runs beside it",
+                "it is never updated; a DaemonSet adopts it when its labels match the selector, and until then the DaemonSet's own pod waits for the port or runs in addition",
             )
             .seen(text, from);
             match pod.labels.contains_key(LABEL) {
@@ -297,7 +299,7 @@ impl PodsOfNamespace<'_> {
         )
     }
 
-    /// A pod of Go flannel's DaemonSet, whose selector differs from ours.
+    /// Creates the finding about a pod of Go flannel's DaemonSet, whose selector differs from that of flannel-rs.
     fn with_go_flannel_selector(&self) -> Option<Finding> {
         let pod = self
             .pods

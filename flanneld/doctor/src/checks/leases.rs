@@ -1,4 +1,4 @@
-//! The leases: this node's, the peers', and those that are not used.
+//! Checks of the leases: this node's, the peers', and those that are not used.
 
 use super::interface_remedy::with_store;
 use crate::check::Check;
@@ -12,13 +12,13 @@ use crate::need::Need;
 use crate::shell::word;
 use types::{Detail, Problem};
 
-/// How long a holder may be silent before its lease is suspected to be left over.
+/// Silence in seconds after which the holder of a lease is considered gone.
 const SILENT: u64 = 600;
-/// How many refused leases, and how many silent holders, have a finding each. Of more of them one finding tells.
+/// Limit on refused leases, and on silent holders, with a finding each. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
-/// Possible reasons for which a peer's address does not answer: silence does not distinguish them.
-pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall may drop ping and probes on the way or there; its lease may also name an address that does not lead to it";
+/// Possible reasons why a peer's address does not respond. Probes cannot distinguish them.
+pub(super) const SILENCE: &str = "that machine may be off, its network down, or a firewall on the path or on it may drop ping and probes; its lease may also have an address that is not its own";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -43,7 +43,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "other-store",
         severity: Severity::Degraded,
-        title: "Nodes ask for this one that are not in its store",
+        title: "Nodes that are not in this node's store probe it",
         needs: &[Need::Mesh, Need::Daemons],
         explains: &[],
         waits: true,
@@ -61,7 +61,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn other_store(facts: &Facts) -> Vec<Finding> {
-    // Another daemon of this host may be meant, which serves another network.
+    // With several daemons on this host, the unknown sender may mean one that serves another network.
     let is_alone = facts
         .host
         .daemons
@@ -82,15 +82,15 @@ fn other_store(facts: &Facts) -> Vec<Finding> {
             "other-store",
             Severity::Degraded,
             "",
-            format!("{whom} asks for this node, and has no lease in {}", facts.store.place),
-            "it knows this node by a lease in another store, or under another prefix: packets between its pods and this node's are lost. Or its own lease is gone here",
+            format!("{whom} probes this node, and has no lease in {}", facts.store.place),
+            "it has this node's lease from another store or prefix: packets between its pods and this node's are lost. Or its own lease is missing here",
         )
         .seen(
             format!("{peers} leases of other nodes are in the store, none at {first}"),
             "flannelctl leases",
         )
         .run(with_store(facts, "flannelctl leases --long"))
-        .note("the same command on that node has to show the same leases: compare --etcd-endpoints, --etcd-prefix, --subnet-dir, or the API servers"),
+        .note("the same command on that node must list the same leases: compare --etcd-endpoints, --etcd-prefix, --subnet-dir, or the API servers"),
     ]
 }
 
@@ -134,8 +134,8 @@ fn lease(facts: &Facts) -> Vec<Finding> {
             let mut finding = lost(
                 facts,
                 Some(trouble),
-                "the lease of this node cannot be kept as it is",
-                "the store or another machine does not agree that it is this node's",
+                "the lease of this node cannot be kept",
+                "the store or another machine disputes it",
             );
             finding.severity = Severity::Degraded;
             vec![finding]
@@ -160,7 +160,7 @@ fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Find
 }
 
 fn lease_refused(facts: &Facts) -> Vec<Finding> {
-    // Those with our own address have a check of their own; an unused reservation is no fault.
+    // Leases with this node's address have a check of their own. An unused reservation is no fault.
     let refused = facts.leases.refused.known().into_iter().flatten();
     let refused: Vec<_> = refused
         .filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved"))
@@ -195,12 +195,12 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
                 "pods of its node and pods of this one do not reach each other",
             )
             .seen(&refused.text, "flannelctl leases")
-            .on("the node that holds it")
+            .on("its holder")
         })
         .collect()
 }
 
-/// The peers from which neither the store nor the probes have received anything for long.
+/// Returns the peers that respond to no probes and from which Kubernetes or the store has received nothing for a long time.
 pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     let paths = facts.mesh.known().map_or(&[][..], |mesh| &mesh.paths);
     let cut = |peer: &Peer| {
@@ -210,7 +210,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
             .peekable();
         own.peek().is_some() && own.all(|path| path.verdict.state == State::CutOff)
     };
-    // Kubernetes tells at once whether a kubelet reports. A cordoned node still has its pods.
+    // With Kubernetes, the Node's condition decides without a delay. A cordoned node still runs pods.
     let is_off = |peer: &Peer| match peer.node {
         Some(node) => !node.ready,
         None => peer.silent.is_some_and(|age| age >= SILENT),
@@ -219,7 +219,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     peers.filter(move |peer| is_off(peer) && cut(peer))
 }
 
-/// What is known of a holder that is gone.
+/// Returns text about how long a holder has been gone.
 fn silence_of(peer: &Peer) -> String {
     let minutes = peer.silent.unwrap_or_default() / 60;
     match peer.node {
@@ -270,7 +270,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
     let one = |peer: &Peer| {
         let subnet = peer.subnets.nets().next()?;
         let command = match &facts.daemon.launch {
-            // The command shows the lease and asks: only people know whether the machine comes back.
+            // The command shows the lease and asks for confirmation, because only the operator knows whether the machine will come back.
             Launch::Systemd => {
                 Command::from(with_store(facts, &format!("flannelctl release {subnet}")))
             }

@@ -1,4 +1,4 @@
-//! Limits of the kernel and faults of hardware.
+//! Checks of kernel limits and hardware faults.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -7,7 +7,7 @@ use crate::need::Need;
 use crate::persist::{checksums_off, module, sysctl};
 use crate::shell::word;
 
-/// So many wrong checksums are no accident.
+/// Number of wrong UDP checksums from which on the check suspects a fault.
 const MIN_ERRORS: u64 = 3;
 
 /// The checks of this group.
@@ -24,7 +24,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "neighbour-table",
         severity: Severity::Risk,
-        title: "The kernel's table of neighbours is too small",
+        title: "The kernel's neighbour table is too small",
         needs: &[Need::Network, Need::Neighbours, Need::Peers],
         explains: &["pods-lost"],
         waits: false,
@@ -33,7 +33,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "conntrack-full",
         severity: Severity::Risk,
-        title: "The table of connections is nearly full",
+        title: "The connection tracking table is nearly full",
         needs: &[Need::Conntrack],
         explains: &["pods-lost"],
         waits: false,
@@ -42,7 +42,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
-    // The counters are of the whole host: one damaged packet from elsewhere is no card's fault, and pods' connections have counters of their own.
+    // The counters cover the whole host: a few damaged packets from elsewhere are no fault of a card. Pods have counters in their own network namespaces.
     let Some(errors) = facts
         .host
         .checksums
@@ -51,7 +51,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    // Ping has a checksum of its own, which no hardware computes. A host that refuses a question has received it.
+    // ICMP has its own checksum, which no hardware computes, so ping still works. A host that refuses a probe has received it.
     let ping_only = facts.mesh.known().is_some_and(|mesh| {
         mesh.paths
             .iter()
@@ -73,7 +73,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             &device.name,
             "packets through the overlay arrive with wrong checksums",
-            "a network card or its driver computes them wrongly for packets in packets; \"ChecksumOffload\": \"off\" in the Backend of the network configuration makes it last",
+            "a network card or its driver computes them wrongly for encapsulated packets; \"ChecksumOffload\": \"off\" in the Backend of the network configuration fixes it for good",
         )
         .seen(format!("{} of UDP, {} of TCP in the last two minutes", errors.udp, errors.tcp), "nstat -az UdpInCsumErrors TcpInCsumErrors")
         .seen("a peer answers ping and no UDP through the overlay", "probes")
@@ -92,7 +92,7 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    // The other backends make no such entries.
+    // Other backends add no permanent neighbour entries.
     let Some(network) = facts.network.known().filter(|network| {
         network
             .backend
@@ -126,7 +126,7 @@ fn neighbour_table(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 format!("{name}3"),
                 format!("{name}3 is {limit}, and this node has {peers} peers"),
-                "this kernel counts the permanent entries that flannel makes for its peers: when the table is full, other addresses are not resolved",
+                "this kernel counts flannel's permanent entries: when the table is full, other addresses are not resolved",
             )
             .seen(format!("{name}3 = {limit}"), format!("sysctl {name}3"))
             .run_all(sysctl(&format!("{name}3"), most))
@@ -160,7 +160,7 @@ fn conntrack_full(facts: &Facts) -> Vec<Finding> {
             "net.netfilter.nf_conntrack_max",
             fill.limit.saturating_mul(2),
         ))
-        // The setting exists only once the module is loaded.
+        // The sysctl exists only after the module is loaded.
         .run(module("nf_conntrack")),
     ]
 }

@@ -1,4 +1,4 @@
-//! The results of probes: the fault is a peer, the path to it, or this node.
+//! Checks of the probe results, which locate a fault at a peer, on the path to it, or at this node.
 
 use crate::check::Check;
 use crate::encapsulation::{capture, is_or_are, words};
@@ -13,20 +13,20 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::{Encapsulation, Family};
 
-/// How far most peers' clocks may be from ours, in milliseconds.
+/// Largest tolerated offset of peers' clocks from this node's clock, in milliseconds.
 const MAX_CLOCK_OFFSET: i64 = 5000;
-/// How long a daemon may be silent while it restarts, in seconds. Only after that its port is taken to be filtered.
+/// Time that a daemon may need to restart, in seconds. Its port is considered filtered only if it is silent for longer.
 const RESTART_TIME: u64 = 30;
-/// How long it takes until the store was asked about many silent peers, in seconds.
+/// Time until flanneld has asked the store about many silent peers, in seconds.
 const STORE_TIME: u64 = 180;
-/// For each peer that is cut off, so many others have to show that the tunnel is blocked.
+/// The tunnel is considered blocked only if it fails for at least this many peers for each peer that is cut off completely.
 const MIN_CUT: usize = 4;
-/// So many peers have to be silent before the cause is sought at this end.
+/// Number of silent peers from which on the cause is assumed to be at this node.
 const MIN_NODES: usize = 2;
-/// How many peers have a finding each. Of more of them one finding tells.
+/// Limit on peers with a finding each. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
-/// The checks of which each finding is about peers, here and among the leases.
+/// Checks whose findings are about peers, in this group and among the checks of leases.
 const ABOUT_PEERS: [&str; 8] = [
     "peer-cut",
     "overlay-cut",
@@ -43,8 +43,8 @@ pub fn is_about_peers(check: &str) -> bool {
     ABOUT_PEERS.contains(&check)
 }
 
-/// Why a peer answers nothing though its kubelet reports.
-const READY: &str = "its machine runs, for its kubelet reports: a firewall drops ping and probes on the way or there, its network to the nodes is down, or its lease names an address that does not lead to it";
+/// Possible reasons why a peer does not respond although its kubelet reports.
+const READY: &str = "its machine runs, because its kubelet reports: a firewall on the path or on it drops ping and probes, its network to the nodes is down, or its lease has an address that is not its own";
 
 /// The checks of this group.
 pub const CHECKS: &[Check] = &[
@@ -66,10 +66,10 @@ pub const CHECKS: &[Check] = &[
     check(
         "peer-cut",
         Severity::Broken,
-        "A peer answers nothing",
+        "A peer does not respond",
         &[],
         |facts| {
-            // Those whose machine is gone have a finding of their own.
+            // Peers whose machines are gone have a finding of their own.
             let gone: BTreeSet<IpNet> = super::leases::gone(facts)
                 .flat_map(|peer| peer.subnets.nets())
                 .chain(not_asked_about(facts))
@@ -78,7 +78,7 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::CutOff && !gone.contains(&path.subnet),
                 peer_cut,
-                "answer nothing, ping neither",
+                "do not respond, not even to ping",
             )
         },
     ),
@@ -99,35 +99,35 @@ pub const CHECKS: &[Check] = &[
     check(
         "one-way",
         Severity::Broken,
-        "A peer hears this node, and its answers get lost",
+        "A peer receives this node's probes, but its replies get lost",
         &[],
         |facts| {
             each(
                 facts,
                 |path| path.verdict.state == State::OneWay,
                 one_way,
-                "hear this node, and their answers do not arrive",
+                "receive this node's probes, but their replies do not arrive",
             )
         },
     ),
     check(
         "wrong-node",
         Severity::Broken,
-        "Another node answers in a peer's place",
+        "Another node replies at a peer's address",
         &[],
         |facts| {
             each(
                 facts,
                 |path| path.verdict.state == State::WrongNode,
                 wrong_node,
-                "have others that answer in their place",
+                "have other nodes replying at their addresses",
             )
         },
     ),
     check(
         "lossy",
         Severity::Degraded,
-        "The way to a peer loses packets",
+        "The path to a peer loses packets",
         &[],
         |facts| match facts.mesh.known().and_then(|mesh| mesh.lost_everywhere) {
             Some(counts) => vec![lossy_everywhere(counts)],
@@ -135,28 +135,28 @@ pub const CHECKS: &[Check] = &[
                 facts,
                 |path| path.verdict.state == State::LosesSome,
                 lossy,
-                "lose packets on the way",
+                "lose packets on the path",
             ),
         },
     ),
     check(
         "slow",
         Severity::Degraded,
-        "The way to a peer is slow",
+        "The path to a peer is slow",
         &[],
         |facts| {
             each(
                 facts,
                 |path| path.verdict.state == State::Slow,
                 slow,
-                "answer much later than usual",
+                "reply much later than usual",
             )
         },
     ),
     check(
         "probe-filtered",
         Severity::Risk,
-        "A peer answers ping and no probes",
+        "A peer replies to ping but not to probes",
         &[],
         probe_filtered,
     ),
@@ -187,12 +187,12 @@ const fn check(
     }
 }
 
-/// The paths to the peers, as the probes found them.
+/// Returns the probed paths to the peers; none without probes.
 pub(super) fn paths(facts: &Facts) -> &[Path] {
     facts.mesh.known().map_or(&[], |mesh| &mesh.paths)
 }
 
-/// One finding a path if they are few, otherwise one for all of them. `several`: what is so of more than one.
+/// Returns a finding for each matching path if they are few, or else one for all of them. `several` is the predicate of the text about all of them.
 fn each(
     facts: &Facts,
     is: impl Fn(&Path) -> bool,
@@ -241,7 +241,7 @@ fn each(
     vec![finding.run("flannelctl peers")]
 }
 
-/// Adds what other nodes report of a peer, which shows whether the fault is the peer, the path, or this node.
+/// Adds what other nodes report of a peer. It shows whether the fault is at the peer, on the path, or at this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
     let reached = |reach: u16| {
         if reach == 1 {
@@ -252,22 +252,21 @@ fn blame(path: &Path, finding: Finding) -> Finding {
     };
     let text = match path.others {
         Some((0, 1)) => format!(
-            "the other node that was asked does not reach it either: the trouble is at {}",
+            "the other node that was asked does not reach it either: the fault is at {}",
             path.node
         ),
         Some((0, fail)) if fail > 1 => format!(
-            "none of {fail} other nodes reaches it either: the trouble is at {}",
+            "none of {fail} other nodes reaches it either: the fault is at {}",
             path.node
         ),
         Some((reach, 0)) if reach > 0 => {
-            format!("{}: the trouble is on the way, or here", reached(reach))
+            format!("{}: the fault is on the path, or here", reached(reach))
         }
-        Some((reach, 1)) if reach > 0 => format!(
-            "{}, one does not: the trouble is on the way",
-            reached(reach)
-        ),
+        Some((reach, 1)) if reach > 0 => {
+            format!("{}, one does not: the fault is on the path", reached(reach))
+        }
         Some((reach, fail)) if reach > 0 => format!(
-            "{}, {fail} do not: the trouble is on the way",
+            "{}, {fail} do not: the fault is on the path",
             reached(reach)
         ),
         _ => return finding,
@@ -283,7 +282,7 @@ fn there(path: &Path) -> String {
     path.node.to_string()
 }
 
-/// Whether one cause at this end is enough for all of it, in one family of the underlay.
+/// Whether a single cause can explain all faults of the tunnel in one family of the underlay.
 fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
     let of_family = || {
@@ -297,19 +296,20 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let (off, judged): (Vec<&Path>, Vec<&Path>) = of_family()
         .filter(|path| path.verdict.state != State::Unknown)
         .partition(|path| path.verdict.state == State::CutOff);
-    // Some machines may be off as well.
+    // A few machines may be off at the same time.
     if off.len() * MIN_CUT > judged.len() {
         return false;
     }
     let cut = |path: &&Path| path.verdict.state == State::OverlayCut;
     let one_way = |path: &&Path| path.verdict.state == State::OneWay;
-    // A single peer that receives our packets may have a wrong entry for us.
+    // If the only peer receives this node's packets, it may just have a wrong entry for this node.
     !judged.is_empty()
         && judged.iter().all(|path| path.underlay)
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// What drops the tunnel's packets on this host, where no packet of a family arrives though peers are there.
+/// Returns what drops tunnel packets on this host. Returns nothing unless all packets of the family are lost although a peer responds over the
+/// underlay.
 fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
     let judged: Vec<&Path> = paths(facts)
         .iter()
@@ -324,7 +324,7 @@ fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
         .collect()
 }
 
-/// The VNI that all peers have, if it is another one than this node's.
+/// Returns this node's VNI and the one that all peers have; `None` unless they differ.
 fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     let own = network.vni?;
     let mut vnis = facts
@@ -338,13 +338,13 @@ fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
 
-/// Where the tunnel is blocked, as far as it is seen here.
+/// Places where the tunnel is blocked, as far as this node can see them.
 struct Blocked<'a> {
-    /// The families of the underlay.
+    /// The affected families of the underlay.
     families: Vec<Family>,
-    /// The tables of iptables here that refuse it.
+    /// The iptables tables of this host that reject tunnel packets in INPUT.
     tables: Vec<&'a Table>,
-    /// What else drops it here.
+    /// Other rules and policies of this host that drop tunnel packets.
     drops: Vec<&'a Drop>,
 }
 
@@ -376,7 +376,7 @@ impl<'a> Blocked<'a> {
         }
     }
 
-    /// Whether this host drops it.
+    /// Whether this host drops tunnel packets.
     fn is_here(&self) -> bool {
         !self.tables.is_empty() || !self.drops.is_empty()
     }
@@ -390,7 +390,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let blocked = Blocked::of(facts, network, mesh);
-    // With WireGuard the keys may be to blame as well, unless this host refuses the port.
+    // With WireGuard the keys may also be the cause, unless this host rejects the port.
     if blocked.families.is_empty() || network.is_encrypted() && !blocked.is_here() {
         return Vec::new();
     }
@@ -423,7 +423,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
         commands.extend(super::drops::let_tunnel_pass(facts, network, drop));
     }
     if commands.is_empty() {
-        // Nothing on this host drops them visibly: captures on the hosts show where they are lost.
+        // No rule of this host drops the packets, so captures on the hosts have to show where they are lost.
         let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(tunnel)));
         return vec![
             finding
@@ -435,7 +435,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands)]
 }
 
-/// The finding without evidence and commands.
+/// Creates the finding without evidence and commands.
 fn blocked_words(
     network: &Network,
     mesh: &Mesh,
@@ -478,7 +478,7 @@ fn blocked_words(
     }
 }
 
-/// On which part of the way packets of the tunnel are lost.
+/// Returns text about the part of the path that loses tunnel packets.
 fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static str {
     let only_sent = !drops.is_empty()
         && tables.is_empty()
@@ -493,11 +493,11 @@ fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static st
     } else if !tables.is_empty() || !drops.is_empty() || incoming() {
         "to this node"
     } else {
-        "on the way, or at the peers"
+        "on the path, or at the peers"
     }
 }
 
-/// Adds what probes found of the first peers.
+/// Adds the probe results of the first four peers as evidence.
 fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
     let finding = mesh.faults.iter().fold(finding, |finding, fault| {
         finding.seen(fault.share(), "probes")
@@ -508,7 +508,7 @@ fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
         .filter(|path| !path.inferred && path.underlay && path.is_lost());
     cut.take(4).fold(finding, |finding, path| {
         let through = match path.verdict.state {
-            State::OneWay => "its answers get lost",
+            State::OneWay => "its replies get lost",
             _ => "nothing arrives",
         };
         finding.seen(
@@ -521,7 +521,7 @@ fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
     })
 }
 
-/// The finding where this node and its peers have different VNIs.
+/// Creates the finding about a VNI that differs between this node and its peers.
 fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding {
     let finding = Finding::new(
         "encap-blocked",
@@ -539,7 +539,7 @@ fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding 
         .on(crate::finding::EVERYWHERE)
 }
 
-/// Adds what refuses the packets `what` in a table of this host.
+/// Adds what rejects packets in a table of this host as evidence. `what` describes the packets.
 fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     match table.input_refusal() {
         Some(refusal) => finding.seen(
@@ -556,7 +556,7 @@ fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     }
 }
 
-/// The commands that accept the tunnel of a family in the tables that refuse it.
+/// Returns the commands that accept tunnel packets of a family in the tables that reject them.
 fn let_tunnel_in(
     facts: &Facts,
     tunnel: Encapsulation,
@@ -572,7 +572,7 @@ fn let_tunnel_in(
             )
         })
         .collect();
-    // ufw and firewalld accept before a rule that follows theirs, and not before one that an operator put in front.
+    // An accept rule of ufw or firewalld helps only against rules that come after theirs, not against a rule that an operator has put before them.
     let program = match let_in::program(facts.host.firewalls.known()) {
         program if shut.iter().all(|table| table.input_refusal().is_none()) => program,
         _ => Program::Iptables,
@@ -586,27 +586,27 @@ fn let_tunnel_in(
     )
 }
 
-/// What shows that all peers are cut off: the probes of some of them, or in a small cluster, of which each was asked, of all.
+/// Returns text that shows that all peers are cut off. The text refers to a sample of probed peers or, in a small cluster, to all peers.
 fn nobody_answers(facts: &Facts) -> Option<String> {
     let mesh = facts.mesh.known()?;
     let fault = mesh
         .faults
         .iter()
-        // Where others answer, this end is well.
+        // If some peers respond, the fault is not at this node.
         .find(|fault| fault.state == State::CutOff && fault.failed == fault.asked);
     if let Some(fault) = fault {
         return Some(fault.share());
     }
     let is_cut = |path: &Path| path.verdict.state == State::CutOff;
     let nodes: BTreeSet<&str> = mesh.paths.iter().map(|path| &*path.node).collect();
-    // One silent peer may as well be off, and so are those that the store does not hear either.
+    // A single silent peer may just be off. So may be peers from which the store receives nothing either.
     let is_all = nodes.len() >= MIN_NODES
         && mesh.paths.iter().all(is_cut)
         && super::leases::gone(facts).next().is_none();
     is_all.then(|| format!("all {} peers are silent", nodes.len()))
 }
 
-/// The finding where all peers are cut off.
+/// Creates the finding about a node whose peers are all cut off.
 fn isolated(facts: &Facts) -> Vec<Finding> {
     let Some(share) = nobody_answers(facts) else {
         return Vec::new();
@@ -617,7 +617,7 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
         "isolated",
         Severity::Broken,
         "",
-        "no other node answers this one, neither over the overlay nor over the underlay",
+        "no other node replies to this one, neither over the overlay nor over the underlay",
         "one cause at this end is likelier than so many nodes that are off: the link of this node, its address, its routes, or a firewall in front of it",
     )
     .seen(share, "probes");
@@ -638,22 +638,23 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The finding where questions to all peers are lost.
+/// Creates the finding about probes that are lost on the paths to all peers.
 fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
     Finding::new(
         "lossy",
         Severity::Degraded,
         "all peers",
-        format!("{lost} of {asked} questions to all peers were lost in five minutes"),
+        format!("{lost} of {asked} probes to all peers were lost in five minutes"),
         "the network card of this node, its cable, its switch or its processors lose packets: those of pods are lost as often",
     )
-    .seen(format!("{lost} of {asked} got no answer, from peers that answered other questions"), "probes")
+    .seen(format!("{lost} of {asked} got no reply from peers that replied to others"), "probes")
     .run("ip -s link")
     .run("flannelctl peers")
 }
 
-/// Peers that were never heard while this daemon runs, and about which the store was not asked yet, where they are many: leases of machines that
-/// are long gone. The store is asked in a minute or two.
+/// Returns many cut-off peers that were never heard from since this daemon started, if the store was not asked about them yet.
+///
+/// They are probably leases of machines that are long gone. The store is asked within a minute or two.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
     let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();
@@ -679,7 +680,7 @@ fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
         .collect()
 }
 
-/// Whether Kubernetes hears the machine of a peer.
+/// Whether Kubernetes reports the Node of a peer as Ready.
 fn is_ready(facts: &Facts, path: &Path) -> bool {
     let mut peers = facts.leases.peers.known().into_iter().flatten();
     let peer = peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet));
@@ -698,7 +699,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         Severity::Broken,
         about(path),
         format!(
-            "{} at {} answers nothing, ping neither",
+            "{} ({}) does not respond, not even to ping",
             path.node, path.address
         ),
         why,
@@ -713,7 +714,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         .run(format!("ping -c 3 {}", path.address))
 }
 
-/// The finding where a peer publishes another VNI than this node has: the kernel drops its packets.
+/// Returns a finding if a peer publishes another VNI than this node has. In that case the kernel drops its packets.
 fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
     let own = facts.network.known()?.vni?;
     let peers = facts.leases.peers.known()?;
@@ -747,7 +748,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     }
     let is_encrypted = facts.network.known().is_some_and(Network::is_encrypted);
     let daemon = match path.verdict.ping_only {
-        _ if is_encrypted => " to ping; its daemon is asked through the tunnel alone",
+        _ if is_encrypted => " to ping; its daemon is probed only through the tunnel",
         true => "; its daemon is silent, ping is not",
         false => "",
     };
@@ -764,12 +765,12 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
             Some(tunnel) => {
                 let (what, are) = (words(tunnel), is_or_are(tunnel));
                 format!(
-                    "its address {} answers, so {what} {are} dropped on the way or there, or flannel does not work there",
+                    "its address {} replies, so {what} {are} dropped on the path or there, or flannel does not work there",
                     path.address
                 )
             }
             None => format!(
-                "its address {} answers, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",
+                "its address {} replies, so the network between the nodes drops packets with addresses of pods, or that node does not forward them",
                 path.address
             ),
         },
@@ -791,7 +792,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     ))
 }
 
-/// A filter as a shell takes it: parentheses are quoted.
+/// Quotes a capture filter for a shell if it contains parentheses.
 fn filter_words(filter: &str) -> String {
     if filter.contains('(') {
         word(filter)
@@ -813,7 +814,7 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
         Severity::Broken,
         about(path),
         format!(
-            "{} hears this node, and its answers do not arrive",
+            "{} receives this node's probes, but its replies do not arrive",
             path.node
         ),
         format!(
@@ -823,7 +824,7 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
     blame(
         path,
         finding.seen(
-            "by its own words it heard this node through the overlay just now",
+            "it reports that it received this node's probe through the overlay just now",
             "probes",
         ),
     )
@@ -837,14 +838,14 @@ fn wrong_node(_: &Facts, path: &Path) -> Finding {
         "wrong-node",
         Severity::Broken,
         about(path),
-        format!("{other} answers in the place of {}", path.node),
+        format!("{other} replies in place of {}", path.node),
         format!(
-            "two machines have the address {}, or a lease is left of a machine that is no more",
+            "two machines have the address {}, or a lease remains from a machine that is gone",
             path.address
         ),
     )
     .seen(
-        format!("{} was asked, {other} answered", path.address),
+        format!("{} was probed, {other} replied", path.address),
         "probes",
     )
     .run("flannelctl leases --long")
@@ -853,10 +854,10 @@ fn wrong_node(_: &Facts, path: &Path) -> Finding {
 
 fn lossy(_: &Facts, path: &Path) -> Finding {
     let (what, seen) = if path.lost < 2 {
-        // It has added up in the course of an hour.
+        // The verdict comes from the losses of a whole hour, not from the last 16 probes.
         (
             format!(
-                "{} left two in a hundred questions of an hour without an answer",
+                "{} did not reply to two in a hundred probes of an hour",
                 path.node
             ),
             "2 of 100 lost".to_owned(),
@@ -864,7 +865,7 @@ fn lossy(_: &Facts, path: &Path) -> Finding {
     } else {
         (
             format!(
-                "{} of the last 16 questions to {} were lost",
+                "{} of the last 16 probes to {} were lost",
                 path.lost, path.node
             ),
             format!("{} of 16 lost", path.lost),
@@ -889,8 +890,8 @@ fn slow(_: &Facts, path: &Path) -> Finding {
         "slow",
         Severity::Degraded,
         about(path),
-        format!("{} answers after {rtt}, much later than usual", path.node),
-        "the way is congested or long, or that machine is overloaded",
+        format!("{} replies after {rtt}, much later than usual", path.node),
+        "the path is congested or long, or that machine is overloaded",
     );
     blame(
         path,
@@ -909,7 +910,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
         .iter()
         .filter(|path| path.verdict.ping_only && path.ours && path.verdict.state.passes())
         .filter(lasts);
-    // A closed port refuses, and so do some firewalls; most of them drop.
+    // A closed port refuses a probe, and some firewalls do. Most firewalls drop it.
     let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
     let (port, all) = (mesh.port, mesh.paths.len());
     let names = |paths: &[&Path]| {
@@ -922,7 +923,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let unseen = "loss in one direction, wrong nodes and the usable MTU are not noticed there";
+    let unseen = "loss in one direction, wrong nodes and the usable MTU are not detected there";
     let mut findings = Vec::new();
     if let Some(first) = filtered.first() {
         let family = Family::from(first.address);
@@ -934,13 +935,13 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 "",
                 format!(
-                    "{} of {all} peers answer ping alone: flanneld hangs there, or UDP port {port} is filtered",
+                    "{} of {all} peers reply only to ping: flanneld hangs there, or UDP port {port} is filtered",
                     filtered.len()
                 ),
-                format!("traffic between pods is well; {unseen}. The doctor on that node tells one from the other"),
+                format!("traffic between pods works; {unseen}. The doctor on that node shows which it is"),
             )
             .seen(
-                format!("{} answer ping and not UDP port {port}", names(&filtered)),
+                format!("{} reply to ping and not on UDP port {port}", names(&filtered)),
                 "probes",
             )
             .about_peers(filtered.iter().map(|path| &*path.node))
@@ -962,9 +963,9 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 "refused",
                 format!("{} of {all} peers refuse the probes on UDP port {port}", refusing.len()),
-                format!("flanneld does not run there, it runs with another --probe-port or with 0, or a firewall rejects the probes; traffic is well, and {unseen}"),
+                format!("flanneld does not run there, it runs with another --probe-port or with 0, or a firewall rejects the probes; traffic works, and {unseen}"),
             )
-            .seen(format!("{} answer ping, and refuse UDP port {port}", names(&refusing)), "probes")
+            .seen(format!("{} reply to ping, and refuse UDP port {port}", names(&refusing)), "probes")
             .about_peers(refusing.iter().map(|path| &*path.node))
             .run("flannelctl doctor")
             .on(names(&refusing)),
@@ -999,7 +1000,7 @@ fn clock(facts: &Facts) -> Vec<Finding> {
             Severity::Risk,
             "",
             format!("the clock of this node is {seconds} s {side} that of most peers"),
-            "certificates may not be valid yet or any more, and logs of several nodes cannot be put in order",
+            "certificates may seem expired or not valid yet, and logs of several nodes cannot be put in order",
         )
         .seen(format!("{far} of {} peers differ by more than {} s", ahead.len(), MAX_CLOCK_OFFSET / 1000), "probes")
         .run("timedatectl set-ntp true")

@@ -1,4 +1,4 @@
-//! Addresses and MTUs that do not fit the network.
+//! Checks for addresses and MTUs that do not fit the network.
 
 use crate::check::Check;
 use crate::command::Command;
@@ -42,7 +42,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "mtu",
         severity: Severity::Broken,
-        title: "The way to a peer carries less than pods send",
+        title: "The path to a peer carries less than pods send",
         needs: &[Need::Network, Need::Mesh, Need::Choice],
         explains: &[],
         waits: true,
@@ -59,10 +59,10 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// So many findings of one kind are told one by one.
+/// Limit on separate findings of one kind.
 const MAX_ALIKE: usize = 8;
 
-/// The protocol of routes that the kernel adds for an address (RTPROT_KERNEL): the address is checked instead.
+/// Protocol of routes that the kernel adds for an address (RTPROT_KERNEL). They are ignored, because the addresses themselves are checked.
 const RTPROT_KERNEL: u8 = 2;
 
 fn interfaces(facts: &Facts) -> &[Interface] {
@@ -73,7 +73,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
-/// The bridges that pods of flannel are on.
+/// Whether a bridge has the name of one with flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
 }
@@ -94,13 +94,13 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     findings.extend(routes_inside(facts, network, &leased));
     findings.extend(services_inside(facts, network, &leased));
     findings.extend(name_servers_inside(facts, network));
-    // A VPN may bring hundreds of routes.
+    // A VPN may add hundreds of routes.
     capped(findings, MAX_ALIKE)
 }
 
-/// Networks of interfaces inside the network of pods.
+/// Returns findings about interfaces with networks inside the pods' network.
 fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
-    // Flannel's own devices are meant to be, and a bridge of pods has a check of its own.
+    // flannel's own devices belong there, and a bridge of pods has a check of its own.
     let foreign = interfaces(facts).iter().filter(|interface| {
         !interface.loopback && !interface.name.starts_with("flannel") && interface.name != "cni0"
     });
@@ -122,7 +122,7 @@ fn link_inside(
         .nets()
         .any(|networks| overlap(&networks, &whole));
     let in_own = network.own.nets().any(|own| own.contains(&net));
-    // A host address does not reveal a network.
+    // The address of a single host shows nothing about a network.
     if !within || in_own || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
         return None;
     }
@@ -139,13 +139,11 @@ fn link_inside(
                 "{subnet} is the subnet of {node}: packets to its pods stay on {name}, or packets to hosts on {name} go to pods"
             ),
         ),
-        // The nodes may be inside of Network, as long as no subnet overlaps them.
+        // Addresses of nodes may be inside the pods' network as long as no subnet contains them.
         None if underlay == Some(name) => return None,
         None => (
             Severity::Risk,
-            format!(
-                "as soon as a node is given a subnet there, packets to its pods stay on {name}"
-            ),
+            format!("as soon as a node leases a subnet there, packets to its pods stay on {name}"),
         ),
     };
     Some(
@@ -164,11 +162,11 @@ fn link_inside(
             format!("the network of pods is {}", network.networks),
             "the network configuration",
         )
-        .on("whoever configures the network, or that interface"),
+        .on("the administrator of the network configuration, or of that interface"),
     )
 }
 
-/// Name servers inside the network of pods that are not of this node.
+/// Returns findings about name servers inside the pods' network that are not on this node.
 fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     let servers = facts.host.name_servers.known().into_iter().flatten();
     let inside = servers.filter(|server| {
@@ -190,8 +188,9 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
         .collect()
 }
 
-/// Routes that others made to a part of the network, such as a VPN's. One to the subnet of a peer has a check of its own, and one that is wider than
-/// the network is a second choice behind flannel's.
+/// Returns findings about other programs' routes to a part of the pods' network, such as those of a VPN.
+///
+/// A route to the subnet of a peer has a check of its own. A route to a larger network is only a fallback behind flannel's.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> = routes
@@ -221,12 +220,12 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
                 || is_pods_bridge(name) && overlapped.is_none()
         });
         let own = network.own.nets().any(|own| overlap(&own, &to));
-        // The nodes may be inside of Network, and have routes to each other.
+        // Addresses of nodes may be inside the pods' network, with routes between the nodes.
         let of_nodes = overlapped.is_none() && device == underlay;
         if is_of_pods || own || of_nodes || leased.iter().any(|(subnet, _)| *subnet == to) {
             continue;
         }
-        // The longest prefix wins.
+        // The kernel uses the route with the longest prefix.
         let wins = ours
             .iter()
             .filter(|known| known.contains(&to) || to.contains(*known))
@@ -242,8 +241,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             ),
             None => (
                 Severity::Risk,
-                "as soon as a node is given a subnet there, one of the two is not reached"
-                    .to_owned(),
+                "as soon as a node leases a subnet there, one of the two is unreachable".to_owned(),
             ),
         };
         let by = device.map(|name| format!(" by {name}")).unwrap_or_default();
@@ -260,25 +258,25 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
             why,
         )
         .seen(
-            format!("{to}{by}, which flannel did not make"),
+            format!("{to}{by}, which is not flannel's"),
             format!("{ip} route show {to}"),
         );
-        // Nothing but pods of this node is behind their bridge.
+        // Only pods of this node are on the bridge, so the command can delete a route to another subnet.
         findings.push(match device.filter(|name| is_pods_bridge(name)) {
             Some(name) => finding
                 .run(format!("{ip} route delete {to} dev {}", word(name)))
-                .note("what made the route may make it again"),
-            None => finding.on("whoever configures the network, or that route"),
+                .note("the program that added the route may add it again"),
+            None => finding.on("the administrator of the network configuration, or of that route"),
         });
     }
     findings
 }
 
-/// The Services' addresses: where they are inside the network of pods, a node's subnet has some of them.
+/// Returns a finding if the addresses of Services are inside the pods' network, where a node's subnet may contain them.
 fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Option<Finding> {
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
-    // What is named in the Service's place may be a node.
+    // The configured address may be a node's instead of the Service's.
     let of_host = facts
         .host
         .owner(service)
@@ -308,7 +306,7 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
         ),
         None => (
             Severity::Risk,
-            "a node that is given a subnet there has pods with addresses of Services".to_owned(),
+            "a node that leases a subnet there has pods with addresses of Services".to_owned(),
         ),
     };
     let what = format!(
@@ -327,7 +325,7 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
             format!("the Service of the API has the address {service}"),
             "kubectl get service kubernetes",
         )
-        .on("whoever configures the network, or the API server (--service-cluster-ip-range)"),
+        .on("the administrator of the network configuration, or of the API server (--service-cluster-ip-range)"),
     )
 }
 
@@ -349,14 +347,14 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
             let Some(own) = family.filter(|own| !own.contains(&net.addr())) else {
                 continue;
             };
-            // A bridge may be Docker's or another network's, and every bridge has a link-local address.
+            // The bridge may belong to Docker or to another network, and every bridge has a link-local address.
             let local =
                 matches!(net.addr(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
             if local || !network.contains(&IpNet::from(net.addr())) {
                 continue;
             }
             let name = &bridge.name;
-            // Docker's own network may be inside of Network without ever having been flannel's: that is an overlap.
+            // If Docker chose the address itself, it is an overlap of networks and not a leftover of flannel.
             if name == "docker0" && facts.pods.docker.known() != Some(net) {
                 continue;
             }
@@ -366,8 +364,8 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 format!("{name} {net}"),
                 format!("{name} has {net}, an address outside of this node's subnet {own}"),
                 match name.as_str() {
-                    "docker0" => "mk-docker-opts.sh gave Docker this address, of an earlier subnet: its containers are reached by nobody; the command restarts Docker, and ends all its containers",
-                    _ => "pods of an earlier subnet are reached by nobody, and new pods do not start; restart the pods of this node afterwards",
+                    "docker0" => "mk-docker-opts.sh gave Docker this address, of an earlier subnet: its containers are unreachable; the command restarts Docker, and ends all its containers",
+                    _ => "pods of an earlier subnet are unreachable, and new pods do not start; restart the pods of this node afterwards",
                 },
             )
             .seen(format!("{net} on {name}"), format!("ip address show {name}"));
@@ -375,7 +373,7 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 "docker0" => finding.run("systemctl restart docker"),
                 _ => finding
                     .run(format!("ip address del {net} dev {}", word(name)))
-                    .note("nothing has to be kept over a reboot: the bridge is made anew, with the address of the present subnet"),
+                    .note("nothing has to be kept over a reboot: the bridge is recreated with the address of the current subnet"),
             });
         }
     }
@@ -411,11 +409,11 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
                 Severity::Degraded,
                 &bridge.name,
                 format!("{} pods on {} may send packets of {} bytes, and the network carries {mtu}", large.len(), bridge.name, first.mtu),
-                "large packets between nodes are lost or cut into pieces: connections begin and then stall; pods that start anew get the right MTU",
+                "large packets between nodes are lost or fragmented: connections start and then stall; new pods get the right MTU",
             )
             .seen(format!("{} has the MTU {}, FLANNEL_MTU is {mtu}", first.name, first.mtu), "ip link")
             .run_all(commands)
-            .note("not kept over a reboot, nor for new pods, which get the right MTU by themselves; restart the pods to give it to them"),
+            .note("not kept over a reboot, nor for new pods, which get the right MTU anyway; restarted pods get it too"),
         );
     }
     findings
@@ -449,8 +447,8 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         "mtu",
         Severity::Broken,
         "",
-        format!("the way to {nodes} carries packets of {least} bytes{wanted}"),
-        "small packets pass and large ones are lost: connections begin and then stall",
+        format!("the path to {nodes} carries packets of {least} bytes{wanted}"),
+        "small packets pass and large ones are lost: connections start and then stall",
     );
     for path in small.iter().take(8) {
         if let Some(carries) = path.carries {
@@ -460,7 +458,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
             );
         }
     }
-    // Peers that do not answer prove nothing about sizes.
+    // Peers that do not respond prove nothing about packet sizes.
     let whole: BTreeSet<&str> = mesh
         .paths
         .iter()
@@ -470,7 +468,7 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     let whole = whole.difference(&names).count();
     if whole > 0 {
         let text = format!(
-            "{whole} other peers get whole packets from here: the link of {nodes} carries less, or the way there"
+            "{whole} other peers get whole packets from here: the link of {nodes} carries less, or the path there"
         );
         return vec![
             finding
@@ -495,14 +493,14 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     vec![finding]
 }
 
-/// What flannel adds to a packet, and how large a packet the underlay carries.
+/// Bytes that flannel adds to a packet, and the largest packet that the underlay carries, in bytes.
 #[derive(Clone, Copy)]
 struct Sizes {
     overhead: u32,
     outer: u32,
 }
 
-/// Adds how to find and end the cause, where it may be the whole network or this node's link.
+/// Adds how to find and fix the cause if it may be the whole underlay or this node's link.
 fn adapt_mtu(
     finding: Finding,
     facts: &Facts,
@@ -518,16 +516,16 @@ fn adapt_mtu(
         )
         .seen(
             format!(
-                "where only this node finds it, the link of this node is too small: mend that link. `ip link set {interface} mtu {outer}` would limit \
+                "if only this node finds it, the link of this node is too small: fix that link. `ip link set {interface} mtu {outer}` would limit \
                  everything else on {interface} as well, may interrupt it, and is gone after a reboot"
             ),
             "ip link",
         );
-    // The other backends have no such key.
+    // Other backends have no MTU key in the network configuration.
     if !network.backend.is_some_and(|backend| backend.keys.has_mtu) {
         return finding;
     }
-    // Only the other nodes can show whether the whole network is so small.
+    // Only the other nodes can show whether the whole underlay has the small MTU.
     let finding = finding.run("flannelctl doctor").on("the other nodes");
     match configure_mtu(facts, outer) {
         Some(command) => finding.note(&format!(
@@ -537,7 +535,7 @@ fn adapt_mtu(
     }
 }
 
-/// The command that puts the MTU into the network's configuration and keeps the rest. What cannot be read is not written.
+/// Returns the command that sets the MTU in the network configuration and keeps the rest. It writes nothing if it cannot read the configuration.
 fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     let filter = format!("jq -ce '.Backend.MTU = {mtu}'");
     match &facts.store.access {

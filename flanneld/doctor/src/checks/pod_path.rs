@@ -1,6 +1,6 @@
-//! The path of pods' packets through this host: the bridge, the sysctls of its devices, routes and rules of policy routing.
+//! Checks the path of pod packets through this host: the bridge, the sysctls of its devices, routes, and policy routing rules.
 //!
-//! Probes go from host to host and take another path.
+//! Probes between hosts take another path and do not show these faults.
 
 use crate::check::Check;
 use crate::facts::host::{FLANNELD, Interface, NoRoute, PodRoute, PolicyRule};
@@ -13,9 +13,9 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Family;
 
-/// What becomes of the bridge when the host starts.
-const AFTER_REBOOT: &str = "after a reboot the bridge plugin makes the bridge with the first pod";
-/// So many peers are named in a finding.
+/// Note about the bridge after a reboot.
+const AFTER_REBOOT: &str = "after a reboot the bridge plugin creates the bridge with the first pod";
+/// Limit on the peers that a finding names.
 const NAMED: usize = 3;
 
 /// The checks of this group.
@@ -32,7 +32,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "pod-route",
         severity: Severity::Broken,
-        title: "Packets of pods are not routed to other nodes, or not to pods",
+        title: "Packets of pods are not routed to other nodes or to pods",
         needs: &[
             Need::Network,
             Need::Interfaces,
@@ -40,7 +40,7 @@ pub const CHECKS: &[Check] = &[
             Need::PolicyRules,
         ],
         explains: &["pods-lost"],
-        // The routes come with the first leases.
+        // flanneld adds the routes only after it has read the leases.
         waits: true,
         judge: pod_route,
     },
@@ -50,7 +50,7 @@ fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// The first address of a subnet: the gateway of its pods.
+/// Returns the first address of a subnet, which is the gateway of its pods.
 fn gateway(own: &IpNet) -> Option<IpNet> {
     let first = own.hosts().next()?;
     IpNet::new(first, own.prefix_len()).ok()
@@ -60,7 +60,7 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
     let (Some(network), all) = (facts.network.known(), interfaces(facts)) else {
         return Vec::new();
     };
-    // Without pods the plugin sets it up with the next one.
+    // Without pods, the bridge plugin sets up the bridge together with the next pod.
     let Some(bridge) = bridge(all, network).filter(|bridge| has_ports(all, bridge)) else {
         return Vec::new();
     };
@@ -85,7 +85,7 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for own in network.own.nets() {
         let family = Family::from(own.addr());
-        // An address of another subnet has a check of its own.
+        // An address outside of the subnet has a check of its own.
         let has_one = bridge
             .nets()
             .any(|net| Family::from(net.addr()) == family && !is_local(&net));
@@ -99,7 +99,10 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 format!("{name} {family}"),
                 format!("the bridge {name} has no {family} address"),
-                format!("{} is the gateway of this node's pods: without it they reach nothing outside the bridge", gateway.addr()),
+                format!(
+                    "{} is the gateway of this node's pods: without it they reach only each other",
+                    gateway.addr()
+                ),
             )
             .of(family)
             .seen(
@@ -117,16 +120,16 @@ fn is_local(net: &IpNet) -> bool {
     netstate::host::is_link_local(net.addr())
 }
 
-/// What is wrong with the route of a packet.
+/// Fault of a packet's route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wrong {
-    /// The kernel sends it nowhere, with this reason.
+    /// The kernel does not forward the packet, for this reason.
     Nowhere(String),
-    /// It leaves by this interface.
+    /// The kernel forwards the packet to this interface.
     Elsewhere(String),
 }
 
-/// Whether a packet goes where it has to.
+/// Returns the fault of a packet's route; `None` if the packet leaves by the right interface.
 fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute) -> Option<Wrong> {
     let all = interfaces(facts);
     let family = Family::from(route.packet.packet.to);
@@ -137,14 +140,14 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
         .map(|choice| choice.interface.as_str());
     let answer = match &route.by {
         Ok(answer) => answer,
-        // Nothing was learned.
+        // The kernel did not reply, so nothing is known.
         Err(NoRoute::Unanswered) => return None,
         Err(error) => return Some(Wrong::Nowhere(error.to_string())),
     };
     let right = if route.packet.out {
         let tunnel = outside(all, network, family, None);
         if tunnel.is_none() && network.device(family).is_some() {
-            // Without flannel's device the reason is another one.
+            // flannel's device is missing, which is the reason and not a fault of routes.
             return None;
         }
         let underlay = all
@@ -152,7 +155,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
             .find(|interface| Some(interface.name.as_str()) == underlay);
         let by_tunnel = tunnel.is_some_and(|tunnel| tunnel.index == answer.index);
         let by_underlay = underlay.is_some_and(|underlay| underlay.index == answer.index);
-        // Without a tunnel, routes to nodes may lead by any of several uplinks.
+        // Without a tunnel device, routes to nodes may use any of several uplinks.
         by_tunnel
             || by_underlay
             || tunnel.is_none()
@@ -170,7 +173,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     (!right).then_some(Wrong::Elsewhere(name))
 }
 
-/// The rule of policy routing that leads a packet astray: the first one that is about it, and that the kernel did not make.
+/// Returns the policy routing rule that misroutes a packet: the first one that decides about the packet, unless it is one of the kernel's defaults.
 fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
     let packet = &route.packet.packet;
     let incoming = facts.host.interface(packet.incoming);
@@ -219,7 +222,7 @@ fn pod_route(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The finding about packets that are misrouted alike. `count`: how many were looked up.
+/// Creates the finding about packets that are misrouted alike. `count` is the number of packets that were looked up.
 fn misrouted(
     facts: &Facts,
     bridge: &Interface,
@@ -287,7 +290,7 @@ fn misrouted(
     with_remedy(finding, facts, bridge, first)
 }
 
-/// Adds why packets go astray, and the command that ends it.
+/// Adds the reason why packets are misrouted, and the command that fixes it.
 fn with_remedy(
     finding: Finding,
     facts: &Facts,
@@ -317,17 +320,17 @@ fn with_remedy(
         None => match foreign_route(facts, first) {
             Some((net, device)) => finding
                 .seen(
-                    format!("{net} by {device}, which flannel did not make"),
+                    format!("{net} by {device}, which is not flannel's"),
                     format!("{ip} route show match {}", packet.to),
                 )
                 .run(format!("{ip} route delete {net} dev {}", word(&device)))
-                .note("what made the route may make it again"),
+                .note("the program that added the route may add it again"),
             None => finding.run(format!("{ip} route show match {}", packet.to)),
         },
     })
 }
 
-/// The most specific route to a peer's pods, if another program made it, with its device.
+/// Returns another program's route to a part of a peer's subnet, with its device; `None` if such a route does not apply.
 fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     let to = route.packet.packet.to;
     let found = facts
@@ -342,7 +345,7 @@ fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     (found.protocol != FLANNELD && narrower).then(|| (found.to, device.name.clone()))
 }
 
-/// Adds the rule of policy routing, and the command that looks up pods' packets before it.
+/// Adds the policy routing rule, and the command that makes the kernel look up pod packets in the table `main` before it.
 fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute) -> Finding {
     let family = Family::from(route.packet.packet.to);
     let ip = family.pick("ip", "ip -6");
@@ -353,7 +356,7 @@ fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute)
         .into_iter()
         .flat_map(|network| network.networks.nets())
         .find(|net| Family::from(net.addr()) == family);
-    // The table `local` has priority 0.
+    // No rule fits before this one: the rule of the table `local` has priority 0.
     let Some((network, before)) =
         network.zip(rule.priority.checked_sub(1).filter(|before| *before > 0))
     else {
@@ -363,5 +366,5 @@ fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute)
         .run(format!(
             "{ip} rule add priority {before} to {network} lookup main"
         ))
-        .note("not kept over a reboot: give it to what makes the other rule")
+        .note("not kept over a reboot: configure it where the other rule is configured")
 }

@@ -1,5 +1,4 @@
-//! What the probes on the path of pods' packets found (`--probe-pods`). They prove what the other checks compute: what is lost for no reason that is known
-//! has a finding of its own.
+//! Checks of the probes on the path of pod packets (`--probe-pods`). They find losses whose causes no other check knows.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -9,7 +8,7 @@ use crate::need::Need;
 use crate::pod_path::bridge;
 use crate::shell::word;
 
-/// So many peers are named in a finding.
+/// Limit on the peers that a finding names.
 const NAMED: usize = 3;
 
 /// The checks of this group.
@@ -17,7 +16,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "pods-lost",
         severity: Severity::Broken,
-        title: "Packets of pods are lost on this node, for no reason that other checks see",
+        title: "Packets of pods are lost on this node, and no other check finds the reason",
         needs: &[Need::Network, Need::Interfaces, Need::PodPaths],
         explains: &[],
         waits: true,
@@ -35,7 +34,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "probe-address",
         severity: Severity::Risk,
-        title: "A pod has the address of the probes on the path of pods",
+        title: "A pod has the address that probes on the path of pods need",
         needs: &[Need::Network, Need::Interfaces, Need::PodPaths],
         explains: &[],
         waits: false,
@@ -47,7 +46,7 @@ fn paths(facts: &Facts) -> &[PodPath] {
     facts.pods.paths.known().map_or(&[], Vec::as_slice)
 }
 
-/// The name of the pods' bridge.
+/// Returns the name of the pods' bridge; `cni0` if it is unknown.
 fn bridge_name(facts: &Facts) -> &str {
     let interfaces = facts.host.interfaces.known();
     interfaces
@@ -78,36 +77,36 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
         "other nodes".to_owned()
     };
     let what = match lost {
-        Lost::Everything | Lost::Address => format!(
-            "packets of this node's pods to {whom}, or their answers, are lost on this node"
-        ),
-        Lost::Answers => format!("answers from {whom} to pods of this node are lost on this node"),
+        Lost::Everything | Lost::Address => {
+            format!("packets of this node's pods to {whom}, or the replies, are lost on this node")
+        }
+        Lost::Answers => format!("replies from {whom} to pods of this node are lost on this node"),
         Lost::Calls => {
             format!("new connections from {whom} to pods of this node are lost on this node")
         }
     };
     let (bridge, address) = (bridge_name(facts), path.address);
     let seen = match lost {
-        Lost::Everything | Lost::Address => "no answer and no call of its own came",
-        Lost::Answers => "its own call came, and no answer",
-        Lost::Calls => "its answer came, and no call of its own",
+        Lost::Everything | Lost::Address => "neither a reply nor a new connection arrived",
+        Lost::Answers => "its new connection arrived, but no reply",
+        Lost::Calls => "its reply arrived, but no new connection",
     };
     let finding = Finding::new(
         "pods-lost",
         Severity::Broken,
         path.family.to_string(),
         what,
-        format!("this node's own packets to the same nodes pass: between {bridge} and flannel's device something drops, or changes, what pods send, and no other check knows it"),
+        format!("this node's own packets to the same nodes pass: between {bridge} and flannel's device packets of pods are dropped or changed, and no other check finds the reason"),
     )
     .of(path.family)
     .seen(
-        format!("{address} at {bridge} asked {first} twice in a row: {seen}"),
+        format!("{address} at {bridge} probed {first} twice in a row: {seen}"),
         "flannelctl status -o json",
     )
     .run(format!("timeout 10 tcpdump -c 12 -ni any host {address}"))
     .run("nft list ruleset")
     .run(format!("tc filter show dev {} ingress", word(bridge)))
-    .note("the first device on which the packets are missing, or have another address, is behind what drops or changes them");
+    .note("the cause is just before the first device on which the packets are missing or have another address");
     Some(if path.others_pass {
         finding.about_peers(path.lost.iter().map(|(name, _)| &**name))
     } else {
@@ -130,12 +129,12 @@ fn pods_masqueraded(facts: &Facts) -> Vec<Finding> {
             )
             .of(path.family)
             .seen(
-                format!("{peer} was asked from {address} at {bridge}, and saw another address"),
+                format!("{peer} was probed from {address} at {bridge}, and received another address"),
                 "flannelctl status -o json",
             )
             .run(format!("{iptables} -t nat -S | grep -e MASQUERADE -e SNAT"))
             .run("nft list ruleset | grep -e masquerade -e snat")
-            .note("keep packets inside of the network out of the rule that is not flannel's: ! -d NETWORK, or a RETURN before it; Docker's goes with --ip-masq=false"),
+            .note("exempt packets inside of the network from the rule that is not flannel's: ! -d NETWORK, or a RETURN before it; --ip-masq=false removes Docker's"),
         )
     };
     paths(facts).iter().filter_map(masqueraded).collect()
@@ -151,15 +150,15 @@ fn probe_address(facts: &Facts) -> Vec<Finding> {
                 Severity::Risk,
                 path.family.to_string(),
                 format!("a pod has {address}, which --probe-pods needs: the path of pods is not probed"),
-                "the pod was there before, or the CNI plugin is not flannel-rs': that one keeps the address free",
+                "the pod was there before, or the CNI plugin is not that of flannel-rs, which keeps the address free",
             )
             .of(path.family)
             .seen(
-                format!("{mac} answers for {address}"),
+                format!("{mac} replies for {address}"),
                 format!("bridge fdb show br {}", word(bridge)),
             )
             .run(format!("grep -l . /var/lib/cni/networks/*/{address}"))
-            .note("delete the pod whose container is named in that file: it comes back with another address"),
+            .note("delete the pod whose container is named in that file: its successor gets another address"),
         )
     };
     paths(facts).iter().filter_map(taken).collect()

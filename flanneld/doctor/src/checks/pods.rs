@@ -1,4 +1,4 @@
-//! What pods need in addition to the network: subnet.env, the CNI configuration, free addresses.
+//! Checks of what pods need in addition to the network: subnet.env, the CNI configuration, and free addresses.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -8,7 +8,7 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 
-/// The configuration that the chart installs.
+/// The CNI configuration that the chart installs.
 const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
 
 /// The checks of this group.
@@ -43,7 +43,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "ipam-full",
         severity: Severity::Broken,
-        title: "Addresses are kept for pods that are gone",
+        title: "Addresses are reserved for pods that are gone",
         needs: &[Need::Network, Need::Ipam],
         explains: &[],
         waits: false,
@@ -70,7 +70,7 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             "",
             what,
-            "no pod starts on this node, or pods get addresses that do not lead here",
+            "no pod starts on this node, or pods get addresses of another node",
         )
         .seen(text, format!("cat {}", word(&file)))
     };
@@ -96,7 +96,7 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
                 .run(format!("df -h {0} && ls -la {0}", word(&folder))),
         ];
     }
-    // A running daemon corrects it at once.
+    // A running daemon corrects the file at once.
     let (Some(network), true) = (facts.network.known(), started) else {
         return Vec::new();
     };
@@ -126,7 +126,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         .reasons
         .known()
         .and_then(|reasons| reasons.get("cni-conf"));
-    // Where flanneld is to write it, it is expected.
+    // If flanneld tries to write a configuration, one is expected even without other signs.
     let is_wanted = |cni: &&Cni| cni.expected || reason.is_some();
     let Some(cni) = facts.pods.cni.known().filter(is_wanted) else {
         return Vec::new();
@@ -135,7 +135,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
     if let Some(reason) = reason {
         let finding = cni_finding(
             format!("the CNI configuration cannot be written to {folder}"),
-            "the container runtime has no network for pods: the file system is read-only or full, or SELinux refuses",
+            "the container runtime has no network for pods: the file system is read-only or full, or SELinux denies it",
         );
         return vec![
             finding
@@ -158,7 +158,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         let file = format!("{folder}/10-flannel.conflist");
         let finding = cni_finding(
             format!("there is no configuration of flannel in {folder}"),
-            "the container runtime does not know that flannel is this node's network",
+            "the container runtime does not use flannel",
         );
         return vec![finding.seen(seen, seen_by).run(format!(
             "printf '%s\\n' {} > {}",
@@ -177,7 +177,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             "{} sorts before flannel's configuration in {folder}",
             before.join(", ")
         ),
-        "the container runtime uses the first configuration: new pods get another network; the command sets that one aside",
+        "the container runtime uses the first configuration: new pods get another network; the command renames that one",
     );
     let aside = before.iter().map(|name| {
         let path = format!("{folder}/{name}");
@@ -211,14 +211,14 @@ fn foreign_cni(facts: &Facts) -> Vec<Finding> {
                 "foreign-cni",
                 Severity::Risk,
                 *program,
-                format!("{program} is, or was, installed on this node beside flannel"),
-                "two pod networks on one node drop each other's packets; if it is no more in use, finish its removal as its documentation says, and restart the node",
+                format!("{program} is, or was, installed on this node in addition to flannel"),
+                "two pod networks on one node drop each other's packets; if it is not in use any more, complete its removal as its documentation describes, and restart the node",
             );
             let own: Vec<_> = objects.iter().filter(|object| object.program == **program).collect();
             for object in own.iter().take(6) {
                 finding = finding.seen(object.object.to_string(), "ip link, ls /etc/cni/net.d");
             }
-            // A network that has devices here may be in use, or a cluster may be moving to it: its configuration stays.
+            // A network with devices here may be in use, or a cluster may be migrating to it. In that case no command moves its configuration.
             let files = own.iter().map(|object| match &object.object {
                 ForeignObject::Configuration(path) => Some(path.display().to_string()),
                 ForeignObject::Device(_) => None,
@@ -241,7 +241,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 .iter()
                 .filter(|kept| own.contains(&kept.address))
                 .collect();
-            // No pod gets the addresses of the network, the gateway and broadcast.
+            // Pods get neither the network and broadcast addresses nor the gateway's.
             let size = 1_u64
                 .checked_shl(u32::from(own.max_prefix_len() - own.prefix_len()))
                 .unwrap_or(u64::MAX)
@@ -259,7 +259,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 Severity::Broken,
                 own.to_string(),
                 format!("{count} of {size} addresses of {own} are kept, for {} pods", pods.unwrap_or_default()),
-                "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address for ever",
+                "new pods get no address; a container that ended without its network being removed (a crash, a power failure) keeps its address forever",
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
             let running: Vec<String> = ipam
@@ -267,7 +267,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 .iter()
                 .map(|folder| word(&folder.display().to_string()))
                 .collect();
-            // Each pod on the bridge has one of the addresses that are kept, and its container runs.
+            // Each pod on the bridge has a running container with a kept address. If the numbers contradict that, some running containers are
+            // wrongly considered gone.
             let are_theirs = u64::try_from(gone)
                 .ok()
                 .zip(pods)
@@ -275,7 +276,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
             let finding = match running.first() {
                 Some(_) if gone > 0 && are_theirs => finding.seen(
                     format!(
-                        "{gone} of them are for containers that are not in {}, and pods on cni0 have some of these: another runtime has them",
+                        "{gone} of them are for containers that are not in {}, and pods on cni0 have some of these: they belong to another runtime",
                         running.join(", ")
                     ),
                     format!("ls {}", running.join(" ")),
@@ -283,7 +284,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 Some(_) if gone > 0 => finding
                     .seen(format!("the containers of {gone} of them are gone"), format!("ls {}", running.join(" ")))
                     .run(free(&folder, &running)),
-                _ => finding.seen("which containers still run cannot be told here", "the container runtime's folder"),
+                _ => finding.seen("it is unknown here which containers still run", "the container runtime's folder"),
             };
             findings.push(finding);
         }
@@ -291,8 +292,10 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The command that frees the addresses of containers that are gone. It checks again itself, because pods come and go; a pod that is just being
-/// started has no container yet. Where a folder of a runtime is missing, the running containers are not known.
+/// Returns the command that frees the addresses of containers that are gone.
+///
+/// The command checks again when it runs, because pods come and go. It keeps files of the last ten minutes, because a pod that is being started
+/// has no container yet. It does nothing if a runtime's folder is missing, because then it cannot know the running containers.
 fn free(folder: &str, running: &[String]) -> String {
     let each = |test: &str, name: &str| {
         running

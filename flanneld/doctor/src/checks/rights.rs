@@ -1,11 +1,11 @@
-//! The rights that flanneld needs at the API server, those that were refused, and the command that grants them.
+//! The permissions that flanneld needs at the API server, and the command that grants them.
 
 use crate::command::Command;
 use crate::shell::word;
 use serde_json::{Value, json};
 
-/// Returns the rules that `conf/kube-flannel.yml` grants for all namespaces. A daemon without NODE_NAME also reads pods. The rules for the
-/// namespace `default` are not needed.
+/// Returns the cluster-wide rules that `conf/kube-flannel.yml` grants. A daemon without NODE_NAME also reads pods. The manifest's rules for the
+/// namespace `default` are not needed here.
 fn rules() -> Value {
     let rule = |resource: &str, verbs: &[&str]| json!({ "apiGroups": [""], "resources": [resource], "verbs": verbs });
     json!([
@@ -18,8 +18,9 @@ fn rules() -> Value {
 /// The user name of requests without credentials.
 pub(super) const ANONYMOUS: &str = "system:anonymous";
 
-/// Returns the command that grants a user what flanneld needs. It adds to the ClusterRole and its binding, and removes nothing. None for users
-/// that stand for many: requests without credentials, and the account `default` of all pods that name none.
+/// Returns the command that grants a user the permissions of flanneld. It adds to the ClusterRole and its binding, and removes nothing.
+///
+/// Returns `None` for shared users: requests without credentials, and the account `default`, which pods use unless they name another one.
 pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account = user
@@ -84,7 +85,7 @@ mod tests {
         );
     }
 
-    /// What the command grants is what the manifest grants.
+    /// The command grants the same permissions as the manifest.
     #[test]
     fn rules_equal_those_of_the_manifest() {
         let manifest = std::fs::read_to_string(concat!(

@@ -1,4 +1,4 @@
-//! The store, and the network's configuration in it.
+//! Checks of the store and of the network configuration in it.
 
 use super::interface_remedy::restart;
 use crate::check::Check;
@@ -50,7 +50,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     let (severity, why) = match serves {
         true => (
             Severity::Degraded,
-            "this node keeps its ways to the others, learns of no change, and its lease runs out unless the store answers again",
+            "this node keeps its routes, but receives no changes, and its lease expires unless the store answers again",
         ),
         false => (
             Severity::Broken,
@@ -92,7 +92,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).on(where_to_mend(cause))]
 }
 
-/// Returns what a cause means, and the commands that end it or show more.
+/// Returns the description of a cause, and the commands that fix it or show more.
 fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     let host = facts.store.addresses.first();
     let route = || -> Vec<String> {
@@ -104,25 +104,25 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     match cause {
         StoreCause::Refused => {
             let start = matches!(facts.store.access, Access::Etcd(_)).then(|| "systemctl start etcd".to_owned());
-            ("nobody listens at its address: it is down, or the port is wrong", start.into_iter().collect())
+            ("the connection is refused: it is down, or the port is wrong", start.into_iter().collect())
         }
         StoreCause::NoRoute => ("there is no route to it", route()),
         StoreCause::Silent => ("it does not answer: it hangs, or a firewall drops the packets", route()),
         StoreCause::Name => ("its name cannot be resolved", vec!["cat /etc/resolv.conf /etc/hosts".to_owned()]),
         StoreCause::CertificateNotYetValid => {
-            ("the certificates do not fit: one is not valid yet, or this node's clock is behind", vec!["timedatectl".to_owned()])
+            ("the certificates do not match: one is not valid yet, or this node's clock is behind", vec!["timedatectl".to_owned()])
         }
         StoreCause::CertificateExpired => {
-            ("the certificates do not fit: one has expired, or this node's clock is ahead", vec!["timedatectl".to_owned()])
+            ("the certificates do not match: one has expired, or this node's clock is ahead", vec!["timedatectl".to_owned()])
         }
         StoreCause::CertificateAuthority => {
-            ("the certificates do not fit: one is signed by an authority that the other side does not trust", Vec::new())
+            ("the certificates do not match: one is signed by an authority that the other side does not trust", Vec::new())
         }
-        StoreCause::CertificateName => ("the certificates do not fit: etcd's is issued for another name or address", Vec::new()),
-        StoreCause::Tls => ("the certificates do not fit", Vec::new()),
+        StoreCause::CertificateName => ("the certificates do not match: etcd's is issued for another name or address", Vec::new()),
+        StoreCause::Tls => ("the certificates do not match", Vec::new()),
         StoreCause::User => ("it refuses this node's user or password", Vec::new()),
-        StoreCause::Role => ("this node's user may not do what flanneld does", Vec::new()),
-        // The history is what fills it: without compaction there is nothing to free.
+        StoreCause::Role => ("this node's user lacks rights that flanneld needs", Vec::new()),
+        // The history of keys uses up the quota. Without compaction, defragmentation frees nothing.
         StoreCause::NoSpace => (
             "etcd's disk quota is used up",
             password(facts)
@@ -131,7 +131,7 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
                     format!(r#"{etcdctl} compact "$({etcdctl} get {config} -w fields | sed -n 's/^"Revision" : //p')""#),
                     format!("{etcdctl} defrag"),
                     format!("{etcdctl} alarm disarm"),
-                    "# defrag: one endpoint after the other, and each answers nobody meanwhile; with users, all three are for root".to_owned(),
+                    "# defrag: one endpoint after the other, each of which does not answer meanwhile; with users, all three need root".to_owned(),
                 ])
                 .collect(),
         ),
@@ -140,7 +140,7 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     }
 }
 
-/// Returns the machine on which the cause is ended.
+/// Returns the machine on which to fix the cause.
 fn where_to_mend(cause: StoreCause) -> &'static str {
     match cause {
         StoreCause::NoRoute
@@ -158,7 +158,7 @@ fn where_to_mend(cause: StoreCause) -> &'static str {
     }
 }
 
-/// The command that asks for the password of etcd's user: etcdctl would ask within the pipelines, unseen.
+/// Returns the command that reads the password of etcd's user; `None` without a user. In a pipeline the operator would not see etcdctl's own prompt.
 pub(super) fn password(facts: &Facts) -> Option<String> {
     let Access::Etcd(etcd) = &facts.store.access else {
         return None;
@@ -168,7 +168,7 @@ pub(super) fn password(facts: &Facts) -> Option<String> {
         .map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
 }
 
-/// The program etcdctl with the options by which flanneld reaches etcd, and the key of the configuration. For the password see [`password`].
+/// Returns the etcdctl command with flanneld's options for etcd, and the key of the configuration. Needs the variable that [`password`] sets.
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let Access::Etcd(etcd) = &facts.store.access else {
         return (
@@ -195,7 +195,7 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     )
 }
 
-/// Returns why the store cannot be used. Where its endpoints fail differently, the cause that an operator can end takes precedence.
+/// Returns the cause for which the store cannot be used. If its endpoints fail differently, the cause that an operator can fix takes precedence.
 fn cause(trouble: &Problem) -> StoreCause {
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
@@ -218,18 +218,18 @@ fn config(facts: &Facts) -> Vec<Finding> {
         Severity::Broken,
         "",
         "the network configuration cannot be used",
-        "flanneld waits for one that it can use, and goes on as soon as it is there",
+        "flanneld waits for one that it can use, and continues when it appears",
     );
     let start = (facts.daemon.running.known() == Some(&false)).then(|| restart(facts));
     let finding = finding
         .seen(problem.to_string(), &facts.store.place)
         .run_all(put(facts, problem, None));
-    // A daemon that ended because of it does not restart by itself.
+    // A daemon that this problem has ended does not restart on its own.
     vec![match start {
         Some(start) => finding
             .run(start)
             .on("this node, once the configuration is correct"),
-        None => finding.on("whoever configures the network"),
+        None => finding.on("the administrator of the network configuration"),
     }]
 }
 
@@ -237,7 +237,7 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
     let Some(next) = facts.store.next_config.known() else {
         return Vec::new();
     };
-    // A directory without a configuration is away, which is a finding of its own.
+    // A directory without a configuration is unavailable as a store, which has a finding of its own.
     if facts.store.trouble.known().is_some() {
         return Vec::new();
     }
@@ -252,7 +252,7 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
         .run(restart(facts)),
         NextConfig::Unusable { problem, in_use } => finding(
             "the store has no network configuration any more that can be used",
-            "flanneld goes on with the one that it read; after a restart it waits, and new nodes get no subnet",
+            "flanneld continues with the one that it read; after a restart it waits, and new nodes get no subnet",
         )
         .seen(problem.to_string(), &facts.store.place)
         .run_all(
@@ -260,11 +260,11 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
                 .as_ref()
                 .and_then(|in_use| put(facts, problem, Some(in_use))),
         )
-        .on("the machine that configures the network"),
+        .on("a machine that writes the network configuration"),
     }]
 }
 
-/// The command that puts a configuration where there is none. `in_use`: the one to put, instead of an example.
+/// Returns the command that writes a configuration where none exists: `in_use` if given, or else an example.
 fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String> {
     problem.details().find_map(|detail| {
         let Detail::ConfigMissing { place, example } = detail else {
@@ -278,7 +278,7 @@ fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String>
                 word(key),
                 word(example)
             )),
-            // It has to be changed in the ConfigMap.
+            // A mounted file can be changed only through its ConfigMap.
             ConfigPlace::Mounted(_) => None,
             ConfigPlace::File(file) => Some(format!(
                 "printf '%s\\n' {} > {}",

@@ -1,4 +1,4 @@
-//! Sysctls that decide whether this node forwards pods' packets.
+//! Checks of the sysctls that decide whether this node forwards pod packets.
 
 use crate::check::Check;
 use crate::facts::daemon::Launch;
@@ -74,7 +74,7 @@ fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
     facts.network.known().zip(facts.host.sysctls.known())
 }
 
-/// Who can set it. In the manifests' pod /proc/sys is read-only.
+/// Returns text about who can set a sysctl that `--set-sysctls` covers. In the manifests' pod, /proc/sys is read-only.
 fn by_itself(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld sets it if it is started with --set-sysctls",
@@ -117,7 +117,7 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
     let mut finding = Finding::new(check, Severity::Broken, "", format!("{name} is 0"), why)
         .seen(format!("{name} = 0"), format!("sysctl {name}"));
     if family.is_v6() {
-        // First, or a default route learned from a router is lost.
+        // accept_ra has to be set before forwarding. Otherwise the kernel removes a default route that it learned from a router.
         finding =
             finding.run_all(sysctls.announced.iter().flat_map(|device| {
                 sysctl(&format!("net/ipv6/conf/{}/accept_ra", word(device)), 2)
@@ -126,7 +126,7 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
     vec![finding.run_all(sysctl(name, 1))]
 }
 
-/// The finding about a device that does not forward, though the host does.
+/// Creates the finding about a device that does not forward although the host does.
 fn closed(facts: &Facts, device: &str) -> Finding {
     let name = format!("net/ipv4/conf/{}/forwarding", word(device));
     let default = "net.ipv4.conf.default.forwarding";
@@ -136,7 +136,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
         device,
         format!("net.ipv4.conf.{device}.forwarding is 0"),
         format!(
-            "this node forwards no packets of pods that come by {device}, though ip_forward is 1; devices take {default} when they are made; {}",
+            "this node forwards no packets of pods that come by {device}, although ip_forward is 1; devices get {default} when they are created; {}",
             by_hand(facts)
         ),
     )
@@ -149,7 +149,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
     .run_all(sysctl(default, 1))
 }
 
-/// Where a sysctl is set that flanneld does not set.
+/// Returns text about who can set a sysctl that flanneld itself never sets.
 fn by_hand(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld does not set it",
@@ -157,7 +157,7 @@ fn by_hand(facts: &Facts) -> &'static str {
     }
 }
 
-const BRIDGED: &str = "pods do not reach pods of the same node through a service address";
+const BRIDGED: &str = "pods do not reach pods of the same node through a Service address";
 
 fn br_netfilter(facts: &Facts) -> Vec<Finding> {
     let Some((network, sysctls)) = known(facts) else {
@@ -231,7 +231,7 @@ fn rp_filter(facts: &Facts) -> Vec<Finding> {
     if !network.v4() {
         return Vec::new();
     }
-    // Only a peer from which nothing arrives shows that packets are dropped: on routed hosts the routes alone prove nothing.
+    // Only a peer from which nothing arrives proves that the kernel drops packets. On routed hosts, asymmetric routes are normal.
     let is_lost = super::mesh::paths(facts)
         .iter()
         .any(|path| sysctls.astray.contains(&path.address) && path.is_lost());

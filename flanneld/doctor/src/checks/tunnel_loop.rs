@@ -1,4 +1,4 @@
-//! A peer's address that is inside the pods' network, and that nothing but flannel's own route for that network leads to.
+//! Checks for a peer's address inside the pods' network that only flannel's own route for that network reaches.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -8,7 +8,7 @@ use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
-/// How many peers are named as evidence.
+/// Limit on the peers that are named as evidence.
 const MAX_LISTED: usize = 8;
 
 /// The checks of this group.
@@ -59,11 +59,11 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
         LOOP.severity,
         *device,
         format!(
-            "{} at {}{more} is inside the network of pods, {}, and is reached through {device} alone",
+            "{} at {}{more} is inside the network of pods, {}, and is reached only through {device}",
             first.whose, first.to, network.networks
         ),
         format!(
-            "what {device} sends to it would enter {device} again, and is dropped; choose a Network without the nodes, or give each a route of its own"
+            "packets that {device} sends to it would enter {device} again and are dropped; choose a Network without the nodes, or give each a route of its own"
         ),
     );
     for (lookup, device) in looped.iter().take(MAX_LISTED) {
@@ -84,7 +84,9 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).note(note).on(HERE)]
 }
 
-/// Returns our device through which packets to an address inside the network leave. The underlay may be another network's device.
+/// Returns flannel's device if it would send packets to an address inside the pods' network; `None` otherwise.
+///
+/// A device with flannel's name may also be the underlay, if it belongs to another flannel network. Such a device is not returned.
 fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     let network = facts
         .network
@@ -102,7 +104,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     is_ours.then_some(interface.name.as_str())
 }
 
-/// The command that leads to an address by a gateway of the underlay: that of the most specific route to it.
+/// Returns the command that adds a route to an address through a gateway on the underlay: that of the most specific existing route.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let choice = facts.daemon.choice.known()?;
     let underlay = facts

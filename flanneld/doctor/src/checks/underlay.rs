@@ -1,4 +1,4 @@
-//! The path of packets between nodes through this host: its routes, its rules of policy routing, hardware addresses.
+//! Checks of the path of packets between nodes through this host: routes, policy routing rules, addresses, and hardware addresses.
 
 use crate::check::Check;
 use crate::command::Command;
@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// So many peers are named as evidence, and have a command.
+/// Limit on the peers that are named as evidence and get a command.
 const MAX_LISTED: usize = 4;
-/// What probes find of peers whose packets do not arrive.
+/// Checks of probes that report peers from which no packets arrive.
 const SILENCE: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -31,7 +31,7 @@ const SILENCE: &[&str] = &[
     "encap-blocked",
     "wireguard-silent",
 ];
-/// The same, and what they find where another host answers in this one's place.
+/// Checks of [`SILENCE`], and those that also report a host that responds with this node's address.
 const SILENCE_AND_LIES: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -42,9 +42,9 @@ const SILENCE_AND_LIES: &[&str] = &[
     "wrong-node",
     "lossy",
 ];
-/// So many addresses are compared with the routes that drop.
+/// Limit on the addresses that are compared with the dropping routes.
 const MAX_ASKED: usize = 256;
-/// So many peers have to miss packets before the address of this node is blamed.
+/// Number of peers that have to be unreachable over the overlay before this node's published address is considered wrong.
 const MIN_PEERS: usize = 2;
 
 /// The checks of this group.
@@ -68,7 +68,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "public-ip",
         severity: Severity::Broken,
-        title: "This node publishes an address by which it is not reached",
+        title: "This node publishes an address at which it cannot be reached",
         needs: &[
             Need::Network,
             Need::Mesh,
@@ -83,7 +83,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "no-arp",
         severity: Severity::Broken,
-        title: "The interface between nodes answers no ARP",
+        title: "The interface between nodes does not reply to ARP",
         needs: &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice],
         explains: SILENCE,
         waits: true,
@@ -101,7 +101,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "duplicate-mac",
         severity: Severity::Broken,
-        title: "Two hosts have the same hardware address",
+        title: "Two hosts have the same MAC",
         needs: &[
             Need::Network,
             Need::Mesh,
@@ -123,9 +123,9 @@ fn paths(facts: &Facts) -> &[Path] {
     super::mesh::paths(facts)
 }
 
-/// Why packets to an address do not leave by the underlay; `None` if they do, or may.
+/// Returns the reason why packets to an address do not leave through the underlay interface; `None` if they do or may do so.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
-    // A VRF has a table of its own, which the look-up does not ask.
+    // A VRF has its own routing table, which the lookup does not use.
     let master = underlay(facts).and_then(|underlay| facts.host.interface(underlay.master?));
     if master.is_some_and(|master| master.kind == "vrf") {
         return None;
@@ -137,7 +137,7 @@ fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     };
     let interface = facts.host.interface(answer.index)?;
     let underlay = underlay(facts)?;
-    // Routed hosts reach each other by any of their uplinks, and some peers by a VPN: astray is who is on the underlay's own link.
+    // Routed hosts reach each other through any uplink, and some peers through a VPN. Another interface is wrong only for peers on the underlay's link.
     let is_near = underlay.nets().any(|net| net.contains(&lookup.to));
     let leads_back = interface.loopback || interface.name.starts_with("flannel");
     let is_astray =
@@ -166,7 +166,7 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
             "this host has no route to {} at {}{more}: {why}",
             first.whose, first.to
         ),
-        "packets to these nodes do not leave this host: its routes, its rules of policy routing or the prefix of its address are wrong",
+        "packets to these nodes do not leave this host: its routes, its policy routing rules or the prefix of its address are wrong",
     );
     for (lookup, why) in lost.iter().take(MAX_LISTED) {
         finding = finding.seen(
@@ -193,14 +193,15 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
         ];
     }
     vec![
-        finding
-            .run_all(commands)
-            .note("not kept over a reboot: what made the route or the rule makes it again"),
+        finding.run_all(commands).note(
+            "not kept over a reboot: the program that added the route or the rule adds it again",
+        ),
     ]
 }
 
-/// What leads packets to peers astray, and the command that ends it: rules of policy routing, and routes that drop. Routes to other peers drop as
-/// well: probes will miss them next.
+/// Returns policy routing rules, or else dropping routes, that misroute packets to peers, each with the command that fixes it.
+///
+/// Routes to other peers are included, because probes will soon report these peers as well.
 fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = lost
         .iter()
@@ -246,7 +247,7 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
     ))
 }
 
-/// The most specific route that drops packets to an address, if that is what they take.
+/// Returns the most specific route that drops packets to an address, unless a more specific route forwards them.
 fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     let ip = if to.is_ipv6() { "ip -6" } else { "ip" };
     let most = |routes: &'_ [Route]| {
@@ -271,9 +272,9 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     ))
 }
 
-/// A route's type as `ip route` names it.
+/// Returns the type of a route, as `ip route` names it.
 fn kind(route: &Route) -> &'static str {
-    // linux/rtnetlink.h
+    // From linux/rtnetlink.h.
     const RTN_UNREACHABLE: u8 = 7;
     const RTN_PROHIBIT: u8 = 8;
     match route.kind {
@@ -285,8 +286,10 @@ fn kind(route: &Route) -> &'static str {
     }
 }
 
-/// A published address that is no interface's may be a router's that forwards the tunnel's port: only where peers are there and nothing arrives from
-/// any of them it is the reason. An address that somebody has set is not taken back by a command.
+/// Returns findings about published addresses that no interface of this node has.
+///
+/// Such an address may belong to a router that forwards the tunnel's port. It is reported only if peers respond over the underlay and no packet
+/// arrives from any of them over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
         return Vec::new();
@@ -324,11 +327,11 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
             format!("ip address show dev {ip}"),
         )
         .seen(
-            format!("{there} peers answer over the underlay, none through the overlay"),
+            format!("{there} peers reply over the underlay, none through the overlay"),
             "probes",
         );
         findings.push(match &facts.daemon.launch {
-            // The options of the DaemonSet are those of all nodes.
+            // The options of the DaemonSet apply to all nodes, so only an annotation can change the address of one node.
             Launch::Kubernetes { .. } => {
                 let node = facts
                     .kubernetes
@@ -350,7 +353,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Tunnels and other devices without hardware addresses of their own have the flag by nature.
+/// Whether an interface has a hardware address of its own. Tunnels and similar devices do not, and always have the flag NOARP.
 fn is_ethernet(interface: &Interface) -> bool {
     interface.class() != LinkClass::Virtual
         && interface.kind != "ipvlan"
@@ -373,15 +376,15 @@ fn no_arp(facts: &Facts) -> Vec<Finding> {
             "no-arp",
             Severity::Broken,
             name,
-            format!("{name} answers no ARP"),
-            "other hosts do not learn its hardware address, and this one learns none of theirs",
+            format!("{name} does not reply to ARP"),
+            "other hosts do not learn its MAC, and this one learns none of theirs",
         )
         .seen(
             format!("{name} has the flag NOARP"),
             format!("ip link show dev {}", word(name)),
         )
         .run(format!("ip link set dev {} arp on", word(name)))
-        .note("not kept over a reboot: what configures this interface turns it off"),
+        .note("not kept over a reboot: the configuration of this interface turns it off"),
     ]
 }
 
@@ -400,18 +403,19 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             net.addr().to_string(),
             format!("another host has the address {} of this node", net.addr()),
-            "packets to this node reach the other host as long as others have its hardware address in their tables",
+            "packets to this node go to the other host as long as others have its MAC in their tables",
         )
         .seen(
-            format!("{rival} answers for it; {} has {own}", underlay.name),
+            format!("{rival} replies for it; {} has {own}", underlay.name),
             format!("arping -D -I {name} {}", net.addr()),
         )
         .run(format!("ip address show dev {name}"))
-        .note(&format!("give one of both another address; the table of the switch, or `bridge fdb show` on a hypervisor, tells where {rival} is")),
+        .note(&format!("give one of the two another address; the table of the switch, or `bridge fdb show` on a hypervisor, shows where {rival} is")),
     ]
 }
 
-/// The peers that are not reached and have the hardware address of this node, or of one other node. Behind a router all have its address.
+/// Returns findings about unreachable peers with the hardware address of this node or of exactly one other node. If many nodes share an address,
+/// it is the router's through which they are reached.
 fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
     let (Some(neighbours), Some(underlay)) = (
         facts.host.underlay_neighbours.known(),
@@ -432,7 +436,7 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
             nodes.entry(*mac).or_default().insert(&path.node);
         }
     }
-    // Gateways answer for others.
+    // The hardware address of a gateway also appears for the hosts that it answers for.
     let routers: BTreeSet<Mac> = facts
         .host
         .routes
@@ -474,10 +478,7 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
                 "duplicate-mac",
                 Severity::Broken,
                 path.node.to_string(),
-                format!(
-                    "{} and {other} have the same hardware address, {mac}",
-                    path.node
-                ),
+                format!("{} and {other} have the same MAC, {mac}", path.node),
                 "switches send the packets of both to one of them: cloned machines often have it",
             )
             .seen(

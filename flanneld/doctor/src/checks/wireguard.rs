@@ -1,4 +1,4 @@
-//! Peers of WireGuard that complete no handshake.
+//! Checks for WireGuard peers that complete no handshake.
 
 use super::leases::gone;
 use crate::check::Check;
@@ -10,12 +10,12 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 
-/// How many peers have a finding each.
+/// Limit on the peers with a finding each.
 const MAX_LISTED: usize = 16;
-/// The subject of the finding about all others.
+/// Subject of the finding about all further peers.
 const MORE: &str = "more";
 
-/// A peer that completes no handshake.
+/// The check for a peer that completes no handshake.
 pub const SILENT: Check = Check {
     id: "wireguard-silent",
     severity: Severity::Broken,
@@ -26,13 +26,14 @@ pub const SILENT: Check = Check {
     judge: silent,
 };
 
-/// Whether a finding of this check explains another one: that of another peer it does not.
+/// Whether a finding of this check explains another one. It does not explain a finding about a different peer.
 pub fn explains(cause: &Finding, other: &Finding) -> bool {
     let of = subnets(other);
     cause.about == MORE || subnets(cause).iter().any(|subnet| of.contains(subnet))
 }
 
-/// The subnets at the end of a finding's subject: one, or one of each family. What is before them is a node's name, which may look like anything.
+/// Returns the subnets at the end of a finding's subject: one, or one of each family. The text before them is a node's name, which the node chooses
+/// freely.
 fn subnets(finding: &Finding) -> Vec<IpNet> {
     let mut words = finding.about.rsplit(' ');
     let last: Option<IpNet> = words.next().and_then(|word| word.parse().ok());
@@ -46,7 +47,7 @@ fn subnets(finding: &Finding) -> Vec<IpNet> {
     last.into_iter().chain(before).collect()
 }
 
-/// The silent peers whose machines are not gone.
+/// Returns the silent peers, without those whose machines are gone.
 fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     let gone: Vec<_> = gone(facts).map(|peer| peer.subnets).collect();
     known
@@ -71,8 +72,8 @@ fn silent(facts: &Facts) -> Vec<Finding> {
         .map(|peer| one(facts, known, peer))
         .collect();
     if let Some(rest @ 1..) = listed.len().checked_sub(MAX_LISTED) {
-        let what = format!("the same is so for {rest} more peers");
-        let why = "where many are silent at once, this node's own key, preshared key, port or clock is likelier than theirs";
+        let what = format!("the same is true for {rest} more peers");
+        let why = "if many are silent at once, this node's own key, preshared key, port or clock is the likelier cause";
         let seen = format!(
             "{} of {} peers complete no handshake",
             listed.len(),
@@ -140,7 +141,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
             format!("its public key is {key}"),
             format!("the lease of {}", holder.subnets),
         ),
-        None => finding.seen("no lease in force has this key", "flannelctl leases"),
+        None => finding.seen("no active lease has this key", "flannelctl leases"),
     };
     let finding = finding.run_all(commands(facts, known, peer));
     match &peer.holder {
@@ -151,7 +152,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     }
 }
 
-/// Whether probes found that nothing at all answers at the peer's address.
+/// Whether the probes found that the peer's address does not respond at all.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     let Some((holder, mesh)) = peer.holder.as_ref().zip(facts.mesh.known()) else {
         return false;
@@ -161,7 +162,7 @@ fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     })
 }
 
-/// The likely causes, the likeliest first.
+/// Returns text about the likely causes, the most likely one first.
 fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
     const PRESHARED: &str =
         "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";
@@ -170,7 +171,7 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
         |endpoint| format!("UDP port {}", endpoint.port()),
     );
     if peer.initiates {
-        return format!("their {PRESHARED}, or what this node answers is dropped on the way");
+        return format!("their {PRESHARED}, or this node's replies are dropped on the path");
     }
     if answers_nothing {
         return super::leases::SILENCE.to_owned();
@@ -182,7 +183,7 @@ fn why(known: &Wireguard, peer: &Silent, answers_nothing: bool) -> String {
         );
     }
     format!(
-        "{port} is filtered, their {PRESHARED}, it does not know this node's present key, or this node's clock was set back"
+        "{port} is filtered, their {PRESHARED}, it does not have this node's current key, or this node's clock was set back"
     )
 }
 
@@ -191,7 +192,7 @@ fn commands(facts: &Facts, known: &Wireguard, peer: &Silent) -> Vec<String> {
     let mut commands = Vec::new();
     if known.has_tool {
         commands.push(format!("wg show {device}"));
-        // The same line at both ends if the keys are the same; the keys themselves are not shown.
+        // Prints the same hash at both ends if their keys are the same, and does not reveal the keys.
         commands.push(format!(
             "wg show {device} preshared-keys | cut -f2 | sort -u | sha256sum"
         ));

@@ -1,22 +1,22 @@
-//! Arguments of the daemon's command line exactly as they are written there: a command that edits one has to find it.
+//! Arguments of the daemon's command line, exactly as written there, so that a command that edits one finds it.
 
 use types::renamed;
 
-/// A flag with a value on the daemon's command line.
+/// A flag with its value on the daemon's command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// The flag's name: `iface`.
     pub flag: String,
-    /// The value as it is written.
+    /// The value, as written.
     pub value: String,
-    /// Whether flag and value are one word, `--iface=eth0`; otherwise the value is the next word.
+    /// Whether flag and value are one word (`--iface=eth0`). Otherwise the value is the next word.
     pub joined: bool,
     /// The dashes before the name: one or two.
     pub dashes: String,
 }
 
 impl Argument {
-    /// Returns the wanted flags of a command line that have a value, in their order.
+    /// Returns the wanted flags of a command line that have a value, in order.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,
@@ -49,7 +49,7 @@ impl Argument {
         found
     }
 
-    /// Returns whether it gives this flag, by its present or its former name.
+    /// Returns whether the argument sets this flag, under its current or its former name.
     pub fn is(&self, flag: &str) -> bool {
         self.flag == flag || renamed::present(&self.flag) == Some(flag)
     }
@@ -63,7 +63,7 @@ impl Argument {
         }
     }
 
-    /// Returns the word that replaces [`Argument::word`] so that `flag` has this value. Where the name is a word of its own, it is replaced separately.
+    /// Returns the replacement for [`Argument::word`] that sets `flag` to this value. If the flag is a separate word, the caller has to replace it.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined {
             format!("--{flag}={value}")
@@ -73,12 +73,12 @@ impl Argument {
     }
 }
 
-/// Returns whether remedies change a flag.
+/// Returns whether a remedy may edit a flag.
 pub(crate) fn is_edited(flag: &str) -> bool {
     flag.starts_with("iface") || flag.ends_with("-port") || flag == "node-id"
 }
 
-/// Returns whether a flag names the store without a secret, so that `flannelctl` can also be given it.
+/// Returns whether a flag selects the store and contains no secret, so that commands of `flannelctl` can repeat it.
 pub(crate) fn names_store(flag: &str) -> bool {
     matches!(
         flag,
@@ -91,10 +91,10 @@ pub(crate) fn names_store(flag: &str) -> bool {
     )
 }
 
-/// Returns the arguments of a command line that remedies need.
+/// Returns the arguments of a command line that remedies need: those that they edit, and those that select the store.
 pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
     let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
-    // A URL may hold a password, and a unit does not hold what systemd substitutes for a variable.
+    // A URL with `@` may contain a password. A `$` in a unit is a variable, whose value the unit does not show.
     found.retain(|argument| !names_store(&argument.flag) || !argument.value.contains(['@', '$']));
     found
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use types::{DaemonPod, Problem};
 
-/// The namespace that the manifests have.
+/// The namespace in flannel's manifests.
 pub const NAMESPACE: &str = "kube-flannel";
 
 /// Facts about the daemon.
@@ -15,41 +15,41 @@ pub const NAMESPACE: &str = "kube-flannel";
 pub struct Daemon {
     /// Whether a daemon runs.
     pub running: Fact<bool>,
-    /// Whether it started less than ten seconds ago: checks that have to wait report nothing yet.
+    /// Whether the daemon started less than ten seconds ago. Checks that have to wait report nothing during this time.
     pub young: bool,
     /// The exit report of the last daemon; absent while one runs.
     pub exit_report: Fact<ExitReport>,
-    /// Tasks that have stopped sending heartbeats.
+    /// Tasks that have stopped sending heartbeats, or a note that the socket of the daemon does not respond.
     pub silent: Fact<Vec<String>>,
-    /// Why it is not ready, by condition.
+    /// The reasons why the daemon is not ready, by condition.
     pub reasons: Fact<BTreeMap<String, Problem>>,
-    /// The interface for packets between nodes; absent while there is none.
+    /// The underlay interface and why it was chosen; absent while there is none.
     pub choice: Fact<Choice>,
-    /// How it is started, for remedies.
+    /// What starts the daemon, for remedies.
     pub launch: Launch,
-    /// The arguments that it was started with, as far as remedies change them.
+    /// The arguments of its command line that remedies need.
     pub arguments: Vec<Argument>,
-    /// Whether its options name this node's identity, which is made of the machine's otherwise.
+    /// Whether an option sets this node's identity. Otherwise it is derived from the machine's.
     pub id_given: bool,
-    /// The file for pods: `subnet.env`.
+    /// The path of `subnet.env`.
     pub subnet_file: PathBuf,
     /// Objects that other programs keep changing.
     pub drift: Fact<Vec<Drift>>,
-    /// On Kubernetes, the pods of flannel on this node, this daemon's included.
+    /// flannel's pods on this node, including this daemon's, with Kubernetes.
     pub pods: Fact<Vec<DaemonPod>>,
 }
 
-/// How the daemon is started.
+/// What starts the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Launch {
-    /// By systemd, with options in /etc/default/flanneld.
+    /// systemd, with options in /etc/default/flanneld.
     #[default]
     Systemd,
-    /// By the DaemonSet of a cluster.
+    /// A DaemonSet.
     Kubernetes {
         /// The namespace of the DaemonSet.
         namespace: String,
-        /// Whether that is only assumed, because nothing on this node reveals it.
+        /// Whether the namespace is only assumed, because nothing on this node shows it.
         assumed: bool,
     },
 }
@@ -61,13 +61,13 @@ pub struct Drift {
     pub object: String,
     /// The kind of the object.
     pub kind: Drifting,
-    /// How often it was restored in the last ten minutes.
+    /// The number of times that flanneld restored the object in the last ten minutes.
     pub times: u32,
-    /// The programs of this host that may be to blame.
+    /// Programs on this host that may be the cause.
     pub by: Vec<String>,
 }
 
-/// What kind of object keeps changing: what keeps a program from it depends on that.
+/// Kind of an object that keeps changing. It decides which setting keeps another program from changing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drifting {
     /// A network device.
@@ -79,13 +79,13 @@ pub enum Drifting {
 }
 
 impl Daemon {
-    /// Returns the argument with this flag. It takes precedence over the variable of the same name.
+    /// Returns the argument that sets this flag. An argument takes precedence over the variable of the same name.
     pub fn argument(&self, flag: &str) -> Option<&Argument> {
         self.arguments.iter().find(|argument| argument.is(flag))
     }
 
-    /// Returns the argument that has to be removed so that another interface is chosen. The first selector that fits applies, and every argument takes
-    /// precedence over its variable.
+    /// Returns the argument that selects the present interface, which has to change before another one is chosen. The first selector that matches
+    /// applies, and every argument takes precedence over its variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self.choice.known().and_then(|choice| {
             choice

@@ -17,23 +17,23 @@ use types::problem::PortPurpose;
 /// Facts about the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Its name.
+    /// The hostname.
     pub name: String,
-    /// Its network interfaces, by index.
+    /// The network interfaces, by index.
     pub interfaces: Fact<Vec<Interface>>,
     /// The routes of the main table that forward packets.
     pub routes: Fact<Vec<Route>>,
-    /// The routes of the main table that drop packets, but for flannel's own.
+    /// The routes of the main table that drop packets, except flannel's own.
     pub barring: Fact<Vec<Route>>,
-    /// Where packets to some addresses leave: those of the store, the peers and the API server.
+    /// Route lookups for the addresses of the store, the peers and the API server.
     pub lookups: Fact<Vec<RouteLookup>>,
-    /// Where packets between pods of this node and of others go.
+    /// Route lookups for packets between pods of this node and pods of other nodes.
     pub pod_routes: Fact<Vec<PodRoute>>,
-    /// The rules of policy routing.
+    /// The policy routing rules.
     pub policy_rules: Fact<Vec<PolicyRule>>,
-    /// The neighbours on the underlay that the kernel has asked for.
+    /// The kernel's neighbour entries on the underlay.
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
-    /// The hardware address of another host that answers for this node's address; none if nobody was asked, or nobody does.
+    /// The hardware address of another host that answers ARP requests for this node's address; `None` if there is none or no request was sent.
     pub rival: Option<Mac>,
     /// The sysctls that pods depend on.
     pub sysctls: Fact<Sysctls>,
@@ -43,21 +43,21 @@ pub struct Host {
     pub ports: Fact<Vec<Port>>,
     /// The name servers of /etc/resolv.conf.
     pub(crate) name_servers: Fact<Vec<IpAddr>>,
-    /// The table of connections; absent where the kernel tracks none.
+    /// Entries and limit of the conntrack table; absent if the kernel tracks no connections.
     pub conntrack: Fact<Fill>,
-    /// The limits of the tables of neighbours.
+    /// The limits on neighbour entries.
     pub neighbours: Fact<Neighbours>,
-    /// Kernel modules that cannot be loaded though they are needed.
+    /// Kernel modules that are needed but cannot be loaded.
     pub modules: Fact<Vec<Module>>,
-    /// Checksum errors of the last minutes.
+    /// Checksum errors of the last two minutes.
     pub checksums: Fact<Checksums>,
     /// Objects of other pod networks on this host.
     pub foreign: Fact<Vec<Foreign>>,
-    /// How many daemons of flannel serve networks in this network namespace.
+    /// The number of flannel daemons that serve networks in this network namespace.
     pub daemons: Fact<usize>,
 }
 
-/// Returns the first address of an interface in a family that other machines can use.
+/// Returns the first address of an interface in a family that is neither link-local nor a loopback address.
 pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     let usable = |net: &IpNet| {
         Family::from(net) == family && !is_link_local(net.addr()) && !net.addr().is_loopback()
@@ -65,15 +65,15 @@ pub fn address(interface: &Interface, family: Family) -> Option<IpNet> {
     interface.nets().find(usable)
 }
 
-/// The length of the number in the names of Docker's bridges.
+/// Length of the hexadecimal id in the names of Docker's bridges.
 const DOCKER_ID: usize = 12;
 
-/// Returns whether an interface may join this host to others: it is not of pods, a tunnel or a container engine.
+/// Returns whether an interface may connect this host to other hosts: it belongs to no pod, tunnel or container engine.
 pub fn joins_hosts(interface: &Interface) -> bool {
     const OTHERS: [&str; 10] = [
         "flannel", "cni", "docker", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman",
     ];
-    // Docker's bridges are called so; br-ex and br-lan are uplinks.
+    // Docker names its bridges `br-` plus an id, whereas br-ex and br-lan are uplinks.
     let is_dockers = interface
         .name
         .strip_prefix("br-")
@@ -82,7 +82,7 @@ pub fn joins_hosts(interface: &Interface) -> bool {
         interface.kind.as_str(),
         "veth" | "vxlan" | "tun" | "dummy" | "ipip" | "wireguard" | "nodelocaldns"
     );
-    // A veth may be the uplink of a host that is a container itself.
+    // If the host is itself a container, its uplink may be a veth.
     let kind = !virtual_kind || interface.kind == "veth" && interface.master.is_none();
     interface.up
         && !interface.loopback
@@ -100,29 +100,29 @@ pub struct RouteLookup {
     pub to: IpAddr,
     /// The owner of the address: `the store`, `node-2`.
     pub whose: String,
-    /// Why it is looked up.
+    /// The kind of the address's owner.
     pub kind: LookupPurpose,
-    /// The interface and the source address, or why there is no route.
+    /// The interface and the source address, or the reason why there is no route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
-/// A peer, for look-ups: its name and a subnet of it.
+/// A peer for route lookups: its name and one of its subnets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPeer {
-    /// The node's name; foreign text.
+    /// The node's name; untrusted text.
     pub name: String,
     /// Its subnet of one family.
     pub subnet: IpNet,
 }
 
-/// A packet between a pod of this node and one of a peer.
+/// A packet between a pod of this node and a pod of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPacket {
     /// The peer.
     pub peer: PodPeer,
-    /// Whether it goes to the peer; otherwise it comes from there.
+    /// Whether the packet goes to the peer. Otherwise it comes from there.
     pub out: bool,
-    /// Its addresses, and the interface by which it comes.
+    /// Its addresses, and the interface on which it arrives.
     pub packet: Forwarded,
 }
 
@@ -131,7 +131,7 @@ pub struct PodPacket {
 pub struct PodRoute {
     /// The packet.
     pub packet: PodPacket,
-    /// The interface, or why there is no route.
+    /// The interface, or the reason why there is no route.
     pub by: Result<RouteAnswer, NoRoute>,
 }
 
@@ -144,11 +144,11 @@ pub enum LookupPurpose {
     ApiServer,
     /// A peer, at the address that its lease publishes.
     Peer,
-    /// A peer that answers nothing, at the same address.
+    /// A peer that does not respond, at the same address.
     SilentPeer,
 }
 
-/// The sysctls that pods' packets depend on. `None`: there is no such file.
+/// Sysctls that pod packets depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sysctls {
     /// The name of the underlay interface.
@@ -157,40 +157,40 @@ pub struct Sysctls {
     pub ip_forward: Option<i64>,
     /// net.ipv6.conf.all.forwarding; `None` if it cannot be read.
     pub v6_forwarding: Option<i64>,
-    /// Devices that would lose what routers announce as soon as this node forwards IPv6, sorted: their accept_ra is 1.
+    /// Devices with accept_ra = 1, sorted. They lose routes that routers have announced as soon as this node forwards IPv6.
     pub announced: Vec<String>,
     /// Whether br_netfilter is loaded.
     pub br_netfilter: bool,
-    /// Why it could not be loaded.
+    /// Reason why br_netfilter could not be loaded.
     pub module: Option<String>,
     /// net.bridge.bridge-nf-call-iptables; `None` if it cannot be read.
     pub call_iptables: Option<i64>,
     /// net.bridge.bridge-nf-call-ip6tables; `None` if it cannot be read.
     pub call_ip6tables: Option<i64>,
-    /// Devices on the path of pods' packets that do not forward IPv4, though the host does.
+    /// Devices on the path of pod packets that do not forward IPv4 although the host does.
     pub closed: Vec<String>,
-    /// Addresses of peers that this node reaches through another interface while rp_filter is strict on the underlay.
+    /// Addresses of peers that this node reaches through another interface, if rp_filter is strict on the underlay interface.
     pub astray: Vec<IpAddr>,
 }
 
-/// flanneld's routing protocol, as in `ip route`.
+/// flanneld's routing protocol number, as in `ip route`.
 pub const FLANNELD: u8 = 241;
 
-/// A port that is taken, or that was wanted and is taken.
+/// A port of flannel that another program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The number of the port.
     pub number: u16,
-    /// Whether it is UDP; otherwise TCP.
+    /// Whether it is a UDP port. Otherwise it is a TCP port.
     pub udp: bool,
-    /// What flannel needs it for.
+    /// The purpose for which flannel needs it.
     pub purpose: PortPurpose,
-    /// The process that uses it, as far as that can be determined.
+    /// The process that uses it, if that can be determined.
     pub owner: Option<String>,
 }
 
 impl Port {
-    /// Returns what flannel needs it for, as text.
+    /// Returns the purpose for which flannel needs the port, as text.
     pub(crate) fn wanted_for(&self) -> &'static str {
         match self.purpose {
             PortPurpose::Health => "health endpoints",
@@ -200,7 +200,7 @@ impl Port {
         }
     }
 
-    /// Returns the flag that sets another port; `None` for the tunnel's, which is in the network configuration.
+    /// Returns the flag that sets the port; `None` for the tunnel's port, which the network configuration sets.
     pub fn flag(&self) -> Option<&'static str> {
         match self.purpose {
             PortPurpose::Health => Some("healthz-port"),
@@ -211,23 +211,23 @@ impl Port {
     }
 }
 
-/// How full a table is.
+/// Entries and limit of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// The number of entries.
+    /// The number of entries in use.
     pub used: u64,
     /// The limit on entries.
     pub limit: u64,
 }
 
-/// The kernel's limits on neighbours.
+/// The kernel's limits on neighbour entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
     /// net.ipv4.neigh.default.gc_thresh3: the limit for IPv4.
     pub v4: Option<u64>,
     /// net.ipv6.neigh.default.gc_thresh3: the limit for IPv6.
     pub v6: Option<u64>,
-    /// Whether this kernel applies the limits to permanent entries, as kernels before 5.0 do.
+    /// Whether the kernel applies the limits to permanent entries. Kernels before 5.0 do.
     pub(crate) counts_permanent: bool,
 }
 
@@ -236,16 +236,16 @@ pub struct Neighbours {
 pub struct Module {
     /// Its name.
     pub name: String,
-    /// Why it could not be loaded.
+    /// Reason why it could not be loaded.
     pub why: String,
 }
 
-/// Packets that came in with wrong checksums in the last two minutes.
+/// Packets that arrived with wrong checksums in the last two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
-    /// New InCsumErrors of UDP.
+    /// Increase of UDP's InCsumErrors.
     pub udp: u64,
-    /// New InCsumErrors of TCP.
+    /// Increase of TCP's InCsumErrors.
     pub tcp: u64,
 }
 
@@ -258,12 +258,12 @@ pub struct Foreign {
     pub object: ForeignObject,
 }
 
-/// An object of another program for pod networks.
+/// Kind of an object of another pod network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForeignObject {
-    /// A device with this name.
+    /// A device, by name.
     Device(String),
-    /// A configuration of CNI at this path.
+    /// A CNI configuration, by path.
     Configuration(PathBuf),
 }
 
@@ -277,7 +277,7 @@ impl fmt::Display for ForeignObject {
 }
 
 impl Host {
-    /// Returns the interface with an index.
+    /// Returns the interface with this index.
     pub fn interface(&self, index: u32) -> Option<&Interface> {
         self.interfaces
             .known()?
@@ -285,7 +285,7 @@ impl Host {
             .find(|interface| interface.index == index)
     }
 
-    /// Returns the interface with a name.
+    /// Returns the interface with this name.
     pub fn named(&self, name: &str) -> Option<&Interface> {
         self.interfaces
             .known()?
@@ -293,7 +293,7 @@ impl Host {
             .find(|interface| interface.name == name)
     }
 
-    /// Returns the interface that has an address.
+    /// Returns the interface that has this address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
         self.interfaces
             .known()?

@@ -1,25 +1,25 @@
-//! This node's Node.
+//! Facts about this node's Node object.
 
 use std::net::IpAddr;
 use types::Problem;
 
-/// Facts from the API server of Kubernetes.
+/// Facts from the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// The name of this node's Node.
+    /// The name of this node's Node object.
     pub node: String,
-    /// Its podCIDRs; `None` while the Node is not known.
+    /// Its podCIDRs; `None` while the Node is unknown.
     pub pod_cidrs: Option<Vec<String>>,
-    /// The network from which Nodes should get their podCIDRs, where that is known: `--cluster-cidr` of the controller manager.
+    /// The network from which Nodes should get their podCIDRs, if it is known: `--cluster-cidr` of the controller manager.
     pub cluster_cidr: Option<String>,
     /// The InternalIPs of the Node.
     pub internal: Vec<IpAddr>,
-    /// The server's refusal (401 or 403); `None` if it refuses nothing.
+    /// The error with which the API server refused a request (401 or 403); `None` if it refused none.
     pub refusal: Option<Problem>,
-    /// The address at which the API server is reached.
+    /// The address of the API server that flanneld uses.
     pub server: Option<IpAddr>,
-    /// An address of the Services: that of the API's, where this is a pod.
+    /// The address of the API server's Service, if flanneld runs in a pod.
     pub service: Option<IpAddr>,
-    /// Whether the API is asked by its Service and does not answer.
+    /// Whether flanneld uses the API server's Service address and gets no response from it.
     pub by_service_unanswered: bool,
 }

@@ -1,4 +1,4 @@
-//! The leases: ours, the peers', and those that are not used.
+//! Facts about the leases: this node's, the peers', and those that are not used.
 
 use crate::fact::Fact;
 pub use run_dir::status_file::Vtep;
@@ -12,7 +12,7 @@ use types::{Addresses, Problem};
 pub struct Leases {
     /// This node's lease; absent while it has none.
     pub own: Fact<Own>,
-    /// The device that it publishes; absent with backends that have none.
+    /// The device that the lease publishes; absent with backends that publish none.
     pub vtep: Fact<Vtep>,
     /// The leases of the other nodes.
     pub peers: Fact<Vec<Peer>>,
@@ -23,13 +23,13 @@ pub struct Leases {
 /// This node's lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
-    /// Seconds until it ends unless it is renewed; `None` for a reservation.
+    /// Seconds until the lease ends unless it is renewed; `None` for a reservation.
     pub ends_in: Option<u64>,
-    /// What is wrong with it, or why there is none.
+    /// What is wrong with the lease, or why there is none.
     pub trouble: Option<Problem>,
-    /// Whether it ends sooner than `--subnet-lease-renew-margin`.
+    /// Whether the lease ends sooner than `--subnet-lease-renew-margin`.
     pub within_margin: bool,
-    /// The addresses that it publishes: those to which peers send.
+    /// The addresses that the lease publishes, to which peers send packets.
     pub published: Vec<IpAddr>,
 }
 
@@ -38,15 +38,15 @@ pub struct Own {
 pub struct Peer {
     /// The node's name in its lease; the subnet if the lease has none.
     pub name: Arc<str>,
-    /// Its subnets, one a family.
+    /// Its subnets, one for each family.
     pub subnets: Subnets,
     /// The addresses that it publishes.
     pub public: Option<Addresses>,
     /// The VNI that it publishes, with vxlan.
     pub vni: Option<u32>,
-    /// For how many seconds its holder has been silent, if that is known.
+    /// Seconds since the holder was last heard from, if known.
     pub silent: Option<u64>,
-    /// What Kubernetes says of its Node, where it answers nothing; `None` with other stores.
+    /// The health of its Node object, if the peer does not respond; `None` with other stores.
     pub node: Option<NodeHealth>,
 }
 
@@ -57,19 +57,19 @@ impl Peer {
     }
 }
 
-/// What Kubernetes says of a Node.
+/// Health of a Node object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// Whether its condition Ready is True.
+    /// Whether the condition Ready is True.
     pub ready: bool,
-    /// Whether it is cordoned: no new pods are placed there.
+    /// Whether the Node is cordoned, so that no new pods are placed there.
     pub cordoned: bool,
 }
 
 /// A lease that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its subnets, or its key where it names none.
+    /// Its subnets, or its key if it has none.
     pub lease: String,
     /// The reason, as in the metrics.
     pub reason: String,

@@ -1,4 +1,4 @@
-//! What this node's probes of its peers found.
+//! Results of this node's probes of its peers.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -6,36 +6,36 @@ use std::sync::Arc;
 use types::reachability::Impact;
 pub use types::reachability::{State, Verdict};
 
-/// The mesh, as this node sees it.
+/// All probe results of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mesh {
-    /// One entry a peer and family.
+    /// The paths to the peers, one for each peer and family.
     pub paths: Vec<Path>,
     /// The UDP port of the probes.
     pub port: u16,
     /// Faults that all peers of a family have in common.
     pub faults: Vec<CommonFault>,
-    /// How many questions to all peers were lost lately, of how many, where that is no chance and no fault of single peers.
+    /// Probes to all peers that were lost lately, and all that were sent. `None` unless the losses are significant and not due to single peers.
     pub lost_everywhere: Option<(u32, u32)>,
-    /// The addresses that ask for this node by its id, and have no lease in the store.
+    /// Addresses of unknown senders: they probe this node by its id but have no lease in the store.
     pub strangers: Vec<IpAddr>,
 }
 
-/// A fault that all peers of a family have in common, but for those that answer.
+/// A fault that all peers of a family have in common, except those that respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonFault {
-    /// The state of those that fail.
+    /// The state of the failing peers.
     pub state: State,
-    /// How many peers were asked since it began,
+    /// The number of peers that were probed since the fault began.
     pub asked: usize,
-    /// and how many of these fail.
+    /// The number of probed peers that fail.
     pub failed: usize,
-    /// How many peers of the family there are.
+    /// The number of peers of the family.
     pub peers: usize,
 }
 
 impl CommonFault {
-    /// Returns which share of the peers it was found from.
+    /// Returns text about the share of peers that were probed and that fail.
     pub fn share(&self) -> String {
         let CommonFault {
             asked,
@@ -44,9 +44,9 @@ impl CommonFault {
             ..
         } = self;
         if failed == asked {
-            format!("all {asked} that were asked of {peers} peers fail alike")
+            format!("all {asked} of {peers} peers that were probed fail alike")
         } else {
-            format!("{failed} of {asked} that were asked of {peers} peers fail alike")
+            format!("{failed} of the {asked} of {peers} peers that were probed fail alike")
         }
     }
 }
@@ -54,9 +54,9 @@ impl CommonFault {
 /// The path to a peer in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The peer's name; foreign text.
+    /// The peer's name; untrusted text.
     pub node: Arc<str>,
-    /// Whether it runs this program, according to its lease; Go flannel answers only ping.
+    /// Whether the peer runs flannel-rs, according to its lease. Go flannel replies only to ping.
     pub ours: bool,
     /// Its subnet of this family.
     pub subnet: IpNet,
@@ -64,37 +64,37 @@ pub struct Path {
     pub address: IpAddr,
     /// The verdict of the probes.
     pub verdict: Verdict,
-    /// Whether it is judged by others that fail alike, and was not asked itself.
+    /// Whether the verdict was inferred from other peers that fail alike, without probing this peer.
     pub inferred: bool,
-    /// The node that answers in the peer's place, where one does; foreign text.
+    /// The node that replies instead of the peer, if any; untrusted text.
     pub answered_by: Option<String>,
-    /// Whether its host refuses the probes.
+    /// Whether the peer's host refuses the probes, as with a closed port.
     pub refuses: bool,
     /// Whether any packet from it has arrived since the daemon started.
     pub ever: bool,
-    /// Whether its underlay address answers anything.
+    /// Whether the peer responds over the underlay.
     pub underlay: bool,
-    /// The MTU of the path in bytes of a packet inside the overlay; `None` where it is not known.
+    /// The MTU of the path, in bytes of a packet inside the overlay; `None` if it is unknown.
     pub carries: Option<u32>,
-    /// Median round trip in microseconds.
+    /// Median round-trip time in microseconds.
     pub rtt: Option<u32>,
-    /// How many of the last sixteen questions were lost.
+    /// The number of lost probes among the last 16.
     pub lost: u8,
-    /// How far its clock is ahead of ours, in milliseconds.
+    /// The offset of the peer's clock from this node's, in milliseconds; positive if it is ahead.
     pub clock_ahead: Option<i64>,
-    /// Other nodes that were asked and reach it, and those that do not.
+    /// The numbers of other nodes that reach the peer and that do not, among those that were asked.
     pub others: Option<(u16, u16)>,
-    /// Seconds since this state began; for a peer that answers only ping, at most since it answered anything else.
+    /// Seconds since this state began. For a peer that replies only to ping: at most the seconds since it last replied to anything else.
     pub since: Option<u64>,
 }
 
 impl Path {
-    /// Returns whether probes judged it, and nothing from the peer arrives over the overlay.
+    /// Returns whether the probes have judged the peer and nothing from it arrives over the overlay.
     pub fn is_lost(&self) -> bool {
         self.verdict.state.impact() == Impact::All
     }
 
-    /// Returns whether any answer from the peer arrives.
+    /// Returns whether any reply from the peer arrives.
     pub fn is_heard(&self) -> bool {
         self.underlay || self.verdict.ping_only || self.verdict.state.passes()
     }

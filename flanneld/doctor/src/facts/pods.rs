@@ -1,4 +1,4 @@
-//! What pods depend on in addition to the network: subnet.env, the CNI configuration, the addresses of host-local.
+//! Facts that pods depend on in addition to the network: subnet.env, the CNI configuration, and the addresses of host-local.
 
 use crate::fact::Fact;
 use ipnet::IpNet;
@@ -6,46 +6,46 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use types::{Family, Subnets};
 
-/// What pods depend on in addition to the network.
+/// Facts that pods depend on in addition to the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods {
-    /// subnet.env; absent if there is no such file.
+    /// The contents of subnet.env; absent if the file does not exist.
     pub env: Fact<Env>,
-    /// The configurations of /etc/cni/net.d; absent if there is no such folder, hence no CNI here.
+    /// The configurations in /etc/cni/net.d; absent if the folder does not exist and therefore CNI is not in use.
     pub cni: Fact<Cni>,
-    /// The addresses that host-local keeps, network by network.
+    /// The addresses that host-local keeps, by network.
     pub ipam: Fact<Vec<Ipam>>,
-    /// The address that mk-docker-opts.sh gave to Docker's bridge; absent where it gave none.
+    /// The address that mk-docker-opts.sh set for Docker's bridge; absent if it set none.
     pub docker: Fact<IpNet>,
-    /// What the probes on the path of pods' packets found, family by family; absent without them.
+    /// Results of the probes on the path of pod packets, by family; absent without these probes.
     pub paths: Fact<Vec<PodPath>>,
 }
 
-/// What the probes on the path of pods' packets found in one family.
+/// Results of the probes on the path of pod packets in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPath {
     /// The address family.
     pub family: Family,
-    /// The address that asks.
+    /// The source address of the probes.
     pub address: IpAddr,
-    /// The peers from or to which packets of pods are lost, while this node's own pass.
+    /// The peers to or from which pod packets are lost while packets of this node itself pass.
     pub lost: Vec<(String, Lost)>,
-    /// Whether other peers answer pods.
+    /// Whether probes of other peers pass.
     pub others_pass: bool,
-    /// The hardware address of a pod that has the address, so that nobody is asked.
+    /// The hardware address of a pod that has the source address. In that case no probes are sent.
     pub taken_by: Option<String>,
 }
 
-/// What is lost of pods' packets.
+/// Kind of pod packets that are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
-    /// Nothing: packets of pods arrive with another address.
+    /// None: pod packets arrive, but with another source address.
     Address,
-    /// Packets of pods, or their answers.
+    /// Packets of pods, or the replies to them.
     Everything,
     /// Packets of new connections to pods.
     Calls,
-    /// Answers to pods.
+    /// Replies to pods.
     Answers,
 }
 
@@ -58,9 +58,9 @@ pub struct Env {
     pub subnets: Option<Subnets>,
     /// The MTU of pods in bytes.
     pub mtu: Option<u32>,
-    /// Why no daemon can replace it: it is a directory.
+    /// Reason why no daemon can replace the file: it is a directory.
     pub obstacle: Option<String>,
-    /// Lines that cannot be read.
+    /// Warnings about lines that cannot be parsed.
     pub warnings: Vec<String>,
 }
 
@@ -69,9 +69,9 @@ pub struct Env {
 pub struct Cni {
     /// The folder.
     pub folder: PathBuf,
-    /// The configurations, in the order in which runtimes sort them: the first one is used.
+    /// The configurations, in the order in which runtimes sort them. Runtimes use the first one.
     pub files: Vec<CniFile>,
-    /// Whether pods get their network here from flannel's plugin: an option of the daemon installs a configuration, or kubelet runs here.
+    /// Whether pods of this host are expected to use flannel's plugin: a configuration of it exists, or kubelet runs here.
     pub expected: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Cni {
 pub struct CniFile {
     /// The name of the file.
     pub name: String,
-    /// Whether flannel's plugin is in it.
+    /// Whether it configures flannel's plugin.
     pub flannel: bool,
 }
 
@@ -89,23 +89,23 @@ pub struct CniFile {
 pub struct Ipam {
     /// The folder.
     pub folder: PathBuf,
-    /// The addresses with the file that keeps each, and whether a network namespace or link of its container still is there.
+    /// The addresses of this node's subnets that host-local keeps.
     pub kept: Vec<Kept>,
-    /// The folders in which container runtimes keep what runs, by container; empty where they are not known.
+    /// The folders of container runtimes with an entry for each running container; empty if they are not known.
     pub running: Vec<PathBuf>,
-    /// How many interfaces of pods are on the bridge.
+    /// The number of pod interfaces on the bridge.
     pub ports: Option<usize>,
 }
 
 /// An address that host-local keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The address that is kept.
+    /// The address.
     pub address: IpAddr,
-    /// The file of host-local that keeps it.
+    /// host-local's file for the address.
     pub file: PathBuf,
-    /// The container that it is kept for.
+    /// The id of the container that has the address.
     pub container: String,
-    /// Whether that container is gone; `None` where that is not known.
+    /// Whether that container is gone; `None` if that is not known.
     pub gone: Option<bool>,
 }

@@ -7,30 +7,30 @@ use types::{Access, Problem};
 /// Facts about the store of the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Store {
-    /// What it is: `etcd at https://192.0.2.250:2379`, `the directory /var/lib/flannel`.
+    /// Description of the store: `etcd at https://192.0.2.250:2379`, `the directory /var/lib/flannel`.
     pub place: String,
     /// Its addresses; empty for a store on this host.
     pub addresses: Vec<IpAddr>,
     /// How commands in remedies reach it.
     pub access: Access,
-    /// Why it does not answer; absent while it does.
+    /// The reason why the store does not respond; absent while it does.
     pub trouble: Fact<Problem>,
-    /// What is wrong with the network's configuration in it; absent if nothing.
+    /// The fault of the network configuration in the store; absent if it has none.
     pub config: Fact<Problem>,
-    /// What the next start of a running daemon finds there; absent if it is the configuration in use.
+    /// The configuration that the next start of a running daemon will find; absent if it is the one in use.
     pub next_config: Fact<NextConfig>,
 }
 
 /// A network configuration other than the one in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextConfig {
-    /// It can be used; the members that differ, by name.
+    /// A valid configuration. Contains the names of the members that differ.
     Other(Vec<String>),
-    /// It is missing or wrong.
+    /// A missing or invalid configuration.
     Unusable {
-        /// Why.
+        /// The reason.
         problem: Problem,
-        /// The one in use, as JSON, unless it holds a secret.
+        /// The configuration in use as JSON, unless it contains a secret.
         in_use: Option<String>,
     },
 }

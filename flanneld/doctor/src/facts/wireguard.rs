@@ -1,18 +1,18 @@
-//! The peers of WireGuard, by their sessions.
+//! Facts about WireGuard peers and their sessions.
 
 use std::net::{IpAddr, SocketAddr};
 use types::Subnets;
 
-/// WireGuard on this node.
+/// Facts about WireGuard on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wireguard {
     /// The number of its peers.
     pub peers: usize,
-    /// Those that are sent to, and complete no handshake.
+    /// The peers that complete no handshake although this node sends to them.
     pub silent: Vec<Silent>,
-    /// How far the clock of this node is behind what it was since the daemon started, in seconds.
+    /// The number of seconds by which this node's clock was set back since the daemon started.
     pub clock_behind: Option<u64>,
-    /// Whether the program `wg` is there.
+    /// Whether the program `wg` is installed.
     pub has_tool: bool,
 }
 
@@ -25,24 +25,24 @@ pub struct Silent {
     pub device: String,
     /// The UDP port on which that device listens.
     pub port: Option<u16>,
-    /// Where packets to it are sent.
+    /// The address to which packets for it are sent.
     pub endpoint: Option<SocketAddr>,
-    /// How many seconds ago the last handshake was completed; `None` if none ever was.
+    /// Seconds since the last completed handshake; `None` if there was none.
     pub handshake: Option<u64>,
-    /// For how many seconds it has been sent to in vain.
+    /// Seconds since this node began to send to it without a completed handshake.
     pub silence: u64,
-    /// Whether its own handshakes arrive here.
+    /// Whether handshakes that the peer initiates arrive here.
     pub initiates: bool,
-    /// The node with this key; `None` if no lease in force names it.
+    /// The node with this key; `None` if no lease in use has the key.
     pub holder: Option<Holder>,
 }
 
 /// The node that a key belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name in its lease; foreign text.
+    /// The name in its lease; untrusted text.
     pub name: String,
-    /// Its subnets, one a family.
+    /// Its subnets, one for each family.
     pub subnets: Subnets,
     /// The addresses that it publishes.
     pub public: Vec<IpAddr>,

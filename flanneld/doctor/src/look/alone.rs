@@ -1,4 +1,4 @@
-//! Facts about a node on which no daemon answers.
+//! Facts about a node without a daemon that responds.
 
 use super::kubernetes::{self, namespace_of_pod};
 use super::netlink::{PodsOf, Target};
@@ -21,12 +21,12 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
-/// So many routes of pods' packets are looked up.
+/// Limit on routes whose pod packets are looked up.
 const MAX_LOOKUPS: usize = 32;
-/// Why most facts about the daemon are unavailable.
-const NO_DAEMON: &str = "no flanneld answers on this node";
+/// Reason why most facts about the daemon are unavailable.
+const NO_DAEMON: &str = "flanneld does not answer on this node";
 
-/// Gathers facts without the help of a daemon. The network may have any of these backends. `other`: a flanneld of another kind that runs here.
+/// Gathers facts without a daemon. `backends` are the backends that the network may have. `other` describes another kind of flanneld that runs here.
 pub async fn facts(
     look: &mut Look,
     subnet_file: &Path,
@@ -40,7 +40,7 @@ pub async fn facts(
     let targets: Vec<Target> = addresses.iter().map(|ip| of_store(*ip)).collect();
     let mut host = look.host(None, None, &targets, &[]).await;
     let status = status(subnet_file);
-    // What it published last is what peers use.
+    // Peers use the hardware address that the daemon published last.
     let vtep = status
         .known()
         .and_then(|file| file.as_ref()?.status.vtep.clone());
@@ -122,16 +122,16 @@ fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     )
 }
 
-/// The peers of WireGuard are known to its daemon alone.
+/// Returns no facts about WireGuard peers, because only the daemon knows them; absent if the backend has none.
 fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     match backend {
         Some(backend) if !backend.encrypts => Fact::Absent,
-        // It may be wireguard that left no device.
+        // The backend may be wireguard even if its device is gone.
         _ => Fact::unavailable(NO_DAEMON),
     }
 }
 
-/// Whether there is a sign of flannel on this host: its unit, options or files, a device, a configuration of CNI, a kubelet.
+/// Whether this host has signs of flannel: its unit, options or files, a device, a CNI configuration, or kubelet's folder.
 fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
     let places = &look.places;
     let files = places
@@ -149,7 +149,7 @@ fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
         || super::cni::names_flannel(places)
 }
 
-/// An address of the store, whose route is looked up.
+/// Returns the lookup target for an address of the store.
 fn of_store(address: IpAddr) -> Target {
     Target {
         to: address,
@@ -158,7 +158,7 @@ fn of_store(address: IpAddr) -> Target {
     }
 }
 
-/// Returns what the status file reports of a daemon: whether it runs, what of it is silent, and why it is not ready.
+/// Returns whether the daemon runs, a note if its socket does not respond, and the reasons why it is not ready, from the status file.
 fn by_status_file(
     status: Fact<Option<StatusFile>>,
 ) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {
@@ -172,7 +172,7 @@ fn by_status_file(
         _ => Vec::new(),
     };
     let reasons = match status {
-        // The reasons of a dead daemon are out of date.
+        // The reasons of a daemon that has ended are out of date.
         Fact::Known(Some(StatusFile {
             alive: true,
             status,
@@ -188,7 +188,7 @@ fn by_status_file(
     (running, silent, reasons)
 }
 
-/// Reads the sysctls and firewalls that the network of this node depends on.
+/// Reads the sysctls, routes and firewalls that the network of this node depends on.
 async fn look_at_network(
     look: &mut Look,
     host: &mut Host,
@@ -224,7 +224,7 @@ async fn look_at_network(
     host.firewalls = look.programs.firewalls(network, &around).await;
 }
 
-/// Looks up the routes of pods' packets to the subnets that flannel has routes to.
+/// Looks up routes of pod packets to and from the subnets that flannel has routes to.
 async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>) {
     let routes = host.routes.known().into_iter().flatten();
     let peers: Vec<PodPeer> = routes
@@ -247,7 +247,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
     };
 }
 
-/// What a daemon that ended reported of the network configuration: one that it cannot use ends it.
+/// Returns the fault of the network configuration from the exit report. A daemon ends if it cannot use the configuration.
 fn config(ended: Option<Problem>) -> Fact<Problem> {
     let is_of_config = |problem: &Problem| {
         problem
@@ -260,7 +260,7 @@ fn config(ended: Option<Problem>) -> Fact<Problem> {
     }
 }
 
-/// How a daemon would be started here: by its unit; by the DaemonSet in a pod, and on a node of Kubernetes.
+/// Returns what would start a daemon here: its unit, if there is one, or else the DaemonSet in a pod and on a node with kubelet.
 fn launch(places: &Places) -> Launch {
     if places
         .units
@@ -307,9 +307,9 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
     let real = seen
         .iter()
         .find(|(_, device, interface)| is_real(device, interface));
-    // Another device in its place has its name.
+    // If only a device of another kind has the name, its name still shows the backend.
     let found = real.or(seen.first());
-    // The kernel reports the port of its own vxlan devices.
+    // The kernel reports VNI and port only for its own vxlan devices.
     let vxlan = real.and_then(|(.., interface)| interface.vxlan);
     let assumed = real.and_then(|(backend, ..)| backend.seen_as);
     Some(Network {
@@ -321,13 +321,13 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
             .map(|(vni, _)| vni)
             .or_else(|| found.and_then(|(_, device, interface)| device.vni_in(&interface.name))),
         mtu: env.mtu,
-        // It is not known which program holds the rules; both are checked.
+        // It is unknown whether iptables or nftables has flannel's rules, so both are checked.
         nftables: false,
         forward: true,
     })
 }
 
-/// The interface that the daemon chose, or would choose.
+/// Returns the interface that the last daemon chose, or that the next one would choose.
 fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Choice> {
     let named = options
         .get("iface")
@@ -370,7 +370,7 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Cho
 mod tests {
     use super::*;
 
-    /// Name and kind of a device, and its VNI and port.
+    /// Name and kind of a device, and its VNI and UDP port.
     type Seen<'a> = (&'a str, &'a str, Option<(u32, u16)>);
 
     fn seen(devices: &[Seen<'_>]) -> (Option<&'static str>, Option<Encapsulation>, Option<u32>) {
@@ -418,7 +418,7 @@ mod tests {
             seen(&[("flannel.ipip", "ipip", None)]),
             (Some("ipip"), Some(Encapsulation::Ipip), None)
         );
-        // The port is in no message that everybody may read.
+        // The kernel reports the port of a WireGuard device only to privileged processes.
         assert_eq!(
             seen(&[("flannel-wg-v6", "wireguard", None)]),
             (Some("wireguard"), None, None)

@@ -1,4 +1,4 @@
-//! What container runtimes and their plugins keep in files, and what other pod networks left.
+//! Reads the files of container runtimes and CNI plugins, and the leftovers of other pod networks.
 
 use super::places::Places;
 use super::unread::Unread;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// More of a configuration is not read.
+/// Limit on the size of a configuration, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// The most addresses that are read: no subnet of a node has more.
+/// Limit on the names that are read from a folder. A node's subnet has fewer addresses.
 const MAX_ADDRESSES: usize = 5000;
 
-/// The names of a folder, sorted as runtimes do; `None` if there is no such folder.
+/// Returns the names in a folder, sorted as container runtimes sort them; `None` if the folder does not exist.
 fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -32,7 +32,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
     Ok(Some(names))
 }
 
-/// The types of the plugins in a configuration.
+/// Returns the types of the plugins in a configuration; `None` if it cannot be read.
 fn plugins(path: &Path) -> Option<Vec<String>> {
     let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
@@ -44,7 +44,7 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
-/// Canal is flannel with Calico's policies, and its configuration names only Calico's plugin.
+/// Whether a configuration is Canal's, which is flannel with Calico's policies. It names only Calico's plugin.
 fn is_canals(name: &str) -> bool {
     name.contains("canal")
 }
@@ -68,7 +68,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
         Err(why) => return Fact::unavailable(why),
     };
     let read = |name: String| {
-        // Multus calls the network of another configuration. A file that is not JSON has no owner.
+        // Multus calls another configuration, which may be flannel's. A file that is not JSON has no types.
         let kinds = plugins(&folder.join(&name)).unwrap_or_default();
         CniFile {
             flannel: is_canals(&name)
@@ -91,21 +91,21 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     })
 }
 
-/// Whether a kubelet listens: its folder alone may be left of one that was removed.
+/// Whether a kubelet listens on its sockets. The folder is no proof, because it may be left over from a removed kubelet.
 fn kubelet_runs(places: &Places) -> bool {
     ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"]
         .iter()
         .any(|socket| run_dir::api_socket::connect_to(&places.kubelet.join(socket)).is_ok())
 }
 
-/// Whether a configuration names flannel.
+/// Whether a CNI configuration uses flannel.
 pub(super) fn names_flannel(places: &Places) -> bool {
     configurations(places)
         .known()
         .is_some_and(|cni| cni.files.iter().any(|file| file.flannel))
 }
 
-/// The addresses that host-local keeps, network by network.
+/// Returns the addresses that host-local keeps, by network.
 pub(super) fn kept(
     places: &Places,
     in_pod: bool,
@@ -115,7 +115,7 @@ pub(super) fn kept(
     let folder = &places.ipam;
     let networks = match names(folder) {
         Ok(Some(names)) => names,
-        // The node's folder is mounted, and nothing was kept in it yet; or it is not.
+        // In a pod, a missing parent folder means that the node's folder is not mounted. If it is mounted, host-local has kept no address yet.
         Ok(None) if in_pod && !folder.parent().is_some_and(Path::is_dir) => {
             return Fact::unavailable(format!(
                 "the pod of flanneld does not see {}: its DaemonSet does not mount it",
@@ -125,7 +125,7 @@ pub(super) fn kept(
         Ok(None) => return Fact::Absent,
         Err(why) => return Fact::unavailable(why),
     };
-    // A runtime that is in use may exist next to the leftovers of another one.
+    // If another runtime is installed, the folders may be leftovers, and missing entries prove nothing.
     let is_certain = !places.other_runtimes.iter().any(|socket| socket.exists());
     let running: Vec<_> = places
         .containers
@@ -179,7 +179,7 @@ pub(super) fn kept(
     Fact::Known(found)
 }
 
-/// The address that mk-docker-opts.sh gave to Docker's bridge.
+/// Returns the address that mk-docker-opts.sh set for Docker's bridge.
 pub(super) fn docker(places: &Places) -> Fact<IpNet> {
     let Ok(bytes) = run_dir::regular::read(&places.docker, MAX_FILE) else {
         return Fact::Absent;
@@ -191,7 +191,7 @@ pub(super) fn docker(places: &Places) -> Fact<IpNet> {
     )
 }
 
-/// How many interfaces of pods are on the bridge.
+/// Returns the number of pod interfaces on `cni0`.
 fn ports(host: &Host) -> Option<usize> {
     let interfaces = host.interfaces.known()?;
     let bridge = interfaces
@@ -206,7 +206,7 @@ fn ports(host: &Host) -> Option<usize> {
     )
 }
 
-/// What other pod networks left or run here.
+/// Returns the devices and configurations of other pod networks.
 pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
     let Some(interfaces) = host.interfaces.known() else {
         return Fact::unavailable("the interfaces could not be read");
@@ -236,7 +236,7 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
     for name in names.iter().filter(|name| is_configuration(name)) {
         let path = places.cni.join(name);
         let kinds = plugins(&path).unwrap_or_default();
-        // What is chained behind flannel's plugin belongs there.
+        // Plugins that are chained after flannel's belong to flannel's configuration.
         if kinds.iter().any(|kind| kind == "flannel") {
             is_chained |= kinds.iter().any(|kind| kind == "cilium-cni");
             continue;
@@ -252,11 +252,11 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             object: ForeignObject::Configuration(path.clone()),
         }));
     }
-    // So do its devices.
+    // The devices of a chained Cilium also belong here.
     if is_chained {
         found.retain(|object| object.program != "Cilium");
     }
-    // Then both belong there.
+    // With Canal, Calico's devices and its configuration belong here.
     if names.iter().any(|name| is_canals(name)) {
         found.retain(|object| object.program != "Calico");
     }
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(gone(), [None, None, None], "nobody knows what runs");
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
         assert_eq!(gone(), [Some(false), Some(true), None]);
-        // The containerd of k3s next to an unused one, and a runtime that keeps nothing there.
+        // Adds the containerd of k3s next to an unused one, and then a runtime that keeps no such folder.
         std::fs::create_dir_all(root.path().join("k3s/dead")).unwrap();
         assert_eq!(gone(), [Some(false), Some(false), None]);
         std::fs::write(root.path().join("crio.sock"), "").unwrap();

@@ -1,4 +1,4 @@
-//! The listings of the programs that manage firewalls.
+//! Lists the rules of the host's firewalls.
 
 use crate::drops::{self, Commands};
 use crate::fact::Fact;
@@ -16,7 +16,7 @@ use traffic_rules::reader::walk::Missing;
 use traffic_rules::reader::{self, Layer, Packet, Rules, Walk};
 use types::Family;
 
-/// Limit on the chains, sets and maps that are listed one by one.
+/// Limit on the chains, sets and maps that are listed separately.
 const PARTS: usize = 64;
 
 /// The programs that list firewalls.
@@ -26,13 +26,13 @@ pub struct Programs {
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
-/// Whether a failure is more than that the program is not there.
+/// Whether an error hides rules. A program that is not installed has none.
 fn blinds(error: &ProgramError) -> bool {
     !matches!(error, ProgramError::Missing { .. })
 }
 
 impl Programs {
-    /// The variants of iptables that are installed, for each network.
+    /// Returns the installed variants of iptables for each network.
     async fn installed(&mut self, network: &Network) -> Vec<(IpNet, Iptables)> {
         if let Some(known) = self.iptables.take() {
             return known;
@@ -52,7 +52,7 @@ impl Programs {
         found
     }
 
-    /// Lists the firewalls. A program that is not installed lists nothing; one that fails makes the firewalls unknown.
+    /// Lists the firewalls. A program that is not installed contributes nothing. If one fails and no other finds anything, the fact is unavailable.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = self.installed(network).await;
         let mut all = list(&["chains"], Extent::Names).await;
@@ -78,7 +78,7 @@ impl Programs {
                 }
                 Err(error) => {
                     tracing::debug!(error = %error, "cannot list the rules of iptables");
-                    // The other variant's modules may not be there; then it holds no rules either.
+                    // The legacy variant also fails if its kernel modules are missing, but then it has no rules either.
                     if blinds(&error) && programs.variant == Variant::Nft {
                         blind = Some(error.to_string());
                     }
@@ -127,7 +127,7 @@ impl Programs {
         }
     }
 
-    /// Whether there are rules without change notices.
+    /// Whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of its rules.
     pub fn has_silent(&self) -> bool {
         self.iptables
             .iter()
@@ -136,7 +136,7 @@ impl Programs {
     }
 }
 
-/// What nft prints for these words; `None` if it prints nothing that can be read.
+/// Returns the parsed output of `nft -j -a list` with these arguments; `None` if nft fails or its output is not JSON.
 async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
     let text = run(Path::new("nft"), &args, None)
@@ -149,7 +149,7 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     Some(reader::nft::read(&listing, extent))
 }
 
-/// The tables of iptables to list: `filter`, and those of the others that there are. Without nft that is not known.
+/// Returns the iptables tables to list: `filter`, and the other ones that exist. If nft cannot list tables, returns all of them.
 fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
     let is_there = |name: &str| {
         listed.is_none_or(|rules| {
@@ -165,7 +165,7 @@ fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
         .collect()
 }
 
-/// The nftables chains that block pods' packets. Lists only what packets of pods come to: kube-proxy's table is large.
+/// Returns the nftables chains that block pod packets. Lists only the chains that pod packets traverse, because kube-proxy's table is large.
 async fn barriers(
     rules: &mut Rules,
     network: &Network,
@@ -194,7 +194,7 @@ async fn barriers(
         .collect()
 }
 
-/// Finds the devices of chains of the family netdev: nft before 1.0.7 prints them as text alone.
+/// Finds the devices of chains in the family netdev. nft before 1.0.7 prints them only in its text output, not as JSON.
 async fn find_devices(rules: &mut Rules) {
     let tables = rules
         .tables
@@ -220,7 +220,7 @@ async fn find_devices(rules: &mut Rules) {
     }
 }
 
-/// The only device in the text of a chain.
+/// Returns the device in the text of a chain; `None` if the chain has several devices or none.
 fn device_in(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let name = words.windows(3).find_map(|three| match three {
@@ -230,7 +230,7 @@ fn device_in(text: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Lists parts of tables as long as some are missing.
+/// Lists the missing parts of tables until none are missing or the limit is reached.
 async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Missing>) {
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {
@@ -259,7 +259,7 @@ async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Mi
     }
 }
 
-/// Returns which of these chains, and of those that they lead to, packets traverse and have not been listed yet.
+/// Returns the parts of tables that packets traverse from these base chains on and that are not listed yet.
 fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet]) -> BTreeSet<Missing> {
     let only = |table: &Table, chain: &str, _: &Base| {
         gates

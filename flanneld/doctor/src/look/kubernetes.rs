@@ -1,22 +1,22 @@
-//! The namespace of flannel's DaemonSet: its pods have it in their environment, and a node has it in the names of their logs.
+//! Finds the namespace of flannel's DaemonSet: in the environment of its pods, or in the names of their log folders on the node.
 
 use super::places::Places;
 use crate::facts::daemon::{Launch, NAMESPACE};
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 
-/// What the names of flannel's pods begin with.
+/// Prefix of the names of flannel's pods.
 const PODS: &str = "kube-flannel-ds-";
-/// The container of the daemon in them.
+/// Name of the daemon's container in these pods.
 const CONTAINER: &str = "kube-flannel";
 
-/// The namespace of the pod that this process runs in; none outside of pods.
+/// Returns the namespace of the pod in which this process runs; `None` outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
     let file = run_dir::regular::read(&places.service_account.join("namespace"), 256).ok();
     let mounted = file
         .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
         .filter(|name| is_name(name));
-    // Without a mounted account, the DaemonSet's variables: it sets both.
+    // A pod without a mounted service account still has the DaemonSet's variables POD_NAMESPACE and POD_NAME.
     mounted.or_else(|| {
         std::env::var("POD_NAMESPACE")
             .ok()
@@ -24,14 +24,14 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns the DaemonSet, as far as a node with kubelet reveals it.
+/// Returns flannel's DaemonSet with its namespace, which is assumed if the logs on this node do not show it.
 pub(super) fn daemon_set(places: &Places) -> Launch {
     let names = std::fs::read_dir(&places.pod_logs)
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
-    // NAMESPACE_POD_UID: none of them contains an underscore.
+    // The names have the form NAMESPACE_POD_UID, and no part contains an underscore.
     let found = names.filter_map(|name| {
         let (namespace, pod) = name.split_once('_')?;
         (pod.starts_with(PODS) && is_name(namespace)).then(|| namespace.to_owned())
@@ -48,7 +48,7 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
     }
 }
 
-/// The logs of the daemon in pods of this node, as kubelet keeps them, the newest first: those behind it are of containers that ended.
+/// Returns the log files of the daemon's pods on this node, as kubelet keeps them, the newest first. Older ones are of containers that have ended.
 pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_flannels = |entry: &DirEntry| {
@@ -76,7 +76,7 @@ pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     logs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
-/// Whether it may be the name of a namespace.
+/// Whether a text can be the name of a namespace.
 fn is_name(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text

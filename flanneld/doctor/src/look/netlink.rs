@@ -22,17 +22,17 @@ pub struct Target {
     pub kind: LookupPurpose,
 }
 
-/// What packets of pods are looked up for.
+/// Parameters of the lookups for pod packets.
 pub(super) struct PodsOf<'a> {
-    /// The network of this node.
+    /// The network that this node serves.
     pub network: &'a Network,
     /// The interface for packets between nodes.
     pub underlay: Option<&'a str>,
-    /// The peers.
+    /// The peers to whose pods routes are looked up.
     pub peers: &'a [PodPeer],
 }
 
-/// What the kernel says of interfaces and routes. Each part is unavailable for itself if it does not answer.
+/// The kernel's replies about interfaces and routes. Each fact is unavailable independently of the others.
 #[derive(Default)]
 pub(super) struct Seen {
     pub interfaces: Fact<Vec<Interface>>,
@@ -44,7 +44,7 @@ pub(super) struct Seen {
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
 }
 
-/// Reads all of it.
+/// Reads interfaces, routes, rules and neighbours, and looks up the routes of the targets and of pod packets.
 pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
@@ -105,12 +105,12 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
     }
 }
 
-/// Whether a route forwards packets, or drops them and is not flannel's.
+/// Whether a route forwards packets, or drops them without being flannel's.
 fn is_wanted(route: &Route) -> bool {
     route.carries() || route.protocol != FLANNELD
 }
 
-/// Where packets between pods of this node and of others go.
+/// Looks up the routes of packets between pods of this node and pods of other nodes.
 pub(super) async fn pod_routes(
     reader: &mut HostReader,
     interfaces: &[Interface],
@@ -129,7 +129,7 @@ pub(super) async fn pod_routes(
         wanted.into_iter().partition(|wanted| wanted.out);
     let ways = looked_up(reader, out).await;
     for packet in &mut back {
-        // What a peer sends comes by the interface by which it is reached: with DirectRouting the underlay's.
+        // Packets from a peer arrive on the interface that leads to the peer. With DirectRouting this is the underlay interface.
         let way = ways.iter().find(|way| way.packet.peer == packet.peer);
         let interface = way
             .and_then(|way| way.by.as_ref().ok())

@@ -1,23 +1,23 @@
-//! The options of the daemon, read without it: from the file of its options, and from its unit.
+//! Reads the options of the daemon from its options file and its systemd unit, without a running daemon.
 
 use super::places::Places;
 use crate::facts::argument::{Argument, on_command_line};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Longer files are not ours.
+/// Limit on the size of a file, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
 
-/// The options that can be found, by flag.
+/// Options of the daemon, by flag, as far as its files contain them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     values: BTreeMap<String, String>,
-    /// The unit's arguments that remedies change.
+    /// The arguments in the unit that remedies need.
     pub arguments: Vec<Argument>,
 }
 
 impl Options {
-    /// Reads the options. Secrets are not kept.
+    /// Reads the options. Discards secrets.
     pub fn read(places: &Places) -> Self {
         let text = |path: &std::path::Path| {
             let bytes = run_dir::regular::read(path, MAX_FILE).ok()?;
@@ -39,7 +39,7 @@ impl Options {
                 .is_some_and(|extension| extension == "conf")
         });
         added.sort();
-        // Each file ends its last line.
+        // The previous file may not end with a newline, so each drop-in begins with one.
         unit.extend(
             added
                 .iter()
@@ -68,7 +68,7 @@ impl Options {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("ExecStart="))
             .collect();
-        // An empty one forgets those before it.
+        // In systemd, an empty ExecStart= discards earlier ones.
         lines.drain(
             ..lines
                 .iter()
@@ -110,7 +110,7 @@ impl Options {
             .filter(|value| !value.is_empty())
     }
 
-    /// Returns the store as text, and those of its addresses that need no name server.
+    /// Returns a description of the store, and those of its addresses that need no name resolution.
     pub fn store(&self) -> (String, Vec<IpAddr>) {
         if let Some(folder) = self.get("subnet-dir") {
             return (format!("the directory {folder}"), Vec::new());
@@ -134,7 +134,7 @@ impl Options {
                 .ok()
                 .or_else(|| host.trim_matches(['[', ']']).parse().ok())
         };
-        // Credentials in an address are not shown.
+        // The description must not contain the credentials of a URL.
         let shown = |endpoint: &str| {
             endpoint
                 .rsplit_once('@')

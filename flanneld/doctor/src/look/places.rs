@@ -1,33 +1,33 @@
-//! Where things are on a host.
+//! Paths of files and folders on a host.
 
 use std::path::PathBuf;
 
-/// Where things are on a host.
+/// Paths of files and folders on a host.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The options of the daemon under systemd.
+    /// The daemon's options file under systemd.
     pub options: PathBuf,
-    /// The units of the daemon; the first that exists applies.
+    /// The possible unit files of the daemon. The first one that exists applies.
     pub units: Vec<PathBuf>,
-    /// What administrators add to the unit.
+    /// The folder of drop-ins for the unit.
     pub drop_ins: PathBuf,
     /// The folder of the CNI configurations.
     pub cni: PathBuf,
-    /// The addresses that host-local keeps.
+    /// The folder of the addresses that host-local keeps.
     pub ipam: PathBuf,
-    /// The folders in which container runtimes keep what runs, by container.
+    /// The folders of container runtimes with an entry for each running container.
     pub containers: Vec<PathBuf>,
-    /// The sockets of container runtimes whose containers are in none of these folders.
+    /// The sockets of container runtimes that use none of these folders.
     pub other_runtimes: Vec<PathBuf>,
-    /// The options that mk-docker-opts.sh makes for Docker.
+    /// The options file that mk-docker-opts.sh writes for Docker.
     pub docker: PathBuf,
     /// The folder of kubelet, which exists on nodes of Kubernetes.
     pub kubelet: PathBuf,
-    /// The file with the name servers.
+    /// The file with the name servers, resolv.conf.
     pub resolv: PathBuf,
-    /// The folder with a pod's service account, in a pod.
+    /// The folder of the mounted service account, in a pod.
     pub service_account: PathBuf,
-    /// The logs of a node's pods.
+    /// The folder with the logs of this node's pods.
     pub pod_logs: PathBuf,
 }
 

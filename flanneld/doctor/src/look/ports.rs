@@ -1,9 +1,10 @@
-//! Who has a port.
+//! Finds the process that uses a port.
 
 use run_dir::process;
 
-/// Returns the process that uses a port of this network namespace, by name and pid; `None` if it cannot be determined (another user's, another
-/// namespace's).
+/// Returns the name and pid of the process that uses a port of this network namespace; `None` if it cannot be determined.
+///
+/// The process may belong to another user whose sockets cannot be read, or run in another namespace.
 pub fn owner(port: u16, udp: bool) -> Option<String> {
     let tables = if udp {
         ["udp", "udp6"]
@@ -23,7 +24,7 @@ pub fn owner(port: u16, udp: bool) -> Option<String> {
     Some(format!("{} (pid {pid})", name.trim()))
 }
 
-/// The inodes of the sockets that have a port, of a table such as /proc/net/tcp.
+/// Returns the inodes of the sockets with a port from a table such as /proc/net/tcp. TCP sockets have to listen.
 fn inodes(table: &str, port: u16, udp: bool) -> Vec<u64> {
     const LISTENS: &str = "0A";
     let line = |line: &str| {
@@ -51,7 +52,7 @@ mod tests {
             (socket.local_addr().unwrap().port(), true),
             (listener.local_addr().unwrap().port(), false),
         ] {
-            // A child that another test forks has the socket too, until it calls exec.
+            // If another test forks at the same time, its child also has the socket until it calls exec.
             let deadline = Instant::now() + Duration::from_secs(10);
             let mut found = owner(port, udp).unwrap();
             while !found.ends_with(&us) && Instant::now() < deadline {

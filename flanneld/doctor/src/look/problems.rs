@@ -1,9 +1,9 @@
-//! Facts about the host from the daemon's problems: ports that other programs use, and missing kernel modules.
+//! Derives facts about the host from the daemon's problems: ports that other programs use, and missing kernel modules.
 
 use crate::facts::host::{Module, Port};
 use types::{Detail, Problem};
 
-/// Returns the kernel modules that are missing according to a problem, each once.
+/// Returns the kernel modules that a problem reports as missing, without duplicates.
 pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     for part in problem.all() {
@@ -19,7 +19,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     found
 }
 
-/// Returns the ports that are taken according to a problem, each once, with the process that uses it now.
+/// Returns the ports that a problem reports as taken, without duplicates, with the process that uses each now.
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {

@@ -1,4 +1,4 @@
-//! Facts from /proc and /etc.
+//! Reads facts from /proc and /etc.
 
 use super::unread::Unread;
 use crate::fact::Fact;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The value of rp_filter that drops packets that arrive on another interface than answers would leave by.
+/// The value of rp_filter with which the kernel drops packets from an address that it would reach through another interface.
 const RP_FILTER_STRICT: i64 = 1;
 
 /// Reads a number below /proc/sys.
@@ -23,7 +23,7 @@ fn number(path: &str) -> Option<u64> {
     sysctl(path).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Whether rp_filter is strict on a device. Of its own value and that of all devices the larger one applies: 2 is loose.
+/// Whether rp_filter is strict on a device. The kernel applies the larger of the device's value and that for all devices; 2 is loose.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
@@ -32,7 +32,7 @@ pub fn is_strict(device: &str) -> bool {
         == RP_FILTER_STRICT
 }
 
-/// Whether a device does not forward IPv4 though the host does.
+/// Whether a device does not forward IPv4 although the host does.
 pub(super) fn is_closed(device: &str) -> bool {
     sysctl("net/ipv4/ip_forward") == Some(1)
         && sysctl(&format!("net/ipv4/conf/{device}/forwarding")) == Some(0)
@@ -43,7 +43,7 @@ pub fn has_br_netfilter() -> bool {
     Path::new("/proc/sys/net/bridge").is_dir()
 }
 
-/// The sysctls, but for what has to be asked elsewhere.
+/// Returns the sysctls. The caller fills in `module`, `closed` and `astray`.
 pub fn sysctls(underlay: &str) -> Sysctls {
     Sysctls {
         underlay: underlay.to_owned(),
@@ -59,8 +59,10 @@ pub fn sysctls(underlay: &str) -> Sysctls {
     }
 }
 
-/// The devices that a node which begins to forward IPv6 has to set accept_ra on: the underlay, where a router may announce itself at any time,
-/// and those that a router announced something on. The kernel removes such routes at once where accept_ra is 1.
+/// Returns the devices whose accept_ra has to be changed before this node begins to forward IPv6. With accept_ra = 1, the kernel then removes the
+/// routes that it learned from router advertisements.
+///
+/// These are devices with such routes, and the underlay, where a router may send an advertisement at any time.
 fn announced(underlay: &str) -> Vec<String> {
     let routes = std::fs::read_to_string("/proc/self/net/ipv6_route").unwrap_or_default();
     let mut devices = learned(&routes);
@@ -71,9 +73,9 @@ fn announced(underlay: &str) -> Vec<String> {
     devices.into_iter().filter(accepts).collect()
 }
 
-/// The devices with a route by a router that announced it, of /proc/net/ipv6_route: the last two columns are the flags and the device.
+/// Returns the devices with routes from router advertisements in /proc/net/ipv6_route. The last two columns are the flags and the device.
 fn learned(routes: &str) -> BTreeSet<String> {
-    // linux/ipv6_route.h and linux/route.h
+    // From linux/ipv6_route.h and linux/route.h.
     const RTF_GATEWAY: u32 = 0x0002;
     const RTF_ADDRCONF: u32 = 0x0004_0000;
     let device = |line: &str| {
@@ -87,7 +89,7 @@ fn learned(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(device).collect()
 }
 
-/// Returns the programs that manage networks on this host, by their runtime folders. They change objects of others most often.
+/// Returns the network managers that run on this host, judged by their runtime folders. They are the most likely to change flannel's objects.
 pub fn network_managers() -> Vec<String> {
     let known = [
         ("/run/NetworkManager", "NetworkManager"),
@@ -120,14 +122,14 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     }
 }
 
-/// Reads the fill of the table of connections.
+/// Reads the number of entries and the limit of the conntrack table.
 pub(super) fn conntrack() -> Fact<Fill> {
     let pair =
         number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
 }
 
-/// Reads the limits on neighbours.
+/// Reads the limits on neighbour entries.
 pub(super) fn neighbours() -> Fact<Neighbours> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let major: Option<u32> = release
@@ -141,7 +143,10 @@ pub(super) fn neighbours() -> Fact<Neighbours> {
     })
 }
 
-/// The counters of checksum errors.
+/// Reads the counters of checksum errors.
+///
+/// # Errors
+/// Returns an error if /proc/net/snmp cannot be read.
 pub(super) fn checksums() -> Result<Checksums, Unread> {
     let text = std::fs::read_to_string("/proc/self/net/snmp")
         .map_err(|error| Unread::File("/proc/net/snmp".into(), error))?;
@@ -151,7 +156,7 @@ pub(super) fn checksums() -> Result<Checksums, Unread> {
     })
 }
 
-/// A counter of /proc/net/snmp: a line of names, then one of values.
+/// Returns a counter from /proc/net/snmp, which has a line of names and then a line of values for each protocol. 0 if it is missing.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
     let mut lines = text
         .lines()

@@ -1,26 +1,28 @@
-//! The recent gain of a counter of the kernel, however often it is read.
+//! Computes the recent increase of kernel counters, independently of how often they are read.
 
 use crate::facts::host::Checksums;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long samples are kept: longer than the pause between two questions to a peer that answers only ping, so that a fault
-/// that lasts is seen at every read, and one burst is not reported for ever.
+/// Time for which samples are kept.
+///
+/// It is longer than the interval between probes of a peer that replies only to ping, so every read shows a lasting fault. It is short enough
+/// that a single burst is not reported forever.
 const SAMPLE_LIFETIME: Duration = Duration::from_secs(120);
-/// The shortest time between two samples that are kept.
+/// Minimum time between two samples that are kept.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Samples of the counters of checksum errors.
+/// Recent samples of the checksum error counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The first sample is the base of the gain.
+    /// Samples in order of time. The increase is computed from the first one.
     looks: VecDeque<(Duration, Checksums)>,
 }
 
 impl Tally {
-    /// Returns the gain of the last minutes; none at the first read. `at` is on any monotonic clock.
+    /// Returns the increase over the last two minutes; zero at the first read. `at` is the time of `now` on any monotonic clock.
     pub(super) fn gained(&mut self, at: Duration, now: Checksums) -> Checksums {
-        // The counters of another network namespace, or of a kernel that was reset.
+        // The counters have decreased, so they are those of another network namespace or of a rebooted kernel.
         if self
             .looks
             .back()
@@ -67,7 +69,7 @@ mod tests {
         };
         assert_eq!(look(0, 1000), 0, "what was before is nobody's");
         assert_eq!(look(10_000, 1000), 0);
-        // Somebody looks again and again while it lasts, and afterwards.
+        // Several reads during a burst and after it.
         assert_eq!(
             [
                 look(10_010, 1003),

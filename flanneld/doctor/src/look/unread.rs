@@ -1,4 +1,4 @@
-//! Why something of this host could not be read.
+//! Errors of reads from this host.
 
 use netstate::kernel::KernelError;
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use types::problem::{Coded, text};
 
-/// Why something of this host could not be read.
+/// Error of a read from this host.
 #[derive(Debug)]
 pub(super) enum Unread {
     /// A file cannot be read.
@@ -20,7 +20,7 @@ pub(super) enum Unread {
     Interfaces(KernelError),
     /// The routes cannot be listed.
     Routes(KernelError),
-    /// The rules of policy routing cannot be listed.
+    /// The policy routing rules cannot be listed.
     PolicyRules(KernelError),
     /// The neighbours cannot be listed.
     Neighbours(KernelError),
@@ -53,7 +53,7 @@ impl fmt::Display for Unread {
             Unread::PolicyRules(error) => {
                 write!(
                     f,
-                    "the rules of policy routing cannot be read (netlink): {error}"
+                    "the policy routing rules cannot be read (netlink): {error}"
                 )
             }
             Unread::Neighbours(error) => {

@@ -1,4 +1,4 @@
-//! For each check, the change of a healthy node's facts that raises it.
+//! Faults: for each check, the changes of a healthy node's facts that raise it.
 
 use super::healthy::{address, interface, peer};
 use crate::fact::Fact;
@@ -26,7 +26,7 @@ use traffic_rules::reader::{Hook, Stop};
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Detail, Dual, Encapsulation, Problem};
 
-/// A change of facts.
+/// Changes the facts of a healthy node.
 pub(super) type Spoil = fn(&mut Facts);
 
 fn inside<T>(fact: &mut Fact<T>) -> &mut T {
@@ -59,7 +59,7 @@ fn paths(facts: &mut Facts) -> &mut Vec<Path> {
     &mut inside(&mut facts.mesh).paths
 }
 
-/// A problem with this to act on.
+/// Returns a problem with this detail.
 pub(super) fn problem(detail: Detail, text: &str) -> Problem {
     Problem {
         code: "x".into(),
@@ -69,7 +69,7 @@ pub(super) fn problem(detail: Detail, text: &str) -> Problem {
     }
 }
 
-/// The store's, for this cause.
+/// Returns a problem of the store with this cause.
 pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     problem(
         Detail::Store {
@@ -81,7 +81,7 @@ pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     )
 }
 
-/// An interface that this flag named.
+/// Returns the choice of an interface that this flag named.
 pub(super) fn named_by(flag: &str) -> Choice {
     let why = format!("named by {flag}");
     Choice {
@@ -93,7 +93,7 @@ pub(super) fn named_by(flag: &str) -> Choice {
     }
 }
 
-/// The exit report of a daemon.
+/// Returns the exit report of a daemon that ended with this problem.
 pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
     let problem = problem(detail, text);
     Fact::Known(ExitReport {
@@ -115,7 +115,7 @@ fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
     facts.daemon.exit_report = exit_report(detail, text);
 }
 
-/// VirtualBox's NAT on the interface that was chosen, and a host-only network on another one.
+/// Puts the chosen interface behind VirtualBox's NAT, and another one on a host-only network.
 pub(super) fn behind_nat(facts: &mut Facts) {
     named(facts, "eth0").addresses = vec![address("10.0.2.15/24")];
     inside(&mut facts.kubernetes).internal.clear();
@@ -138,7 +138,7 @@ fn one(facts: &mut Facts, state: State, underlay: bool) {
     (path.verdict.state, path.underlay) = (state, underlay);
 }
 
-/// A fault that so many peers have in common, all that were asked.
+/// Returns a fault that all probed peers have in common.
 fn common(state: State, asked: usize) -> CommonFault {
     CommonFault {
         state,
@@ -155,7 +155,7 @@ pub(super) fn table(command: &str) -> Table {
     }
 }
 
-/// A peer to which there is no route.
+/// Removes the route to a peer.
 pub(super) fn unrouted(facts: &mut Facts) {
     inside(&mut facts.host.lookups).push(RouteLookup {
         to: "192.0.2.2".parse().unwrap(),
@@ -168,7 +168,7 @@ pub(super) fn unrouted(facts: &mut Facts) {
     });
 }
 
-/// What drops packets: a rule of a chain, or its policy.
+/// Returns a rule of a chain that drops packets, or the policy of the chain if `rule` is `None`.
 pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     let stop = Stop {
         program: Program::Iptables(Variant::Nft),
@@ -186,7 +186,7 @@ pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     Block { stop, doubt: false }
 }
 
-/// A rule of the table mangle that drops these packets.
+/// Returns a rule of the table mangle that drops packets of this kind.
 pub(super) fn dropped(carried: Carried) -> Drop {
     let rule = "-A PREROUTING -s 10.244.0.0/16 -j DROP";
     let Block { stop, .. } = block("PREROUTING", Some(rule));
@@ -224,7 +224,7 @@ fn full(facts: &mut Facts) {
     }]);
 }
 
-/// A peer of WireGuard that completes no handshake.
+/// Returns a WireGuard peer that completes no handshake.
 pub(super) fn silent(name: &str, number: u8) -> Silent {
     let peer = peer(name, number);
     Silent {
@@ -243,7 +243,7 @@ pub(super) fn silent(name: &str, number: u8) -> Silent {
     }
 }
 
-/// A node with these silent peers of WireGuard.
+/// Switches the node to WireGuard with these silent peers.
 pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     network(facts).backend = backends::profile("wireguard");
     (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
@@ -258,7 +258,7 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     });
 }
 
-/// The checks with what raises them, and nothing else.
+/// Faults, each with the only check that it raises apart from explained ones.
 pub(super) const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);
@@ -674,7 +674,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         );
     }),
     ("encap-blocked", |facts| {
-        // One peer answers in spite of a fault that the others have in common.
+        // One peer responds in spite of a fault that the others have in common.
         one(facts, State::OneWay, true);
         inside(&mut facts.mesh)
             .faults
@@ -784,7 +784,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
 ];
 
-/// What probes on the path of pods found.
+/// Returns the results of the probes on the path of pod packets.
 fn pod_path(facts: &mut Facts) -> &mut PodPath {
     match &mut facts.pods.paths {
         Fact::Known(paths) => &mut paths[0],
@@ -792,7 +792,7 @@ fn pod_path(facts: &mut Facts) -> &mut PodPath {
     }
 }
 
-/// Gives all that has a foreign name this one.
+/// Gives this name to everything with an untrusted name.
 pub(super) fn rename(facts: &mut Facts, name: &str) {
     let text = || name.to_owned();
     if let Fact::Known(interfaces) = &mut facts.host.interfaces {

@@ -1,4 +1,4 @@
-//! What ends a daemon is the cause, its end the consequence; and routes are looked through once.
+//! Tests that the problem that ended a daemon explains its end, and that routes are scanned only once.
 
 use super::cases::{CASES, Spoil, exit_report, of_store, problem};
 use super::healthy::{healthy, peer};
@@ -79,7 +79,7 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
     }
 }
 
-/// The one in use is put back, and not an example; one with a secret is not shown.
+/// The command writes the configuration in use instead of an example. It never shows a configuration with a secret.
 #[test]
 fn configuration_in_use_is_put_back() {
     let commands = |in_use: Option<&str>| {
@@ -137,7 +137,7 @@ fn missing_configuration_has_a_command_that_creates_it() {
         file,
         ["printf '%s\\n' '{\"Network\":\"10.244.0.0/16\"}' > '/srv/my leases/config'"]
     );
-    // What stands in the store is quoted, and is no command.
+    // An invalid configuration gets no command, so none overwrites it.
     assert_eq!(
         command(Detail::ConfigInvalid {
             place: Some(ConfigPlace::Key("/n/config".to_owned()))
@@ -164,7 +164,7 @@ fn commands_take_the_options_of_the_unit() {
             "systemd-run --quiet --pipe --wait --collect -p EnvironmentFile=-/etc/default/flanneld flannelctl leases --long"
         ]
     );
-    // A unit of Go flannel names the store on its command line. A password in it is not shown.
+    // Go flannel's unit selects the store on its command line. The command does not show a password from there.
     let words = [
         "-etcd-endpoints=https://192.0.2.1:2379",
         "--etcd-prefix",
@@ -239,7 +239,7 @@ fn missing_interface_explains_silent_peers_and_store() {
     assert_eq!(causes(&facts), ["no-interface"]);
 }
 
-/// A look at all routes for each of them would take minutes.
+/// A scan of all routes for each route would take minutes.
 #[test]
 fn ten_thousand_routes_are_scanned_once() {
     let net = |number: u32| {
@@ -260,7 +260,7 @@ fn ten_thousand_routes_are_scanned_once() {
         metric,
         ..Route::new(net(number).into())
     };
-    // Each has one of ours, and another program's that is worse; the last one's is better.
+    // Each subnet has a route of flannel and another program's with a higher metric. Only for the last subnet the metrics are equal.
     let routes = (0..10_000).flat_map(|number| {
         [
             route(number, 241, 10),
@@ -405,7 +405,7 @@ fn store_failure_names_its_cause_and_remedy() {
             "another name or address",
             false,
         ),
-        (StoreCause::Tls, "do not fit", false),
+        (StoreCause::Tls, "do not match", false),
     ] {
         let found = of(&[StoreCause::Refused, cause]);
         assert!(

@@ -1,4 +1,4 @@
-//! firewalld's table in, findings out.
+//! Tests of the findings about firewalld's table.
 
 use super::healthy::healthy;
 use super::listings::listed;
@@ -10,7 +10,7 @@ use crate::firewalls::{Firewalld, Firewalls};
 use crate::surroundings::Surroundings;
 use traffic_rules::reader::nft::{self, Extent};
 
-/// A table like firewalld's: rules that send packets of INPUT and FORWARD to a zone, and the rules of the zone `public` for both.
+/// Returns a table like firewalld's. `input` and `forward` send packets to a zone; `open` and `through` are the rules of the zone `public` for both.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
     let steps = |name: &str| {
         format!(
@@ -75,7 +75,7 @@ fn around(peers: &[&str]) -> Surroundings {
     }
 }
 
-/// What firewalld still refuses, in a word each.
+/// Returns the kinds of packets that firewalld still rejects, as one word each.
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
     let found = found_in(
         &table(input, forward, open, through),
@@ -101,7 +101,7 @@ const SOURCES: [&str; 2] = [
     "ip saddr 10.244.0.0/16 goto filter_IN_trusted; ip6 saddr fd10:244::/48 goto filter_IN_trusted;",
     "ip saddr 10.244.0.0/16 goto filter_FWD_trusted; ip6 saddr fd10:244::/48 goto filter_FWD_trusted;",
 ];
-/// What firewalld has as it is installed.
+/// Rules of the zone `public` after the installation of firewalld.
 const USUAL: &str = "tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept;";
 
 #[test]
@@ -181,7 +181,7 @@ fn port_is_open_by_range_zone_or_source() {
         ),
         ["port"]
     );
-    // Only some of the nodes: flannel does not decide which hosts may be neighbours of a node.
+    // Accepting only some nodes is not reported, because flannel does not decide which hosts may be neighbours of a node.
     assert_eq!(
         refused(
             "ip saddr 192.0.2.2 goto filter_IN_trusted",

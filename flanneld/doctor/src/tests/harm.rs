@@ -1,4 +1,4 @@
-//! Commands do no harm, and a note says which changes do not survive a reboot.
+//! Tests that commands do no harm, and that a note says which changes do not survive a reboot.
 
 use super::cases::{CASES, behind_nat, exit_report, named_by, of_store, problem};
 use super::healthy::{address, healthy, interface, path};
@@ -16,7 +16,7 @@ use types::access::Etcd;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Access, Detail, Subnets};
 
-/// Each prepared fault, under systemd and in a cluster.
+/// Returns the findings of all prepared faults, with systemd and in a cluster.
 fn everything() -> Vec<Finding> {
     let cluster = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),
@@ -37,7 +37,7 @@ fn everything() -> Vec<Finding> {
     found
 }
 
-/// Runs a script. Programs that would change this machine are not found: a test that fails runs another command than the one that it expects.
+/// Runs a script. Panics if it contains a program that would change this machine, in case a test runs another command than it expects.
 fn run_in_shell(script: &str) -> std::process::Output {
     assert!(
         ![
@@ -54,7 +54,7 @@ fn run_in_shell(script: &str) -> std::process::Output {
         .unwrap()
 }
 
-/// Whether a command's change is gone after a reboot.
+/// Whether the change that a command makes is lost at a reboot.
 fn is_fleeting(command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
     let changes = |pair: &[&str]| {
@@ -126,7 +126,7 @@ fn no_command_is_known_to_harm() {
                 "{}: {command}",
                 finding.check
             );
-            // NAT is what shows that an interface is the wrong one.
+            // Only signs of NAT prove that an interface is the wrong one.
             let marked = finding
                 .evidence
                 .iter()
@@ -140,7 +140,7 @@ fn no_command_is_known_to_harm() {
     }
 }
 
-/// Notes are comments for a shell, and come last: a log joins all lines by semicolons.
+/// Notes are shell comments and come last, because the log joins all lines with semicolons.
 #[test]
 fn note_is_a_comment_after_its_commands() {
     let mut notes = 0;
@@ -169,7 +169,7 @@ fn note_is_a_comment_after_its_commands() {
     assert!(notes > 4, "{notes}");
 }
 
-/// Peers that are silent on the chosen interface, while the store is reached through another one.
+/// Returns facts with peers that do not respond on the chosen interface, and with a store behind another interface.
 fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
@@ -213,10 +213,10 @@ fn silence_without_other_signs_does_not_change_the_interface() {
                 .all(|name| text.contains(&code_or_text("wrong-interface", *name))),
             "both interfaces are named: {text}"
         );
-        // A risk explains nothing: the peers may be off.
+        // A risk explains no other finding, because the peers may be off.
         assert_eq!(causes(&facts), ["isolated", "wrong-interface"]);
     }
-    // An interface with the marks of NAT is replaced, whatever named it.
+    // An interface with signs of NAT is replaced, even if an option names it.
     facts.kubernetes = healthy().kubernetes;
     behind_nat(&mut facts);
     let finding = only(&facts, "wrong-interface");
@@ -305,7 +305,7 @@ fn small_mtu_of_all_peers_is_configured() {
             && seen.text.contains(&code_or_text("mtu", "reboot"))),
         "{finding:?}"
     );
-    // A peer that does not answer proves nothing about MTUs.
+    // A peer that does not respond proves nothing about MTUs.
     let Fact::Known(mesh) = &mut facts.mesh else {
         panic!("mesh")
     };
@@ -329,7 +329,7 @@ fn small_mtu_of_all_peers_is_configured() {
     );
 }
 
-/// The command keeps what else stands in the configuration, and writes nothing where it read nothing.
+/// The command keeps the rest of the configuration, and writes nothing if it could not read the configuration.
 #[test]
 fn mtu_command_changes_only_the_mtu() {
     let folder = tempfile::tempdir().unwrap();
@@ -397,7 +397,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
         .iter()
         .filter(|(id, _)| *id == "ipam-full")
         .for_each(|(_, spoil)| spoil(&mut facts));
-    // 253 are kept, all of them "gone", and three pods are on the bridge: they have three of these addresses.
+    // 253 addresses are kept, all of them "gone". The three pods on the bridge must have three of them, which is a contradiction.
     let ipam = |facts: &mut Facts| match &mut facts.pods.ipam {
         Fact::Known(ipam) => ipam[0].clone(),
         _ => panic!("ipam"),
@@ -416,7 +416,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
                 .contains(&code_or_text("ipam-full", "another runtime"))),
         "{finding:?}"
     );
-    // Those of the three are known to run.
+    // The containers of three addresses are known to run.
     known
         .kept
         .iter_mut()
@@ -426,7 +426,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
     assert_eq!(only(&facts, "ipam-full").remedy.commands.len(), 1);
 }
 
-/// Each folder of a runtime is asked, and nothing is freed where one of them is gone meanwhile.
+/// The command checks the folders of all runtimes, and frees nothing if one of them has disappeared.
 #[test]
 fn address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();
@@ -489,7 +489,7 @@ fn docker_is_restarted_only_for_an_address_of_flannel() {
         .iter_mut()
         .filter(|interface| interface.name == "docker0")
         .for_each(|bridge| bridge.addresses = vec![address("10.244.9.1/24")]);
-    // An operator's own.
+    // An operator chose this address.
     assert_eq!(causes(&facts), ["network-overlap"]);
     assert!(only(&facts, "network-overlap").remedy.commands.is_empty());
     facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
@@ -571,7 +571,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
             finding.remedy.on,
             "a machine with etcdctl and these files, such as this node"
         );
-        // Within a pipeline the prompt of etcdctl for the password is not visible.
+        // In a pipeline the operator would not see etcdctl's own prompt for the password.
         let is_asked =
             finding.remedy.commands[0] == "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD";
         assert_eq!(
@@ -593,7 +593,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     );
 }
 
-/// The unit of a package stays as it is; what is written applies over it and over earlier additions.
+/// The package's unit does not change. The new drop-in takes precedence over it and over earlier drop-ins.
 #[test]
 fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     let root = tempfile::tempdir().unwrap();
@@ -632,7 +632,7 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
         root.path().display(),
         root.path().display()
     );
-    // Twice: the second time it reads what it wrote.
+    // The second run reads the drop-in that the first one wrote.
     for _ in 0..2 {
         let script = format!(
             "{systemctl}\n{}",

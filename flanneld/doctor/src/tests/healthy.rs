@@ -1,4 +1,4 @@
-//! A node on which nothing is wrong, with vxlan, both families and two peers.
+//! Facts of a healthy node with vxlan, both families and two peers.
 
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
@@ -189,7 +189,7 @@ fn host() -> Host {
     }
 }
 
-/// Packets between pods go by the tunnel's device and the bridge.
+/// Returns route lookups of pod packets that use the tunnel device and the bridge.
 fn pod_routes() -> Vec<PodRoute> {
     let peers = ["10.244.2.0/24", "10.244.3.0/24"].map(|subnet| PodPeer {
         name: format!("node-{}", &subnet[7..8]),
@@ -357,7 +357,7 @@ fn kubernetes() -> Kubernetes {
     }
 }
 
-/// Nothing was probed yet: nothing refutes what the rules say.
+/// Makes all probe results unknown, so that they do not refute findings about rules.
 pub(super) fn forget_probes(facts: &mut Facts) {
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths

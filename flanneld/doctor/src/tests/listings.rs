@@ -1,4 +1,4 @@
-//! Listings of firewalls in, findings out; sysctls by family; what is corrected.
+//! Tests of the findings about listings of firewalls and about sysctls of each family, and of corrected sysctls.
 
 use super::healthy::healthy;
 use super::{causes, only, report};
@@ -23,7 +23,7 @@ pub(super) fn network() -> Network {
     healthy().network.known().unwrap().clone()
 }
 
-/// The underlay and the other nodes, as in [`healthy`].
+/// Returns the underlay and the peers of [`healthy`].
 pub(super) fn around() -> Surroundings {
     let peers =
         ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
@@ -35,7 +35,7 @@ pub(super) fn around() -> Surroundings {
     }
 }
 
-/// What `iptables-save` prints, judged.
+/// Judges the output of `iptables-save`.
 pub(super) fn table(
     saved: &str,
     net: &IpNet,
@@ -56,7 +56,7 @@ pub(super) fn table(
     )
 }
 
-/// The barriers in what nft lists, of some networks.
+/// Returns the barriers for some networks in a listing of nft.
 pub(super) fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
     let rules: Rules = nft::read(listing, Extent::Rules);
     let gates = passage::gates(&rules, &[Family::V4]);
@@ -107,7 +107,7 @@ fn by_tables(network: &Network, tables: &[Table]) -> Facts {
     )
 }
 
-/// The findings for one family of iptables as `iptables-save` prints it.
+/// Returns the findings about the output of `iptables-save` for one family.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
     let of = |text: &str| {
         let facts = by_tables(
@@ -127,7 +127,7 @@ fn seen(network: &Network, saved: &str) -> Vec<String> {
             .collect::<Vec<_>>()
     };
     let plain = of(saved);
-    // As `iptables-save -c` prints it.
+    // The format of `iptables-save -c`.
     let counted: Vec<String> = saved
         .lines()
         .map(|line| {
@@ -142,7 +142,7 @@ fn seen(network: &Network, saved: &str) -> Vec<String> {
     plain
 }
 
-/// All off that this network needs.
+/// Returns sysctls in which everything that this network needs is off.
 fn all_off() -> Sysctls {
     Sysctls {
         ip_forward: Some(0),
@@ -200,7 +200,7 @@ fn sysctls_are_named_for_the_families_in_use() {
 fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
     let bad = all_off();
     let facts = with(&network(), &bad, Firewalls::default());
-    // First, or the default route that a router announced is lost.
+    // accept_ra comes first. Otherwise the kernel removes the default route that a router announced.
     assert_eq!(
         only(&facts, "ipv6-forwarding").remedy.commands,
         [
@@ -210,7 +210,7 @@ fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
             "echo 'net.ipv6.conf.all.forwarding = 1' >> /etc/sysctl.d/99-zz-flannel.conf"
         ]
     );
-    // So is that of another interface than the underlay.
+    // The same applies to interfaces other than the underlay's.
     let nat = Sysctls {
         announced: vec!["enp0s3".to_owned(), "eth0".to_owned()],
         ..bad
@@ -346,7 +346,7 @@ fn docker_policy_matters_only_without_our_rules() {
         docker.replace("-A DOCKER-USER -j RETURN\n", "")
     );
     assert_eq!(seen(&nft, &fixed), [""; 0]);
-    // Our jump in one variant does not help against the other's policy.
+    // flannel's jump in one variant does not override the policy of the other.
     let ours = "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n";
     let both = [
         table(ours, &NET.parse().unwrap(), None, &around(), "iptables-nft"),
@@ -427,7 +427,7 @@ fn reject_rule_is_reported_if_it_comes_first() {
     );
 }
 
-/// What ufw puts into iptables with this policy of INPUT, and more rules.
+/// Returns ufw's rules in iptables with this policy of INPUT and additional rules.
 fn ufw(policy: &str, more: &str) -> String {
     format!(
         "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
@@ -476,7 +476,7 @@ fn ufw_is_reported_where_it_refuses_by_default() {
         [""; 0],
         "no port is needed"
     );
-    // When ufw is disabled, its chains may remain without jumps.
+    // ufw may leave its chains without jumps when it is disabled.
     assert_eq!(
         seen(
             &network(),
@@ -510,7 +510,7 @@ fn ufw_is_no_finding_once_a_rule_accepts_the_tunnel() {
             "{open}"
         );
     }
-    // What `encap-blocked` inserts.
+    // The rule that the remedy of `encap-blocked` inserts.
     assert_eq!(
         seen(
             &network(),
@@ -529,7 +529,7 @@ fn ufw_is_reported_where_rules_accept_other_packets() {
         "-m conntrack --ctstate ESTABLISHED",
     ]
     .into_iter()
-    // What is let in from elsewhere, and by another protocol.
+    // Rules for other senders and other protocols.
     .chain([
         "-s 203.0.113.5/32",
         "-p tcp -m tcp --dport 8472",
@@ -549,7 +549,7 @@ fn ufw_is_reported_where_rules_accept_other_packets() {
 
 #[test]
 fn ufw_matters_only_in_the_outer_family_of_the_tunnel() {
-    // Tunnels of all families travel in one: the other family's firewall has nothing to let in.
+    // The tunnel carries both families over one family of the underlay, so the firewall of the other family does not have to accept it.
     let of = |family| {
         let outer = Encapsulation::Udp {
             ports: Dual::Both(8472, 8472),
@@ -646,7 +646,7 @@ fn ufw_has_to_accept_both_ports_of_two_tunnels() {
     );
 }
 
-/// What the real nft makes of a script: its chains, and all of it.
+/// Loads a script with the real nft and returns its listings: the chains only, and the whole ruleset.
 pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
     let list = "nft -f - && nft -j list chains && nft -j list ruleset";
     let mut child = std::process::Command::new("unshare")
@@ -668,7 +668,7 @@ pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// The findings for what the real nft makes of a script.
+/// Loads a script with the real nft and returns the findings about it.
 fn barred(script: &str) -> Vec<(String, String)> {
     let barriers = barriers(
         &listed(script)[1],
@@ -689,14 +689,14 @@ fn barred(script: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A table of nftables with a chain at forward of this policy, and more rules.
+/// Returns an nftables table with a forward chain of this policy and additional rules.
 fn wall(family: &str, policy: &str, more: &str) -> String {
     format!(
         "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {NET} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
     )
 }
 
-/// Rules in a chain of both families whose policy drops, and the number of families that it still drops.
+/// Rules for a forward chain of both families whose policy is drop, and the number of families whose pod packets it still drops.
 const RULES_OF_WALL: &[(&str, usize)] = &[
     ("ct state established,related accept", 2),
     ("ip saddr 10.9.0.0/16 accept", 2),
@@ -721,7 +721,7 @@ const RULES_OF_WALL: &[(&str, usize)] = &[
     ),
     ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
     ("iifname != \"eth0\" accept", 0),
-    // IPv6 has another device.
+    // The IPv6 device has another name.
     ("iifname != \"flannel.1\" accept", 1),
     ("iifname != { \"flannel.1\", \"flannel-v6.1\" } accept", 2),
     ("ct state != new accept", 2),
@@ -764,7 +764,7 @@ fn nftables_chain_that_drops_is_reported_for_its_families() {
 
 #[test]
 fn nftables_chain_that_drops_is_no_finding_once_it_accepts_pods() {
-    // A rule that does not match pods does not help them; one that does helps its family.
+    // Only a rule that matches pod packets ends the finding, and only for its family.
     for (more, left) in RULES_OF_WALL {
         assert_eq!(barred(&wall("inet", "drop", more)).len(), *left, "{more}");
     }
@@ -797,7 +797,7 @@ fn nftables_rule_without_conditions_acts_like_a_policy() {
 
 #[test]
 fn nftables_chains_of_other_checks_are_skipped() {
-    // iptables was listed by its own program, ip6tables was not.
+    // iptables has listed its own chains, ip6tables has not.
     let theirs = |table: &str, chain: &str| {
         format!(
             "table {table} {{ chain {chain} {{ type filter hook forward priority 0; policy drop; }}; }}\n"
@@ -833,7 +833,7 @@ fn wrong_checksums_from_elsewhere_are_no_finding() {
         causes(&facts)
     };
     assert_eq!(of(3, 0, false), ["checksum"]);
-    // A segment from the Internet, and a peer whose daemon restarts.
+    // Too few UDP errors, TCP errors from the Internet, and a peer whose daemon restarts.
     for (udp, tcp, refuses) in [(2, 0, false), (0, 50, false), (50, 50, true)] {
         assert_eq!(
             of(udp, tcp, refuses),

@@ -1,4 +1,4 @@
-//! `docs/doctor-commands.md` has every command that the checks print for the prepared faults. `FLANNEL_WRITE_DOCS=1` writes it anew.
+//! Tests that `docs/doctor-commands.md` contains every command for the prepared faults. `FLANNEL_WRITE_DOCS=1` rewrites the file.
 
 use super::cases::CASES;
 use super::healthy::healthy;
@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 use types::Access;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor-commands.md");
-/// What is written by hand ends with this line.
+/// Last line of the manually written part.
 const MARK: &str = "## The commands\n";
 
-/// The commands of each check, by where they belong.
+/// Returns the commands of each check, with the machines on which to run them.
 fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
     let cluster = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),
@@ -33,7 +33,7 @@ fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
                 .into_iter()
                 .filter(|finding| finding.check == *check);
             for finding in found {
-                // The same in flannel's pod, which has neither the programs nor the rights.
+                // In flannel's pod, which has neither the programs nor the permissions, the same commands run on the node.
                 let on = finding.remedy.on.replace(", not flannel's pod", "");
                 let on = if on == "the node itself" {
                     "this node".to_owned()
@@ -82,7 +82,7 @@ fn page_of_commands_has_those_of_every_check() {
             "docs/doctor-commands.md is old: FLANNEL_WRITE_DOCS=1 cargo test -p doctor page_of_commands"
         );
     }
-    // The table has a line for each check, in their order.
+    // The manually written table has one line for each check, in the same order.
     let listed: Vec<&str> = by_hand
         .lines()
         .filter_map(|line| line.strip_prefix("| [`")?.split('`').next())

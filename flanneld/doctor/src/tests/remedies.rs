@@ -1,4 +1,4 @@
-//! What the commands of firewalls and sysctls do, and how long.
+//! Tests of the effects of firewall and sysctl commands, and whether they survive a reboot.
 
 use super::cases::CASES;
 use super::healthy::healthy;
@@ -12,7 +12,7 @@ use crate::firewalls::{Firewalls, Table};
 use std::process::Command;
 use types::Dual;
 
-/// The checks whose commands change rules of firewalls, sysctls or features of devices.
+/// The checks whose commands change firewall rules, sysctls or device features.
 const CHANGING: &[&str] = &[
     "ip-forward",
     "ipv6-forwarding",
@@ -30,7 +30,7 @@ const CHANGING: &[&str] = &[
     "neighbour-table",
 ];
 
-/// The commands of these checks, for each case that raises one.
+/// Returns the commands of these checks, for each prepared fault.
 fn commands() -> Vec<(&'static str, Vec<String>)> {
     let mut all = Vec::new();
     for (check, spoil) in CASES.iter().filter(|(check, _)| CHANGING.contains(check)) {
@@ -66,7 +66,7 @@ fn command_that_a_reboot_undoes_is_followed_by_one_that_stays() {
             .iter()
             .filter(|command| command.contains("> /etc/") || command.contains(">> $file"))
             .count();
-        // Lines about rules are many, the file that keeps them is one.
+        // Each sysctl has its own line in a file, but one file keeps any number of firewall rules.
         let enough = if commands.iter().any(|command| command.starts_with("sysctl")) {
             undone
         } else {
@@ -107,7 +107,7 @@ fn command_opens_no_port_to_any_source() {
     }
 }
 
-/// What the real iptables makes of its arguments, line by line, as it saves them.
+/// Runs the real iptables with the arguments of each line, and returns the rules as `iptables-save` prints them.
 fn saved(lines: &str) -> String {
     let script: String = lines
         .lines()
@@ -136,7 +136,7 @@ fn read(lines: &str) -> Table {
     )
 }
 
-/// A node with these firewalls, whose own rules are in nftables.
+/// Returns a node with these firewalls and flannel's rules in nftables.
 fn behind(firewalls: Firewalls) -> Facts {
     let mut facts = healthy();
     facts.network = Fact::Known(Network {
@@ -165,7 +165,7 @@ fn by_nft(script: &str) -> Vec<Finding> {
     .findings
 }
 
-/// Rules of hosts in iptables, each before a rule that rejects all, with the severity of the finding.
+/// iptables rules of hosts, each before a rule that rejects all packets, with the severity of the finding.
 const IPTABLES: &[(&str, Option<Severity>)] = &[
     (
         "-A FORWARD -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT",
@@ -200,7 +200,7 @@ const IPTABLES: &[(&str, Option<Severity>)] = &[
         "-N own\n-A own -m mark --mark 7 -j ACCEPT\n-A FORWARD -j own",
         Some(Severity::Risk),
     ),
-    // None of these lets pods' packets pass.
+    // None of these rules accepts pod packets.
     (
         "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
         Some(Severity::Broken),
@@ -241,7 +241,7 @@ fn iptables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// The same in nftables; `{pods}` stands for the network of pods.
+/// nftables rules of hosts with the severity of the finding. `{pods}` stands for the pods' network.
 const NFTABLES: &[(&str, Option<Severity>)] = &[
     ("ip saddr {pods} ct state new accept", None),
     ("ip saddr {pods} ip daddr {pods} accept", None),
@@ -292,7 +292,7 @@ fn nftables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// Applies the commands of a finding after these rules, as they are printed, and returns the rules of a chain.
+/// Runs the commands of a finding after these rules, exactly as printed, and returns the rules of a chain.
 fn applied(lines: &str, check: &str, chain: &str) -> Vec<String> {
     let found = by_iptables(lines)
         .into_iter()
@@ -342,7 +342,7 @@ fn accept_rules_come_after_network_policies_and_before_what_rejects() {
         ),
         [&first[..], &ours[..], &[reject]].concat()
     );
-    // Behind the rule that rejects all the policies are not reached: it moves to the end.
+    // Packets do not reach policies after the rejecting rule, so that rule moves to the end.
     let behind = "-N cali-FORWARD\n-A FORWARD -j REJECT\n-A FORWARD -j cali-FORWARD";
     let moved = applied(behind, "forward-reject", "FORWARD");
     assert_eq!(
@@ -381,7 +381,7 @@ fn commands_of_all_findings_typed_twice_keep_network_policies() {
         .flat_map(|finding| &finding.remedy.commands)
         .filter(|command| !command.starts_with('#'))
         .collect();
-    // At the start of the host the policies are not there yet: nothing may come before them.
+    // The chains of policies do not exist yet at boot, so no rules are kept that would come before them.
     assert!(
         commands
             .iter()
@@ -412,7 +412,7 @@ fn commands_of_all_findings_typed_twice_keep_network_policies() {
     );
 }
 
-/// Packets of one family prove nothing of the other's firewall.
+/// Packets of one family prove nothing about the firewall of the other one.
 #[test]
 fn firewall_of_one_family_is_not_acquitted_by_the_other() {
     let mut facts = healthy();
@@ -486,7 +486,7 @@ fn nft_rules_come_before_what_rejects_and_not_before_network_policies() {
     );
 }
 
-/// A node of which every peer answers, and one of which none does.
+/// Returns the facts with all paths in this state.
 fn heard(facts: &Facts, state: &State) -> Facts {
     let mut facts = facts.clone();
     let Fact::Known(mesh) = &mut facts.mesh else {
@@ -512,7 +512,7 @@ fn firewall_that_probes_refute_is_no_finding() {
             ..
         }) = &mut facts.host.firewalls
         {
-            // Packets of pods pass, about which probes prove nothing.
+            // firewalld accepts pod packets, because probes could not refute a finding about those.
             firewalld.networks = network().networks.nets().collect();
         }
         assert_eq!(report(&heard(&facts, &State::Well)).findings, [], "{check}");
@@ -583,7 +583,7 @@ fn tunnel_is_opened_only_where_this_host_is_seen_to_refuse_it() {
         rule("2 ")
     );
     assert_eq!(of("-P INPUT DROP", State::OneWay).commands[0], rule(""));
-    // A rule for another interface, for another protocol, or no rule: another host drops the packets.
+    // Rules for other interfaces, protocols or senders do not drop the tunnel, so another host does.
     for lines in [
         "-A INPUT -i eth9 -j DROP",
         "-A INPUT -p tcp --dport 8472 -j DROP",
@@ -632,7 +632,7 @@ fn peers_outside_the_underlays_network_are_named_one_by_one() {
         ["192.0.2.0/24", "198.18.7.9/32"]
             .map(|net| format!("ufw allow in on eth0 from {net} to any port 8472 proto udp"))
     );
-    // Where no other node and no address is known, no command is right.
+    // If neither nodes nor addresses are known, no command would be right.
     facts.daemon.choice = Fact::Absent;
     facts.leases.peers = Fact::Known(Vec::new());
     assert!(only(&facts, "ufw").remedy.commands.is_empty());

@@ -1,4 +1,4 @@
-//! The trap: every machine is behind a NAT of its own, and flannel took that interface.
+//! Tests of the NAT trap: every machine is behind its own NAT, and flannel has chosen that interface.
 
 use super::cases::{behind_nat, exit_report, named_by, problem};
 use super::healthy::healthy;
@@ -14,7 +14,7 @@ use crate::finding::{Severity, code_or_text};
 use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
-/// What ends the second node.
+/// Returns the exit report of the second node.
 fn refused() -> Fact<ExitReport> {
     let (address, holder) = (
         Some("10.0.2.15".parse().unwrap()),
@@ -26,7 +26,7 @@ fn refused() -> Fact<ExitReport> {
     )
 }
 
-/// The trap, with these verdicts of the probes.
+/// Returns facts of the NAT trap with all paths in this state.
 fn trap(state: &State, underlay: bool) -> Facts {
     let mut facts = healthy();
     behind_nat(&mut facts);
@@ -61,7 +61,7 @@ fn nat_trap_is_reported_with_its_remedy() {
         seen,
         [
             "10.0.2.15/24 with the gateway 10.0.2.2: VirtualBox's, QEMU's or lima's own NAT",
-            "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 answer nothing, ping neither",
+            "node-2 at 192.0.2.2 and node-3 at 192.0.2.3 do not respond, not even to ping",
             "the store at 192.0.2.250 is reached by eth1, 198.51.100.1",
         ]
         .map(|text| code_or_text("wrong-interface", text))
@@ -77,7 +77,7 @@ fn nat_trap_is_reported_with_its_remedy() {
 
 #[test]
 fn nat_marks_suffice_without_a_remote_store() {
-    // Leases in a directory.
+    // The leases are in a directory.
     let mut facts = trap(&State::CutOff, false);
     facts.host.lookups = Fact::Known(Vec::new());
     assert_eq!(causes(&facts), ["wrong-interface"]);
@@ -111,7 +111,7 @@ fn nat_interface_is_no_trap_once_a_peer_answers() {
             "{state:?}"
         );
     }
-    // Before any peer was asked, the interface is only a risk.
+    // Until a peer has been probed, the interface is only a risk.
     assert_eq!(causes(&trap(&State::Unknown, false)), ["nat-interface"]);
 }
 
@@ -132,10 +132,10 @@ fn nat_trap_is_reported_although_a_peer_moved() {
             .any(|seen| seen.text
                 == code_or_text(
                     "wrong-interface",
-                    "node-3 at 192.0.2.3 answers nothing, ping neither"
+                    "node-3 at 192.0.2.3 does not respond, not even to ping"
                 ))
     );
-    // Right after the start the others were not asked yet.
+    // Right after the start the other peers have not been probed yet.
     facts.daemon.young = true;
     assert!(
         !causes(&facts).contains(&"wrong-interface".to_owned()),
@@ -187,7 +187,7 @@ fn nat_trap_is_reported_without_a_running_daemon() {
         only(&facts, "not-running").explained_by.as_deref(),
         Some("wrong-interface")
     );
-    // Where nothing marks the interface, the address is what is known.
+    // Without signs of NAT, only the duplicate address is certain.
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.lookups = Fact::Known(Vec::new());
     assert_eq!(causes(&facts), ["duplicate-address"]);
@@ -208,7 +208,7 @@ fn nat_interface_is_a_risk_before_the_first_peer() {
         ),
         (Severity::Risk, 2)
     );
-    // A Go node came with the same address.
+    // A node with Go flannel and the same address has joined.
     facts.leases.refused = Fact::Known(vec![Refused {
         lease: "10.244.9.0/24".to_owned(),
         reason: "our-address".to_owned(),
@@ -223,7 +223,7 @@ fn interface_of_the_store_is_suggested_where_all_are_silent() {
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.routes = healthy().host.routes;
     assert_eq!(causes(&facts), ["isolated", "wrong-interface"]);
-    // On the same interface as the store, silent peers are just that.
+    // If the store is reached through the chosen interface, nothing suggests another interface.
     facts.host.lookups = healthy().host.lookups;
     assert_eq!(causes(&facts), ["isolated"]);
 }
@@ -270,11 +270,11 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
             .all(|seen| !seen.text.contains("namespace")),
         "{finding:?}"
     );
-    // A variable that named it gets another value.
+    // A variable that names the interface gets another value.
     let chosen = |flag: &str| Fact::Known(named_by(flag));
     facts.daemon.choice = chosen("--iface=eth0");
     assert_eq!(only(&facts, "wrong-interface").remedy.commands, [set]);
-    // The argument that named the NAT interface has to go: it beats the variable.
+    // The argument that names the NAT interface has to change, because it takes precedence over the variable.
     let arguments = |words: &[&str]| {
         Argument::find(words.iter().map(|word| (*word).to_owned()), |flag| {
             flag.starts_with("iface")
@@ -303,7 +303,7 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
         );
         assert_eq!(only(&facts, "wrong-interface").remedy.commands, [want]);
     }
-    // A guessed namespace has a note.
+    // An assumed namespace has a note.
     facts.daemon.launch = Launch::Kubernetes {
         namespace: "kube-flannel".to_owned(),
         assumed: true,
@@ -312,7 +312,7 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
     assert!(
         finding.evidence.iter().any(|seen| seen
             .text
-            .starts_with("nothing on this node tells flannel's namespace")),
+            .starts_with("flannel's namespace is unknown on this node")),
         "{finding:?}"
     );
 }
@@ -321,7 +321,7 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
 fn argument_of_the_unit_takes_precedence_over_the_options_file() {
     let mut facts = trap(&State::CutOff, false);
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
-    // What the command does, a test of its own types.
+    // Another test runs the command and checks its effect.
     let is_edit = |commands: &[String], script: &str| {
         assert!(
             commands[0].contains(&format!(
@@ -346,7 +346,7 @@ fn argument_of_the_unit_takes_precedence_over_the_options_file() {
             Argument::find(words.iter().map(|word| (*word).to_owned()), is_edited);
         is_edit(&only(&facts, "wrong-interface").remedy.commands, script);
     }
-    // A port, and an identity.
+    // The same applies to a port and to an identity.
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
     facts.daemon.arguments = Argument::find(
@@ -471,7 +471,7 @@ fn refused_right_is_granted_or_named() {
         commands,
         ["kubectl -n net delete pod -l app=flannel --field-selector spec.nodeName=node-1"]
     );
-    // Nobody grants rights to everybody.
+    // The command must not grant permissions to everybody.
     let (what, commands) = refused(&mut facts, watch("system:anonymous"));
     assert!(
         what.contains(&code_or_text("rbac", "does not know the credentials"))

@@ -1,4 +1,4 @@
-//! Peers of WireGuard that complete no handshake: likely causes, what they explain, and what explains them.
+//! Tests of WireGuard peers that complete no handshake: the likely causes, the findings that they explain, and those that explain them.
 
 use super::cases::{block, silent, table, tunnels};
 use super::healthy::healthy;
@@ -11,7 +11,7 @@ use crate::finding::{Finding, code_or_text};
 use crate::firewalls::Table;
 use crate::ledger::Ledger;
 
-/// A node with these silent peers; the paths to both peers are in these states.
+/// Returns a node with these silent peers, and with paths to both peers in these states.
 fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
     let mut facts = healthy();
     tunnels(&mut facts, peers);
@@ -147,7 +147,7 @@ fn silent_peer_explains_only_its_own_findings() {
         only(&facts, "peer-cut").explained_by.as_deref(),
         Some("wireguard-silent")
     );
-    // A node cannot hide another one by the name that it gives itself.
+    // A node must not hide findings about another node by its choice of a name.
     let mut facts = node(
         vec![silent("10.244.3.0/24", 2)],
         [State::OverlayCut, State::OverlayCut],
@@ -178,7 +178,7 @@ fn silent_peer_is_explained_by_a_firewall_here() {
         ..table("iptables")
     });
     assert_eq!(causes(&facts), ["encap-blocked"]);
-    // Once the port is open, the finding is reported although it is not new.
+    // After the port is open, the finding is no longer explained and is reported, although it existed before.
     let mut ledger = Ledger::default();
     assert!(
         ledger
@@ -232,7 +232,7 @@ fn silent_peers_beyond_sixteen_are_counted() {
         (shown.len(), shown[16].what.as_str()),
         (
             17,
-            code_or_text("wireguard-silent", "the same is so for 4 more peers").as_str()
+            code_or_text("wireguard-silent", "the same is true for 4 more peers").as_str()
         )
     );
     assert!(seen(shown[16]).contains(&code_or_text(

@@ -1,4 +1,4 @@
-//! The interface that carries packets between nodes.
+//! Reads the flags of the underlay interface.
 
 use crate::flags::InterfaceFlags;
 use crate::mistake::{Fault, PatternError, Warning};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use types::{Addresses, Family};
 
 impl InterfaceFlags {
-    /// Returns which interface is wanted. `auto` has no meaning with Kubernetes, where the Node's addresses decide.
+    /// Reads the group. `auto` has no effect with Kubernetes, where the Node's addresses decide.
     pub(super) fn read(&self, store: &Store, reader: &mut Reader) -> InterfaceSettings {
         let Self {
             iface,
@@ -23,7 +23,7 @@ impl InterfaceFlags {
             public_ip,
             public_ipv6,
         } = self;
-        // In the order of trying.
+        // The order is the one in which the selectors are tried.
         let mut selectors: Vec<Selector> = iface.iter().map(by_name_or_address).collect();
         selectors.extend(iface_cidr.iter().filter_map(|value| by_cidr(value, reader)));
         selectors.extend(
@@ -49,7 +49,7 @@ impl InterfaceFlags {
     }
 }
 
-/// Returns the default route's interface for an empty value, on which manifests with an unset variable rely.
+/// Returns the selector of the default route's interface for an empty value. Manifests with an unset variable rely on it.
 fn by_default_route(value: &Value<String>) -> Option<Selector> {
     value
         .text

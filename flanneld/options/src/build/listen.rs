@@ -1,4 +1,4 @@
-//! Where the daemon listens.
+//! Reads the flags for the addresses and ports on which the daemon listens.
 
 use crate::flags::HealthFlags;
 use crate::mistake::Fault;
@@ -27,7 +27,7 @@ impl HealthFlags {
     }
 }
 
-/// Returns where a server listens; none where its port is 0 or, as with Go flannel, negative.
+/// Returns the listen address of a server; `None` if its port is 0 or, as with Go flannel, negative.
 fn address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader) -> Option<SocketAddr> {
     let (from, port) = reader.last(port).filter(|(_, port)| *port > 0)?;
     let value = ip.last()?;

@@ -1,4 +1,4 @@
-//! The log's options.
+//! Reads the flags of the log.
 
 use crate::flags::LogFlags;
 use crate::go;
@@ -7,7 +7,7 @@ use crate::reader::{Reader, given};
 use crate::settings::Logging;
 
 impl LogFlags {
-    /// Reads the group. klog's own flags are checked as klog checks them and have no effect.
+    /// Reads the group. klog's own flags are checked as klog does it, but have no effect.
     pub(super) fn read(&self, reader: &mut Reader) -> Logging {
         let Self {
             log_format,

@@ -1,4 +1,4 @@
-//! What concerns this node: its identity, its files and its kernel.
+//! Reads the flags about this node: its identity, its files and its kernel settings.
 
 use crate::flags::NodeFlags;
 use crate::mistake::{Fault, Warning};
@@ -53,7 +53,7 @@ fn known_backends(values: &[Value<String>], all: &[&str], reader: &mut Reader) -
     let Some(value) = given(values) else {
         return Vec::new();
     };
-    // As in the configuration, capitals do not matter.
+    // Names are not case-sensitive, as in the network configuration.
     let names: Vec<String> = value
         .text
         .split(',')
@@ -105,13 +105,13 @@ fn source_and_destination(values: &[Value<String>], reader: &mut Reader) -> Opti
     }
 }
 
-/// Returns the protocol number of our routes, and warns of one that `/etc/iproute2/rt_protos` gives to a routing daemon.
+/// Returns the protocol number of flannel's routes. Warns about numbers that `/etc/iproute2/rt_protos` assigns to routing daemons.
 fn number_of_routes(values: &[Value<i64>], reader: &mut Reader) -> u8 {
     let number = reader.ranged(
         values,
         5,
         255,
-        "0 to 4 belong to the kernel and to routes made by hand",
+        "0 to 4 belong to the kernel and to manually added routes",
     );
     if let Some(value) = values.last()
         && matches!(number, 8..=18 | 42 | 186..=189 | 192)

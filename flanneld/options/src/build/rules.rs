@@ -1,4 +1,4 @@
-//! What was chosen about traffic rules.
+//! Reads the flags of the traffic rules.
 
 use crate::flags::RuleFlags;
 use crate::mistake::{Fault, Warning};
@@ -54,7 +54,7 @@ impl RuleFlags {
     }
 }
 
-/// Returns how often iptables rules are compared. Every number that Go flannel takes is accepted.
+/// Returns the time between two comparisons of the iptables rules. Accepts every number that Go flannel accepts.
 fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
     let Some((value, seconds)) = reader.last(values) else {
         return Duration::ZERO;

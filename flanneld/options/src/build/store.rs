@@ -1,4 +1,4 @@
-//! The store that the flags name.
+//! Reads the flags of the store.
 
 use crate::endpoint::{Endpoint, clean, holds_user};
 use crate::flags::{DirFlags, EtcdFlags, StoreFlags};
@@ -12,14 +12,14 @@ impl StoreFlags {
     /// Returns the store with its warnings, for programs that have only these flags.
     ///
     /// # Errors
-    /// Every mistake in these flags and their variables.
+    /// Returns every mistake in these flags and their variables.
     pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<Mistake>> {
         let mut reader = Reader::default();
         let store = self.store(&mut reader);
         reader.end().map(|warnings| (store, warnings))
     }
 
-    /// Returns the store; mistakes and warnings go to the reader.
+    /// Returns the store. Mistakes and warnings go to the reader.
     pub(super) fn store(&self, reader: &mut Reader) -> Store {
         let Self {
             etcd,
@@ -101,7 +101,7 @@ impl EtcdFlags {
         }
     }
 
-    /// Returns the TLS options where at least one endpoint uses them, and warns of each endpoint that does not.
+    /// Returns the TLS options if at least one endpoint uses TLS, and warns about each endpoint that does not.
     fn tls(
         &self,
         client: Option<(PathBuf, PathBuf)>,
@@ -121,7 +121,7 @@ impl EtcdFlags {
             .then_some(Tls { ca, client })
     }
 
-    /// Returns the root of the keys as [`Etcd`] has it: cleaned, and empty for `/`.
+    /// Returns the root of the keys in the form of [`Etcd::prefix`]: cleaned, and empty for `/`.
     fn prefix(&self, reader: &mut Reader) -> String {
         let Some(value) = self.etcd_prefix.last() else {
             return String::new();
@@ -138,7 +138,7 @@ impl EtcdFlags {
     }
 }
 
-/// Returns the values of two flags that need each other, each with what is missing where the other one is not given.
+/// Returns the values of two flags that require each other. Each flag comes with the name of the one that it requires, for the mistake.
 fn together<'a>(
     (first, needs): (&'a [Value<String>], Partner),
     (second, is_needed_by): (&'a [Value<String>], Partner),
@@ -157,7 +157,7 @@ fn together<'a>(
     None
 }
 
-/// Returns etcd's addresses; those without a scheme use TLS where `tls_by_default`.
+/// Returns etcd's addresses. Without a scheme, `tls_by_default` decides whether an address uses TLS.
 fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader) -> Vec<Endpoint> {
     let Some(value) = values.last() else {
         return Vec::new();
@@ -176,7 +176,7 @@ fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader
         .map(|text| Endpoint::parse(text, tls_by_default))
         .partition(Result::is_ok);
     if !wrong.is_empty() && holds_user(&value.text) {
-        // A comma in a password cuts it into pieces: none of them is shown.
+        // A comma in a password splits it into several parts, so no part of the value is shown.
         reader.wrong(value.mistake(Fault::EndpointUser));
     } else {
         wrong

@@ -1,4 +1,4 @@
-//! Answers to the questions of others: never longer than the question, only to addresses of leases in force, and rate-limited.
+//! Replies to the probes of other nodes. A reply is never longer than the probe, goes only to addresses of leases in force, and is rate-limited.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
@@ -8,7 +8,7 @@ use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_about, row_answer};
 use std::time::Duration;
 use types::Family;
 
-/// For how long a row is sent again as it was written: writing one takes a look at every peer.
+/// How long an encoded row is reused. Encoding a row visits every peer.
 const ROW_MAX_AGE: Duration = Duration::from_secs(1);
 
 impl Node {
@@ -27,9 +27,9 @@ impl Node {
             return None;
         };
         let peer = self.peers.get_mut(&key)?;
-        // Another node at that address is answered, but is not the peer.
+        // Another node at that address gets a reply, but it is not the peer.
         let is_peer = !known || header.from == who;
-        // A flood in the name of a peer leaves answers for the peer itself.
+        // A flood that forges the peer's address leaves replies for the peer itself.
         let sure = is_peer && peer.tokens.take(body);
         let spare = !sure;
         if !self.limits.take_echo(datagram.from, now.at, spare) {
@@ -39,7 +39,7 @@ impl Node {
         let family = Family::from(key);
         let own = self.local.who(family)?;
         self.traffic.questions += 1;
-        // A pod with raw sockets can write a peer's address, and can compute its number. Peers of older versions have no tokens.
+        // A pod with raw sockets can forge a peer's address and compute its number. Peers of older versions have no tokens.
         let counts = !is_peer || sure || !peer.tokens.is_sure();
         let mut received = if is_peer {
             peer.times.received
@@ -58,7 +58,7 @@ impl Node {
             }
         }
         if is_peer {
-            // It learns the token by what is asked.
+            // The peer learns this node's token from the probes that this causes.
             self.reconsider(now, key, datagram.path);
         }
         let age = |at: Option<Duration>| {

@@ -1,4 +1,4 @@
-//! Writing questions.
+//! Encodes and queues probes.
 
 use super::machine::Node;
 use super::message::{Now, Send, Waiting, What};
@@ -8,16 +8,16 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// The bytes of IPv4 and UDP headers, and of IPv6 and UDP headers.
+/// Length of the IPv4 and UDP headers, and of the IPv6 and UDP headers, in bytes.
 const HEADERS: (u16, u16) = (28, 48);
 
 impl Node {
-    /// Returns the address from which it asks over the overlay, if it has one now.
+    /// Returns the address from which this node probes over the overlay, if it has one now.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.local.overlay(family)
     }
 
-    /// Returns where a peer can be asked over the overlay, if it can.
+    /// Returns the address at which a peer can be probed over the overlay, if there is one.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
         self.local.overlay(key.into())?;
         let peer = self.peers.get(key)?;
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// Asks. Returns false where the peer cannot be asked this.
+    /// Queues a probe. Returns false if the peer cannot be probed like this.
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
         let Some((path, to)) = self.path_of(&key, what) else {
             return false;
@@ -98,7 +98,7 @@ impl Node {
         true
     }
 
-    /// The part of an echo question that is the same for all peers.
+    /// Returns the part of an echo probe that is the same for all peers.
     fn echo_of_self(&self, now: Now, family: Family) -> Echo {
         let up = now.at.saturating_sub(self.began);
         Echo {
@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// Returns the path of a question and its destination.
+    /// Returns the path and the destination of a probe.
     fn path_of(&self, key: &IpNet, what: What) -> Option<(Path, IpAddr)> {
         let underlay = || {
             self.peers
@@ -137,14 +137,14 @@ impl Node {
             What::UnderlayPing => underlay(),
             What::Session(_, kind) if kind.is_overlay() => overlay(),
             What::Session(_, kind) => underlay().filter(|_| self.local.clear || kind.is_ping()),
-            // Over the overlay at every other attempt: one of the paths may be broken.
+            // Every other attempt goes over the overlay, because one of the paths may be broken.
             What::Row if self.local.clear && self.viewer.goes_over_underlay(key) => underlay(),
             What::Row => overlay(),
         }
     }
 }
 
-/// Returns the UDP payload of an echo question whose packet has this length; it is never shorter than an answer.
+/// Returns the length of the UDP payload of an echo probe whose packet has this length, in bytes. The payload is never shorter than a reply.
 fn echo_length(packet: u16, family: Family) -> u16 {
     packet
         .saturating_sub(family.pick(HEADERS.0, HEADERS.1))

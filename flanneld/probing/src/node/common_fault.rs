@@ -1,5 +1,5 @@
-//! Many peers that fail at once have one cause. It is found from a few of them, and the rest is judged by it. When one of them answers, others are
-//! asked again: if any of these answers too, the fault is over; else it stays the fault of all that do not answer.
+//! Common faults. Many peers that fail at once have one cause. It is found from a few of them, and the verdict applies to all. When one of them
+//! replies, others are probed again. If any of these also replies, the fault is over. Otherwise it remains the fault of all peers that do not reply.
 
 use super::message::ANSWER_TIMEOUT;
 use super::peer::PeerState;
@@ -9,60 +9,60 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// So many turns of different peers in a row have to fail before others are asked. If half of a cluster is gone, that happens within seconds ...
+/// Turns of this many different peers in a row have to fail before others are probed. If half of a cluster is gone, that happens within seconds ...
 const IN_A_ROW: usize = 5;
-/// ... so this many others are asked, at once.
+/// ... so this many other peers are probed at once.
 pub(super) const FRESH: usize = 8;
-/// How many of these may fail in another way: a peer may have a fault of its own.
+/// How many of these may fail differently. A peer may have a fault of its own.
 const MAX_UNLIKE: usize = 1;
-/// After a search in vain so many more have to fail in a row, because half of a cluster fails again and again ...
+/// After each search without a result, this many more have to fail in a row, because half of a cluster fails again and again ...
 const MORE_IN_A_ROW: usize = 2;
-/// ... until there was no search for this long.
+/// ... until no search has ended without a result for this long.
 const CAUTION_TIME: Duration = Duration::from_secs(300);
-/// How long a search may take.
+/// Maximum duration of a search.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
-/// The least time between two searches whether the fault is over.
+/// Minimum time between two checks whether the fault is over.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What all peers of a family have in common.
+/// A fault that all peers of a family have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommonFault {
-    /// The verdict on those that were asked.
+    /// The verdict on the peers that were probed.
     pub verdict: Verdict,
     /// When the first of them failed.
     pub began: Duration,
-    /// When the rest was judged by them.
+    /// When the verdict was applied to the other peers.
     pub since: Duration,
 }
 
 /// The search for a common fault among the peers of one family.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Peers whose turns failed in a row, and when the first did.
+    /// Peers whose turns failed in a row. `began` is when the first of them failed.
     row: Vec<IpNet>,
     began: Duration,
-    /// Others that were asked, whose rounds are not over.
+    /// Other peers that were probed and whose rounds are not over.
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
-    /// How many searches were in vain lately, and when the last one was.
+    /// How many recent searches had no result, and when the last of them ended.
     in_vain: (usize, Duration),
     found: Option<CommonFault>,
 }
 
-/// What a round of a peer that was asked for the search came to.
+/// Effect of a probed peer's round on the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Nothing new.
+    /// No change.
     None,
-    /// All fail alike: the rest is judged by them from now on.
+    /// All probed peers fail alike. Their verdict applies to the others from now on.
     Found,
-    /// A fault that was found is over.
+    /// The fault that was found is over.
     Over,
 }
 
 impl Search {
-    /// Notes a turn that failed. Returns whether others are to be asked now.
+    /// Records a turn that failed. Returns whether other peers have to be probed now.
     pub(super) fn failed(&mut self, now: Duration, key: IpNet) -> bool {
         if self.found.is_some() || self.row.contains(&key) {
             return false;
@@ -83,24 +83,24 @@ impl Search {
         self.row.len() >= IN_A_ROW + MORE_IN_A_ROW * self.in_vain.0
     }
 
-    /// Notes a turn that was answered.
+    /// Records a turn that got a reply.
     pub(super) fn passed(&mut self) {
         if self.open.is_empty() {
             self.row.clear();
         }
     }
 
-    /// Returns whether a peer failed lately, so that asking it again would show nothing new.
+    /// Returns whether a peer failed recently, so that another probe would show nothing new.
     pub(super) fn has_failed(&self, key: &IpNet) -> bool {
         self.row.contains(key)
     }
 
-    /// Returns whether the result of a peer is awaited.
+    /// Returns whether the search awaits the result of a peer.
     pub(super) fn awaits(&self, key: &IpNet) -> bool {
         self.open.contains(key)
     }
 
-    /// Begins to ask these peers. Where there are none, nothing is to be judged by others, and a fault that was found is over.
+    /// Records that these peers are being probed. If there are none, no verdict can apply to others, and a fault that was found is over.
     pub(super) fn ask(&mut self, now: Duration, peers: &[IpNet]) -> Progress {
         self.asked_at = now;
         self.verdicts.clear();
@@ -146,7 +146,7 @@ impl Search {
         }
     }
 
-    /// Notes that a peer answers in spite of the fault. Returns whether others are to be asked now.
+    /// Returns whether other peers have to be probed now, after a peer replied in spite of the fault.
     pub(super) fn refuted(&mut self, now: Duration) -> bool {
         let is_over = now.saturating_sub(self.asked_at) >= SEARCH_TIMEOUT;
         self.found.is_some()
@@ -154,9 +154,9 @@ impl Search {
             && now.saturating_sub(self.asked_at) >= RECHECK_INTERVAL
     }
 
-    /// The verdict on all that were asked, but for [`MAX_UNLIKE`].
+    /// Returns the verdict on all probed peers, except for up to [`MAX_UNLIKE`] of them.
     fn alike(&self) -> Option<Verdict> {
-        // Who heard a question shortly before the cut says so for a moment: the two states are one then.
+        // A peer that received a probe shortly before the cut still reports that for a moment. So `one-way` and `overlay-cut` are alike here.
         let is_cut_off = |verdict: &Verdict| verdict.state == State::CutOff;
         let count = |is: &dyn Fn(&Verdict) -> bool| {
             self.verdicts.iter().filter(|verdict| is(verdict)).count()
@@ -201,7 +201,7 @@ impl Search {
     }
 }
 
-/// The searches of both families: an address family may fail alone.
+/// The searches of both families. One family may fail while the other works.
 #[derive(Debug, Default)]
 pub(super) struct CommonFaults {
     v4: Search,
@@ -225,12 +225,12 @@ impl CommonFaults {
 }
 
 impl PeerState {
-    /// Whether a common fault decides about it: it has no worse verdict of its own, and has not answered since.
+    /// Returns whether a common fault applies to this peer: its own verdict is not broken, and it has not replied during the fault.
     pub(super) fn is_covered(&self) -> bool {
         !self.exempt && self.standing.present.state.impact() != Impact::All
     }
 
-    /// The verdict in force.
+    /// Returns the verdict in force.
     pub(super) fn verdict(&self, fault: Option<CommonFault>) -> Verdict {
         match fault.filter(|_| self.is_covered()) {
             Some(fault) => fault.verdict,
@@ -238,7 +238,7 @@ impl PeerState {
         }
     }
 
-    /// Whether it was asked in or shortly before this time: what failed first was asked a moment earlier.
+    /// Returns whether it was probed since `began` or shortly before. The peers that failed first were probed a moment earlier.
     pub(super) fn is_asked_since(&self, began: Duration) -> bool {
         let from = began.saturating_sub(ANSWER_TIMEOUT);
         self.times
@@ -389,7 +389,7 @@ mod tests {
                 .count(),
             1
         );
-        // Peers that are gone are not waited for.
+        // The search does not wait for peers that are gone.
         search.ask(22 * S, &[key(50)]);
         search.retain(|_| false);
         assert!(!search.has_failed(&key(1)));

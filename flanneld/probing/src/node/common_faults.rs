@@ -1,4 +1,4 @@
-//! The search for a fault that all peers of a family have in common, and what follows for each of them.
+//! Search for a fault that all peers of a family have in common, and its effects on each peer.
 
 use super::common_fault::{CommonFault, FRESH, Progress};
 use super::deadlines::Urgency;
@@ -18,7 +18,7 @@ impl Node {
         self.common.of(Family::from(key)).found()
     }
 
-    /// Draws conclusions from a round of one peer about all. `passed` is whether its own verdict allowed for answers before.
+    /// Draws conclusions about all peers from a round of one peer. `passed` is whether the peer's previous verdict allowed for replies.
     pub(super) fn conclude(
         &mut self,
         now: Now,
@@ -28,7 +28,7 @@ impl Node {
         passed: bool,
     ) {
         let (family, evidence) = (Family::from(key), &round.evidence);
-        // A turn may have asked over the underlay only.
+        // A turn may have probed only the underlay.
         if round.whole || evidence.through() {
             let progress = self.common.of_mut(family).judged(now.at, &key, verdict);
             self.progress(now, family, progress);
@@ -54,13 +54,13 @@ impl Node {
         }
     }
 
-    /// Asks peers that were not asked yet whether they fail as others do.
+    /// Probes peers that were not probed yet, to find out whether they fail as others do.
     fn search(&mut self, now: Now, family: Family) {
         let search = self.common.of(family);
         let is_fresh = |key: &IpNet, peer: &PeerState| {
             Family::from(*key) == family && !search.has_failed(key) && peer.is_covered()
         };
-        // Subnets that follow each other are often of one rack, which may fail as a whole.
+        // The order is random, because adjacent subnets are often of one rack, which may fail as a whole.
         let salt = (self.random)();
         let mut fresh: Vec<(u64, IpNet)> = self
             .peers
@@ -95,14 +95,14 @@ impl Node {
                 continue;
             };
             peer.exempt &= is_found && fault.is_some_and(|fault| fault.since < now.at);
-            // What was lost so far, and what is on its way, was not lost by chance.
+            // Losses so far, and those of outstanding probes, are not due to chance.
             peer.history.forgive_losses();
             if let Some(round) = &mut peer.round {
                 round.explained = true;
             }
             let is_broken = peer.standing.present.state.impact() == Impact::All;
             if !is_broken {
-                // It is decided.
+                // The common result decides about this peer.
                 self.deadlines.again.remove(key);
             } else if !is_found {
                 peer.turn.rounds = 0;
@@ -129,7 +129,7 @@ impl Node {
         });
     }
 
-    /// Returns how many peers of a family that a common fault decides about were asked since it began: they did not answer.
+    /// Returns how many peers of a family were probed since a common fault began and are covered by it: they did not reply.
     pub(super) fn asked_since(&self, family: Family, began: Duration) -> usize {
         self.peers
             .iter()
@@ -140,7 +140,7 @@ impl Node {
     }
 }
 
-/// Whether a turn failed: nothing was answered over the overlay, or over the underlay where nothing was asked over the overlay.
+/// Returns whether a turn failed: it got no reply over the overlay, or over the underlay if it did not probe the overlay.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()
@@ -150,7 +150,7 @@ fn fails(evidence: &Evidence) -> bool {
     }
 }
 
-/// Whether what was answered contradicts a verdict.
+/// Returns whether the replies contradict a verdict.
 fn refutes(evidence: &Evidence, verdict: Verdict) -> bool {
     let underlay = [evidence.underlay, evidence.underlay_ping];
     evidence.through()

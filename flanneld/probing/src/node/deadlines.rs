@@ -1,10 +1,10 @@
-//! When something is due for a peer.
+//! Deadlines of the work that is due for peers.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Peers in the order in which something is due for them.
+/// Peers, ordered by the time at which something is due for them.
 #[derive(Debug, Default)]
 pub(super) struct Queue(BTreeSet<(Duration, IpNet)>);
 
@@ -17,7 +17,7 @@ impl Queue {
         self.0.remove(&(at, key));
     }
 
-    /// Returns when the first is due.
+    /// Returns when the first peer is due.
     pub(super) fn first(&self) -> Option<Duration> {
         self.0.first().map(|(at, _)| *at)
     }
@@ -28,7 +28,7 @@ impl Queue {
         (*at <= now).then_some(*key)
     }
 
-    /// Takes the first peer that is due.
+    /// Removes and returns the first peer that is due.
     pub(super) fn pop_due(&mut self, now: Duration) -> Option<IpNet> {
         let key = self.due(now)?;
         self.0.pop_first();
@@ -40,7 +40,7 @@ impl Queue {
         self.0.is_empty()
     }
 
-    /// Moves all of them to later.
+    /// Postpones all peers.
     pub(super) fn delay(&mut self, by: Duration) {
         self.0 = std::mem::take(&mut self.0)
             .into_iter()
@@ -49,20 +49,20 @@ impl Queue {
     }
 }
 
-/// How soon a peer is asked again, among others that wait.
+/// Priority of a peer among those that wait for another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// It is asked for the search of a common fault: the answer decides about all peers.
+    /// The peer is part of the search for a common fault. Its result decides about all peers.
     Decisive,
-    /// A round has shown a change already: another one makes a verdict of it.
+    /// A round has shown a change already. One more round makes it a verdict.
     Undecided,
-    /// The peer is asked often, so that its verdict is expected to be recent.
+    /// The peer is probed often, so its verdict is expected to be recent.
     Sampled,
-    /// The walk has found it.
+    /// The walk probed the peer.
     Walked,
 }
 
-/// Peers that wait to be asked all that a verdict needs, each once.
+/// Peers that wait for a whole round, each at most once.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     order: BTreeSet<(Urgency, Duration, IpNet)>,
@@ -70,7 +70,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Adds a peer; one that waits already keeps the better of its places.
+    /// Adds a peer. A peer that waits already keeps the better of its two places.
     pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
         let new = (urgency, at);
         let old = self.places.get(&key).copied();
@@ -98,7 +98,7 @@ impl Retries {
         head.copied().filter(|(of, ..)| *of == urgency)
     }
 
-    /// The first peer of each urgency.
+    /// Returns the first peer of each urgency.
     fn heads(&self) -> impl Iterator<Item = (Urgency, Duration, IpNet)> {
         use Urgency::{Decisive, Sampled, Undecided, Walked};
         [Decisive, Undecided, Sampled, Walked]
@@ -106,12 +106,12 @@ impl Retries {
             .filter_map(|urgency| self.head(urgency))
     }
 
-    /// Returns when the first of this urgency is due.
+    /// Returns when the first peer of this urgency is due.
     pub(super) fn first_of(&self, urgency: Urgency) -> Option<Duration> {
         self.head(urgency).map(|(_, at, _)| at)
     }
 
-    /// Returns when the first is due.
+    /// Returns when the first peer is due.
     pub(super) fn first(&self) -> Option<Duration> {
         self.heads().map(|(_, at, _)| at).min()
     }
@@ -134,16 +134,16 @@ impl Retries {
     }
 }
 
-/// What is due for peers.
+/// All deadlines of peers.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// Rounds whose time is over.
+    /// When open rounds end.
     pub closes: Queue,
-    /// When peers that are known to be broken are looked at anew.
+    /// When peers that are known to be broken get their next round.
     pub broken: Retries,
-    /// Peers that are asked again, because something was lost or has changed.
+    /// Peers that get another round, because a probe was lost or something has changed.
     pub again: Retries,
-    /// When the next size of an MTU search is asked.
+    /// When the next step of an MTU search is due.
     pub mtu_searches: Queue,
 }
 

@@ -1,43 +1,43 @@
-//! What became of the last questions to a peer: how many were lost, and how long the answers took.
+//! Results of the last probes of a peer: how many were lost, and how long the replies took.
 
 use super::message::ANSWER_TIMEOUT;
 use super::moment::Moment;
 use crate::verdict::is_slow;
 use std::time::Duration;
 
-/// The questions that rows and views speak of.
+/// Number of probes that rows and views cover.
 const SHOWN: u32 = 16;
-/// The last questions, five minutes of them in a sample, ...
+/// The last probes, five minutes of them in a sample. A peer loses some ...
 const LATELY: u32 = 37;
-/// ... of which a peer that loses some has lost this many. By chance that happens to one in 25 000 where one in a hundred is lost.
+/// ... if this many of them are lost. At a loss of one in a hundred, chance causes that in one of 25 000 cases.
 const LOST_LATELY: u32 = 5;
-/// It has recovered when fewer than this many are among them, ...
+/// It has recovered when fewer than this many of them are lost ...
 const RECOVERED: u32 = 3;
-/// ... or when this many in a row were answered.
+/// ... or when this many in a row got a reply.
 const ANSWERED: u32 = 12;
-/// Questions of an hour in a sample. From here on their rate counts, too, ...
+/// Number of probes of an hour in a sample. From this many on, the long-run loss also applies ...
 const LONG_RUN: u16 = 450;
-/// ... and they are counted at half their weight after twice as many.
+/// ... and after twice as many, both of its counters are halved.
 const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
-/// A peer loses some if one in this many of a long run is lost.
+/// A peer loses some if one in this many probes of a long run is lost.
 const LOST_IN_LONG_RUN: u16 = 50;
-/// Round trips that it takes to call a peer slow.
+/// Minimum number of round trips before a peer is called slow.
 const MIN_ROUND_TRIPS: u8 = 4;
-/// How many round trips are kept: a power of two.
+/// Number of round trips that are kept: a power of two.
 const ROUND_TRIPS: u8 = 8;
-/// The weight of one round trip in what is usual: one in this many.
+/// Weight of one round trip in the usual round trip: one in this many.
 const USUAL_WEIGHT: i64 = 256;
 
-/// The last questions through the overlay network.
+/// Results of the last probes over the overlay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct History {
-    /// A bit for each question, the last one lowest: it got no answer.
+    /// One bit per probe, the last one lowest. A set bit is a probe without a reply.
     lost: u64,
     asked: u8,
     last_loss: Option<Moment>,
-    /// Losses of which it is not decided yet whether the path lost them, or the daemon was silent.
+    /// Losses whose cause is not decided yet: the path lost the probe, or the daemon was silent.
     pending: u8,
-    /// Whether many of the last questions are lost. Such times do not count in the long run, or they would stay in it for an hour.
+    /// Whether many of the last probes are lost. Such times do not enter the long run, or they would stay in it for an hour.
     burst: bool,
     long_asked: u16,
     long_lost: u16,
@@ -48,7 +48,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Returns what stays known where packets begin or cease to arrive at all: what is usual.
+    /// Returns what stays valid when packets start or stop to arrive at all: the usual round trip.
     pub(super) fn after_a_break(&self) -> Self {
         Self {
             usual_us: self.usual_us,
@@ -56,18 +56,18 @@ impl History {
         }
     }
 
-    /// Notes a question that was answered.
+    /// Records a probe that got a reply.
     pub(super) fn answered(&mut self) {
         self.push(false);
     }
 
-    /// Notes a question that was not answered. It counts as a loss once it is decided why.
+    /// Records a probe that got no reply. It becomes a loss once its cause is decided.
     pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
     }
 
-    /// Counts the pending losses: the path lost them. Returns how many there were.
+    /// Counts the pending losses as losses of the path. Returns how many there were.
     pub(super) fn count_losses(&mut self) -> u8 {
         let pending = std::mem::take(&mut self.pending);
         for _ in 0..pending {
@@ -76,7 +76,7 @@ impl History {
         pending
     }
 
-    /// Drops the pending losses: the path did not lose them.
+    /// Drops the pending losses, which the path did not cause.
     pub(super) fn forgive_losses(&mut self) {
         self.pending = 0;
     }
@@ -95,7 +95,7 @@ impl History {
         self.long_lost += u16::from(lost);
     }
 
-    /// Takes back a loss whose answer came late.
+    /// Takes back a loss whose reply came late.
     pub(super) fn came_late(&mut self) {
         if self.pending > 0 {
             self.pending -= 1;
@@ -105,7 +105,7 @@ impl History {
         }
     }
 
-    /// Drops the losses of before the peer began to listen: the path did not lose them.
+    /// Drops losses from before the peer began to listen, which the path did not cause.
     pub(super) fn began(&mut self, began: Duration) {
         if self
             .last_loss
@@ -118,7 +118,8 @@ impl History {
         }
     }
 
-    /// Notes how long an answer took. A late one, which counted as lost, tells nothing about the path: a stalled peer answers many questions at once.
+    /// Records a round trip. A late reply, whose probe was recorded as lost, is ignored: a stalled peer replies to many probes at once, which shows
+    /// nothing about the path.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         if rtt > ANSWER_TIMEOUT {
             return;
@@ -127,7 +128,7 @@ impl History {
         if let Some(place) = self.rtts.get_mut(usize::from(self.known % ROUND_TRIPS)) {
             *place = us;
         }
-        // From 8 to 15 all places are taken.
+        // From 8 to 15, all places are taken.
         self.known = if self.known == 2 * ROUND_TRIPS - 1 {
             ROUND_TRIPS
         } else {
@@ -144,7 +145,7 @@ impl History {
         }
     }
 
-    /// Takes the present round trips for the usual ones: they have been so for long.
+    /// Takes the median of the last round trips as the usual one.
     pub(super) fn adopt(&mut self) {
         self.usual_us = self.rtt_us().unwrap_or(0);
     }
@@ -153,22 +154,22 @@ impl History {
         (self.lost & ((1 << last) - 1)).count_ones()
     }
 
-    /// How many of the last questions that are shown were lost.
+    /// Returns how many of the shown probes were lost.
     pub(super) fn lost(&self) -> u32 {
         self.lost_of(SHOWN)
     }
 
-    /// How many questions are shown.
+    /// Returns how many probes are shown.
     pub(super) fn asked(&self) -> u8 {
         self.asked.min(SHOWN as u8)
     }
 
-    /// Returns when a question was lost last.
+    /// Returns when a probe was last lost.
     pub(super) fn last_loss(&self) -> Option<Duration> {
         self.last_loss.map(Duration::from)
     }
 
-    /// Returns whether more is lost than chance explains; `was` is whether that was so before.
+    /// Returns whether more is lost than chance explains. `was` is the previous result.
     pub(super) fn is_lossy(&mut self, was: bool) -> bool {
         let lately = self.lost_of(LATELY);
         if self.burst {
@@ -191,8 +192,8 @@ impl History {
         self.burst || long
     }
 
-    /// Returns whether answers take much longer than usual. On a busy machine any answer may be late, and so may the median of few. So the fastest
-    /// counts: a slow path never yields a fast one.
+    /// Returns whether replies take much longer than usual. On a busy machine any reply may be late, and so may the median of a few. So the fastest
+    /// reply decides: a slow path never yields a fast one.
     pub(super) fn is_slow(&self) -> bool {
         let known = self.rtts.get(..usize::from(self.known.min(ROUND_TRIPS)));
         let fastest = known.and_then(|known| known.iter().min());
@@ -201,7 +202,7 @@ impl History {
             && fastest.is_some_and(|fastest| is_slow(*fastest, self.usual_us))
     }
 
-    /// The median of the last round trips.
+    /// Returns the median of the last round trips, in microseconds.
     pub(super) fn rtt_us(&self) -> Option<u32> {
         let mut rtts = self.rtts;
         let known = rtts.get_mut(..usize::from(self.known.min(ROUND_TRIPS)))?;

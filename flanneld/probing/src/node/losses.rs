@@ -1,15 +1,15 @@
-//! How much of all that a node asks is lost.
+//! Losses among all probes of a node.
 
 use std::time::Duration;
 
-/// A number of seconds that are counted together.
+/// Length of a step in seconds. The probes of a step are counted together.
 const STEP: u64 = 60;
-/// So many steps make the time that is looked at.
+/// Number of steps in the window.
 const STEPS: u64 = 5;
-/// The time that is looked at.
+/// Time over which losses are counted.
 pub(super) const LOSS_WINDOW: Duration = Duration::from_secs(STEP * STEPS);
 
-/// Questions over the overlay to peers that are not broken, and how many of them were lost, in the last five minutes.
+/// Counts of the probes over the overlay to peers that are not broken, and of their losses, in the last five minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses {
     step: u64,
@@ -17,7 +17,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Drops what is too old.
+    /// Drops the counts of steps that are too old.
     fn advance(&mut self, now: Duration) {
         let step = now.as_secs() / STEP;
         for old in self.step + 1..=step.min(self.step + STEPS) {
@@ -28,7 +28,7 @@ impl Losses {
         self.step = self.step.max(step);
     }
 
-    /// Adds this many questions, and how many of them were lost.
+    /// Adds probes, and how many of them were lost.
     pub(super) fn count(&mut self, now: Duration, (asked, lost): (u32, u32)) {
         self.advance(now);
         if let Some(count) = self.counts.get_mut((self.step % STEPS) as usize) {
@@ -36,7 +36,7 @@ impl Losses {
         }
     }
 
-    /// Returns how many questions were asked and lost.
+    /// Returns how many probes were sent and how many were lost.
     pub(super) fn sum(mut self, now: Duration) -> (u32, u32) {
         self.advance(now);
         self.counts.iter().fold((0, 0), |sum: (u32, u32), count| {
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(lost, 0, "it ended five minutes ago");
         assert_eq!(losses.sum(s(1100)).0, 2 * 160, "840 to 999");
         assert_eq!(losses.sum(s(9999)), (0, 0));
-        // A clock that stands still, or goes back, loses nothing.
+        // A clock that stops or goes back loses no counts.
         losses.count(s(10), (1, 1));
         assert_eq!(losses.sum(s(10)).1, 1);
     }

@@ -1,4 +1,4 @@
-//! The node itself: what it keeps, and the order in which it does what is due.
+//! The state of a node, and the order of its work.
 
 use super::common_fault::CommonFaults;
 use super::deadlines::{Deadlines, Urgency};
@@ -19,19 +19,19 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::Family;
 
-/// A node that probes its peers and answers their probes.
+/// A node that probes its peers and replies to their probes.
 pub struct Node {
     pub(super) local: LocalNode,
-    /// Whether there is a socket for a path, a family, and ping or not.
+    /// Returns whether there is a socket for a path and a family. The flag is true for ping.
     pub(super) can: Box<dyn Fn(Path, Family, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
-    /// This node's row as it was written last, and when.
+    /// This node's row as it was last encoded, and when.
     pub(super) row: Option<(Duration, Vec<u8>)>,
     /// Boxed, because a map that grows by single insertions has half empty nodes.
     pub(super) peers: BTreeMap<IpNet, Box<PeerState>>,
-    /// Which peers are reached at an address of the underlay, in order. Their addresses in the overlay network follow from their subnets.
+    /// Peers by their underlay address, sorted. Their overlay addresses follow from their subnets.
     pub(super) addresses: Vec<(IpAddr, IpNet)>,
     pub(super) outstanding: Outstanding,
     pub(super) deadlines: Deadlines,
@@ -41,14 +41,14 @@ pub struct Node {
     pub(super) viewer: Viewer,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
-    /// Who asks for this node without a lease.
+    /// Unknown senders: hosts without a lease that probe this node.
     pub(super) strangers: BTreeMap<IpAddr, Asked>,
     pub(super) out: Vec<Send>,
     pub(super) notices: Vec<Notice>,
     pub(super) common_notices: Vec<CommonNotice>,
 }
 
-/// Whose turn it is, and how much may be asked beyond the turns.
+/// The turns of peers, and the budgets for probes beyond the turns.
 pub(super) struct Pace {
     pub(super) walk: Walk<IpNet>,
     pub(super) sample: Sample<IpNet>,
@@ -57,13 +57,13 @@ pub(super) struct Pace {
     pub(super) searches: Bucket,
     pub(super) broken: Bucket,
     pub(super) hints: Bucket,
-    /// How many rounds there were: the number of the last one.
+    /// Number of the last round.
     pub(super) rounds: u64,
-    /// What was lost of all questions.
+    /// Losses among all probes.
     pub(super) losses: Losses,
 }
 
-/// Sessions, in which a caller asks one peer at once.
+/// Sessions, in which a caller probes one peer on demand.
 #[derive(Default)]
 pub(super) struct Sessions {
     pub(super) open: BTreeMap<u64, Session>,
@@ -71,7 +71,7 @@ pub(super) struct Sessions {
 }
 
 impl Node {
-    /// Creates a node without peers. `random` makes nonces: a nonce that can be guessed lets others forge answers.
+    /// Creates a node without peers. `random` makes nonces: a nonce that can be guessed lets others forge replies.
     pub fn new(
         local: LocalNode,
         now: Duration,
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Sets which sockets are open, by path, family, and ping or not: what cannot be asked proves nothing.
+    /// Sets which sockets are open, by path, family, and ping or not. A path that cannot be probed proves nothing.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn set_sockets(
         &mut self,
@@ -121,7 +121,7 @@ impl Node {
         self.can = Box::new(can);
     }
 
-    /// Takes over changed addresses and MTUs of this node.
+    /// Applies changed addresses and MTUs of this node.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn set_local(&mut self, local: LocalNode) {
         for (key, peer) in &mut self.peers {
@@ -133,7 +133,7 @@ impl Node {
         self.local = local;
     }
 
-    /// Sets what this node reports of itself to other nodes.
+    /// Sets what this node reports about itself to other nodes.
     pub fn set_own(&mut self, own: Own) {
         if self.own != own {
             self.own = own;
@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    /// Takes over the peers from the leases. What is known of those that stay is kept.
+    /// Sets the peers from the leases. Peers that stay keep their results.
     pub fn set_targets(&mut self, targets: Vec<Target>, now: Duration) {
         let mut before = std::mem::take(&mut self.peers);
         let mut new = Vec::new();
@@ -178,7 +178,7 @@ impl Node {
         if !fresh.is_empty() || !before.is_empty() {
             self.choose_sample(now);
         }
-        // Room for all of them, and no more.
+        // Reserves exactly one element per peer.
         self.addresses = Vec::new();
         self.addresses.reserve_exact(self.peers.len());
         self.addresses.extend(
@@ -189,7 +189,7 @@ impl Node {
         self.addresses.sort_unstable();
     }
 
-    /// Chooses the peers that are asked often.
+    /// Chooses the sample of peers that are probed often.
     fn choose_sample(&mut self, now: Duration) {
         let ends = self.peers.iter().filter_map(|(key, peer)| {
             // The lower half is the number of the subnet.
@@ -204,7 +204,7 @@ impl Node {
         self.pace.sample.choose(now, &ends);
     }
 
-    /// Does what is due. Returns when to call it again.
+    /// Does all work that is due. Returns when to call it again.
     pub fn wake(&mut self, now: Now) -> Duration {
         self.outstanding.expire(now.at);
         self.close_rounds(now);
@@ -240,7 +240,7 @@ impl Node {
             .values()
             .map(|session| session.next)
             .min();
-        // Questions expire at the next turn: to wake for that would cost as much as a question.
+        // Probes expire at the next turn: an extra wake-up would cost as much as a probe.
         let due = [
             again,
             decisive,
@@ -256,7 +256,7 @@ impl Node {
             .fold(self.pace.walk.next(), Duration::min)
     }
 
-    /// Returns whether nothing is asked beyond the usual turns, so that no answer is urgent.
+    /// Returns whether nothing is outstanding beyond the usual turns, so that no reply is urgent.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn is_calm(&self) -> bool {
         self.sessions.open.is_empty()
@@ -264,7 +264,7 @@ impl Node {
             && self.deadlines.again.is_empty()
     }
 
-    /// Extends what was awaited while the program did not run for this long. Answers that were not read are not lost.
+    /// Extends all deadlines by the time for which the program did not run. Replies that were not read meanwhile are not lost.
     pub fn stalled(&mut self, by: Duration) {
         self.deadlines.closes.delay(by);
         self.deadlines.mtu_searches.delay(by);
@@ -281,17 +281,17 @@ impl Node {
         self.pace.sample.delay(by);
     }
 
-    /// Returns what is to be sent, once.
+    /// Removes and returns the packets to be sent.
     pub fn take_sends(&mut self) -> Vec<Send> {
         std::mem::take(&mut self.out)
     }
 
-    /// Returns which verdicts changed, once.
+    /// Removes and returns the changes of verdicts.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Returns which faults that all peers have in common were found, and which are over, once.
+    /// Removes and returns the notices of common faults that were found or are over.
     pub fn take_common_notices(&mut self) -> Vec<CommonNotice> {
         std::mem::take(&mut self.common_notices)
     }

@@ -1,4 +1,4 @@
-//! Input and output of a node, and its kinds of questions.
+//! Input and output of a node, and its kinds of probes.
 
 use crate::target::{Path, Target};
 use ipnet::IpNet;
@@ -7,41 +7,41 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::State;
 
-/// How long a round waits for answers.
+/// How long a round waits for replies.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a late answer still proves that nothing was lost.
+/// How long a late reply still proves that nothing was lost.
 pub(super) const LATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Questions of a whole round without pings: a short and a long one over the overlay, one over the underlay.
+/// Number of probes in a whole round, without pings: a short and a long one over the overlay, and one over the underlay.
 pub(super) const ROUND_COST: u32 = 3;
 
 /// The time on two clocks: a monotonic one and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Monotonic, since any fixed point.
+    /// Monotonic time since any fixed point.
     pub at: Duration,
     /// Wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
 }
 
-/// What a node knows of itself.
+/// Numbers, addresses and MTUs of the node itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// Its number as a peer of IPv4.
+    /// Its number in IPv4.
     pub who_v4: Option<u64>,
-    /// Its number as a peer of IPv6.
+    /// Its number in IPv6.
     pub who_v6: Option<u64>,
-    /// Its IPv4 address in the overlay network, if it has one now.
+    /// Its IPv4 address in the overlay, if it has one now.
     pub overlay_v4: Option<IpAddr>,
-    /// Its IPv6 address in the overlay network, if it has one now.
+    /// Its IPv6 address in the overlay, if it has one now.
     pub overlay_v6: Option<IpAddr>,
-    /// Whether each node has an overlay device with the first address of its subnet. Without one the pods' bridge is asked, once it is there.
+    /// Whether each node has an overlay device with the first address of its subnet. Otherwise the pods' bridge is probed, once it exists.
     pub device: bool,
-    /// Whether questions may be sent over the underlay, in the clear.
+    /// Whether probes may be sent over the underlay, in the clear.
     pub clear: bool,
-    /// The MTU of the overlay network for IPv4, in bytes.
+    /// The MTU of the overlay for IPv4, in bytes.
     pub mtu_v4: u16,
-    /// The MTU of the overlay network for IPv6, in bytes.
+    /// The MTU of the overlay for IPv6, in bytes.
     pub mtu_v6: u16,
 }
 
@@ -51,7 +51,7 @@ impl LocalNode {
         family.pick(self.who_v4, self.who_v6)
     }
 
-    /// Returns its address in the overlay network, if it has one now.
+    /// Returns its address in the overlay, if it has one now.
     pub fn overlay(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.overlay_v4, self.overlay_v6)
     }
@@ -74,22 +74,22 @@ pub enum Send {
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
     },
-    /// A datagram from the probe port to a pod that asked.
+    /// A datagram from the probe port to the address that sent a pod probe.
     ToPod {
-        /// The address of the pod.
+        /// The address that sent the pod probe.
         to: IpAddr,
-        /// Its UDP port.
+        /// The UDP port for the pod call.
         port: u16,
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
     },
-    /// A ping, not to be fragmented.
+    /// A ping that must not be fragmented.
     Ping {
         /// The path, which selects the socket.
         path: Path,
         /// The address of the peer on that path.
         to: IpAddr,
-        /// A number that the answer repeats.
+        /// A number that the reply repeats.
         nonce: u64,
         /// The length of the whole packet in bytes.
         length: u16,
@@ -101,39 +101,39 @@ pub enum Send {
 pub struct Datagram<'a> {
     /// The path of the socket that received it.
     pub path: Path,
-    /// The source address, which anybody may have forged.
+    /// The source address, which may be forged.
     pub from: IpAddr,
     /// When it arrived, by the kernel's timestamp.
     pub at: Duration,
-    /// The UDP payload, as long as it arrived.
+    /// The whole UDP payload.
     pub bytes: &'a [u8],
 }
 
 /// A change of the state of a peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The peer, as its lease had it at that time.
+    /// The peer, with its lease at the time of the change.
     pub target: Target,
-    /// The state that was shown until then.
+    /// The state that was shown before.
     pub was: State,
-    /// The state that is shown from then on.
+    /// The state that is shown from now on.
     pub is: State,
 }
 
-/// All peers of a family fail alike, or do not any more.
+/// Reports that all peers of a family fail alike, or no longer do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonNotice {
     /// The family.
     pub family: Family,
-    /// The state of those that were asked; [`State::Well`] once peers answer again.
+    /// The state of the probed peers; [`State::Well`] once peers reply again.
     pub state: State,
-    /// How many were asked; the rest is judged by them.
+    /// How many peers were probed. Their verdict applies to the others.
     pub asked: usize,
-    /// How many peers there are.
+    /// How many peers the family has.
     pub peers: usize,
 }
 
-/// A question to one peer.
+/// A kind of probe of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Full,
@@ -150,7 +150,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// The length of its packet where the MTU is `mtu`; 0 stands for the shortest.
+    /// Returns the length of its packet in bytes, at this MTU. 0 is the shortest length.
     pub(super) fn length(self, mtu: u16) -> u16 {
         match self {
             What::Full | What::FullPing => mtu,
@@ -166,7 +166,7 @@ impl What {
         }
     }
 
-    /// Whether it is asked by ping.
+    /// Returns whether it is a ping.
     pub(super) fn is_ping(self) -> bool {
         match self {
             What::Ping
@@ -180,7 +180,7 @@ impl What {
     }
 }
 
-/// A question whose answer is awaited.
+/// A probe whose reply is awaited.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub key: IpNet,
@@ -188,11 +188,11 @@ pub(super) struct Waiting {
     pub path: Path,
     pub to: IpAddr,
     pub at: Duration,
-    /// The round of which it is part.
+    /// The round that it is part of.
     pub round: u64,
 }
 
-/// A kind of question of a session.
+/// A kind of probe in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Overlay { full: bool },
@@ -202,7 +202,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// All kinds, each at its place.
+    /// All kinds, in the order of `place`.
     pub(super) const ALL: [Asked; 6] = [
         Asked::Overlay { full: false },
         Asked::Overlay { full: true },

@@ -1,9 +1,9 @@
-//! A point in time of half the size of a `Duration`, optional or not. Each peer keeps many.
+//! A point in time that takes half the memory of a `Duration`, also as an `Option`. Each peer keeps many.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// Microseconds on the clock that only goes forward, from 1 on.
+/// Microseconds on a monotonic clock, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(NonZeroU64);
 

@@ -1,4 +1,4 @@
-//! One search for the MTU of the path to a peer.
+//! The search for the MTU of the path to one peer.
 
 use crate::mtu::{Search, least};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use types::Family;
 #[derive(Debug)]
 pub(super) struct MtuSearch {
     pub search: Search,
-    /// Whether it uses ping because the peer does not answer questions.
+    /// Whether it uses ping because the peer replies only to ping.
     pub by_ping: bool,
-    /// The size that was asked, and until when its answer is awaited.
+    /// The size of the outstanding probe, and until when its reply is awaited.
     pub asked: Option<(u16, Duration)>,
 }
 

@@ -1,4 +1,4 @@
-//! MTU searches, question by question.
+//! Steps of the MTU searches.
 
 use super::machine::Node;
 use super::message::{Now, What};
@@ -52,7 +52,7 @@ impl Node {
         } else {
             What::Size(size)
         };
-        // A question that cannot be sent counts as lost when its time is over.
+        // A probe that cannot be sent is recorded as lost when its time is over.
         self.ask(now, key, what, 0);
         Some(until)
     }

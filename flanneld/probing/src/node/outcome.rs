@@ -1,23 +1,23 @@
-//! What the answers of one round, or their absence, change of what is known of a peer.
+//! Effects of a round on the state of a peer.
 
 use super::peer::{PathTimes, PeerState, Round};
 use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, judge};
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// What a round came to.
+/// The result of a round.
 pub(super) struct Outcome {
     pub verdict: Verdict,
     /// Whether the verdict in force has changed.
     pub changed: bool,
     /// Whether another round is needed to be sure.
     pub again: bool,
-    /// How many questions it adds to what is known of losses, and how many of these were lost.
+    /// How many probes it adds to the statistics of losses, and how many of them were lost.
     pub counts: (u32, u32),
 }
 
 impl PeerState {
-    /// Takes the results of a round over the overlay of this MTU. `assumed` is the verdict by a fault that all peers have in common.
+    /// Takes the results of a round with this overlay MTU. `assumed` is the verdict of a fault that all peers have in common.
     pub(super) fn close(
         &mut self,
         round: &Round,
@@ -26,20 +26,20 @@ impl PeerState {
         assumed: Option<Verdict>,
     ) -> Outcome {
         let mut evidence = round.evidence;
-        // Kernels limit how often they refuse (icmp_ratelimit): a long question that was not refused proves nothing.
+        // Kernels limit how often they refuse (icmp_ratelimit), so a long probe that was not refused proves nothing.
         if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
             evidence.full_ping = ProbeResult::NotAsked;
         }
         let present = self.standing.present;
         let verdict = judge(&evidence);
-        // Questions of a whole round are lost together: they tell nothing about how often that happens.
+        // Probes of a whole round are lost together, so they show nothing about how often probes are lost.
         let answered = if round.whole {
             0
         } else {
             self.sample(&evidence, verdict, now)
         };
         self.note_paths(&evidence, round.whole, verdict, mtu);
-        // A turn that is answered is as good as a round where nothing passed before.
+        // A turn that got replies is as good as a round if nothing passed before.
         let mends = verdict.state == State::Well
             && (present.state == State::Unknown
                 || present.state.impact() == Impact::All
@@ -47,10 +47,10 @@ impl PeerState {
                     && evidence.through());
         let is_assumed = assumed.is_some_and(|assumed| assumed.state == verdict.state);
         let (changed, again) = if round.whole && is_assumed {
-            // The fault decides as long as it is there.
+            // The common fault decides as long as it lasts.
             (false, false)
         } else if round.whole || mends {
-            // Only the last questions: what was lost for long need not be lost now.
+            // Only the last probes decide, because an earlier loss may be over.
             let is_lossy = self.history.lost() >= MIN_LOSSES;
             let changed = self.standing.take(verdict, is_lossy);
             (changed, self.standing.is_undecided())
@@ -61,10 +61,10 @@ impl PeerState {
         let mut lost = 0;
         let explained = round.refused || round.explained || assumed.is_some();
         if changed && verdict.ping_only != present.ping_only || explained {
-            // Packets pass, and one kind of question is filtered, or its daemon is silent; or none pass, which is no chance.
+            // Either packets pass and one kind of probe is filtered or the daemon is silent. Or no packets pass, which is not chance.
             self.history.forgive_losses();
         } else if !again && evidence.asked_through() {
-            // An answer over the underlay does not tell what became of a question through the overlay.
+            // A reply over the underlay does not show what became of a probe over the overlay.
             lost = self.history.count_losses();
         }
         if changed {
@@ -84,7 +84,7 @@ impl PeerState {
         }
     }
 
-    /// Notes what a round shows of sizes and of the underlay.
+    /// Records what a round shows of packet sizes and of the underlay.
     fn note_paths(&mut self, evidence: &Evidence, whole: bool, verdict: Verdict, mtu: u16) {
         if [evidence.full, evidence.full_ping].contains(&ProbeResult::Answered) && !evidence.other {
             self.carries = Some(mtu);
@@ -98,7 +98,7 @@ impl PeerState {
         }
     }
 
-    /// Forgets what a change of the verdict makes void.
+    /// Drops what a change of the verdict invalidates.
     fn changed(&mut self, from: Verdict, to: Verdict) {
         if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
             self.history = self.history.after_a_break();
@@ -107,13 +107,13 @@ impl PeerState {
             self.answered_by = None;
         }
         if from.state == State::Unknown && to.state == State::CutOff {
-            // A lease is known here before the kernel has its route: what came meanwhile came by the peer's former address.
+            // A lease is known here before the kernel has its route. Packets that came meanwhile came by the peer's former address.
             self.times.answered = PathTimes::default();
             self.times.received = PathTimes::default();
         }
     }
 
-    /// The evidence without a loss on the underlay that a firewall explains.
+    /// Returns the evidence without a loss on the underlay that a firewall explains.
     fn excused(&self, evidence: Evidence) -> Evidence {
         if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
             Evidence {
@@ -125,13 +125,13 @@ impl PeerState {
         }
     }
 
-    /// Whether it has its turn in long questions.
+    /// Returns whether the peer takes its turn in long probes.
     pub(super) fn is_asked_long(&self) -> bool {
         let present = self.standing.present;
         !present.ping_only && present.state.impact() <= Impact::None
     }
 
-    /// Notes what was lost over the overlay. Long questions are not lost by chance where the MTU is too small. Returns how many were answered.
+    /// Records the losses over the overlay. Long probes are not lost by chance if the MTU is too small. Returns how many probes got a reply.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
         let small =
             verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::target::{Path, Target};
 
-    /// A round in which every question has the same fate.
+    /// Returns a round in which every probe has the same result.
     fn round(fate: ProbeResult) -> Round {
         let evidence = Evidence {
             full: fate,

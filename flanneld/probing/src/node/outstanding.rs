@@ -1,11 +1,11 @@
-//! Questions whose answers are awaited.
+//! Probes whose replies are awaited.
 
 use super::message::{ANSWER_TIMEOUT, LATE_TIMEOUT, Waiting};
 use ipnet::IpNet;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Questions by their nonces, and when each is forgotten.
+/// Outstanding probes by nonce, and when each of them expires.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     by_nonce: HashMap<u64, Waiting>,
@@ -27,12 +27,12 @@ impl Outstanding {
         self.by_nonce.remove(&nonce);
     }
 
-    /// Keeps only the questions to peers that stay.
+    /// Keeps only the probes of peers that stay.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.by_nonce.retain(|_, waiting| stays(&waiting.key));
     }
 
-    /// Forgets the questions whose answers would come too late even to show that nothing was lost.
+    /// Drops the probes whose replies would be too late even to show that nothing was lost.
     pub(super) fn expire(&mut self, now: Duration) {
         while let Some((_, nonce)) = self.expiries.pop_front_if(|(until, _)| *until <= now) {
             self.by_nonce.remove(&nonce);

@@ -1,4 +1,4 @@
-//! What is remembered of one peer: little, since there may be ten thousand.
+//! The state of one peer. It is small, because there may be ten thousand peers.
 
 use super::history::History;
 use super::moment::Moment;
@@ -11,26 +11,26 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// Questions whose answers are judged together.
+/// Probes whose replies are judged together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub number: u64,
     pub evidence: Evidence,
-    /// Whether everything was asked that a verdict needs.
+    /// Whether it has every probe that a verdict needs.
     pub whole: bool,
     pub began: Duration,
     pub closes: Duration,
-    /// Answers that have not come.
+    /// Number of replies that have not arrived.
     pub open: u8,
-    /// Whether a question was refused.
+    /// Whether a probe was refused.
     pub refused: bool,
-    /// Whether ping itself was answered.
+    /// Whether a ping itself got a reply.
     pub ponged: bool,
-    /// Whether a fault that all peers have in common was found or ended meanwhile: it explains what was lost.
+    /// Whether a fault that all peers have in common was found or ended meanwhile, which explains the losses.
     pub explained: bool,
 }
 
-/// What a peer reported of us.
+/// A peer's report on the probes that it received from this node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerClaim {
     pub at: Moment,
@@ -38,11 +38,11 @@ pub(super) struct PeerClaim {
     pub underlay_ms: Option<u32>,
 }
 
-/// What is remembered of one peer.
+/// The state of one peer.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub target: Target,
-    /// Its number, for orders: 0 if it cannot be computed.
+    /// Its number, for orders; 0 if it cannot be computed.
     pub who: u64,
     /// The number of its subnet in rows.
     pub short: u32,
@@ -59,13 +59,13 @@ pub(super) struct PeerState {
     pub claim: Option<PeerClaim>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
-    /// Whether its host refuses questions, which proves as much as an answer to a ping.
+    /// Whether its host refuses probes, which proves as much as a reply to a ping.
     pub refuses: bool,
-    /// Whether it has answered in spite of a fault that its peers have in common.
+    /// Whether it has replied in spite of a fault that its family has in common.
     pub exempt: bool,
-    /// Whether questions over the underlay are lost while all is well over the overlay: a firewall lets in only the tunnel.
+    /// Whether probes over the underlay are lost while the overlay works: a firewall lets in only the tunnel.
     pub tunnel_only: bool,
-    /// Its address in the overlay network, as it reports itself.
+    /// Its overlay address, as the peer itself reports it.
     pub answers_at: Option<IpAddr>,
     pub tokens: Tokens,
 }
@@ -73,21 +73,21 @@ pub(super) struct PeerState {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
     pub count: u32,
-    /// The round of long questions in which it had its last one.
+    /// The round of long probes in which it got its last one.
     pub full_done: u32,
     /// Rounds since the last turn began.
     pub rounds: u8,
 }
 
-/// When packets were exchanged with a peer.
+/// When packets were last exchanged with a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub asked: Option<Moment>,
-    /// Its last answer of any kind.
+    /// Its last reply of any kind.
     pub answered: PathTimes,
-    /// Its last question that reached this node.
+    /// Its last probe that reached this node.
     pub received: PathTimes,
-    /// The last question of its that caused a round.
+    /// The last probe of the peer that caused a round here.
     pub reconsidered: Option<Moment>,
 }
 
@@ -134,7 +134,7 @@ impl PeerState {
         }
     }
 
-    /// Whether what is known still holds: the same node, at the same address.
+    /// Returns whether the known results still apply: the target is the same node at the same address.
     pub(super) fn is_same_node(&self, target: &Target) -> bool {
         self.target.address == target.address && self.target.id == target.id
     }

@@ -1,4 +1,4 @@
-//! Questions on the path of pods' packets, from the addresses of peers' subnets that ask them.
+//! Replies to pod probes, which come from addresses of the peers' subnets.
 
 use super::machine::Node;
 use super::message::{Datagram, Now, Send};
@@ -12,8 +12,9 @@ use types::Family;
 use types::reachability::State;
 
 impl Node {
-    /// Takes a datagram of the overlay network that does not come from the probe port. Returns the answer if it is a pod question of a peer, from the address of
-    /// its pod probe or its own; the call follows with what is sent next. Together they are no longer than the question.
+    /// Takes a datagram of the overlay that does not come from the probe port. Returns the reply if it is a pod probe of a peer. The probe has to
+    /// come from the peer's pod-probe address or from one of its own. The pod call is queued and follows with the next packets. Reply and call
+    /// together are no longer than the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;
@@ -36,7 +37,7 @@ impl Node {
                 None
             })?;
         let own = self.local.who(Family::from(*key))?;
-        // Nobody proves that it receives at this address, so a share is left for the nodes themselves.
+        // Nothing proves that the sender receives packets at this address, so half of the limit is reserved for nodes.
         if !self.limits.take_echo(datagram.from, now.at, true) {
             self.traffic.limited += 1;
             return None;
@@ -51,7 +52,7 @@ impl Node {
         };
         let body = Echo {
             wall_ms: now.wall_ms,
-            // Whether something changed it on its way.
+            // Shows the prober whether something changed its address on the way.
             answers_at: Some(datagram.from),
             ..Echo::default()
         };
@@ -65,8 +66,8 @@ impl Node {
         Some(echo(&answer, &body, ECHO))
     }
 
-    /// Returns peers that answer questions through the overlay network, each with the address that answers: those of `first`, and then those after another
-    /// one, around and back to it.
+    /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. Peers of `first` come first, then
+    /// those after `after`, then those from the beginning up to `after`.
     pub fn answering(
         &self,
         family: Family,
@@ -148,7 +149,7 @@ mod tests {
         node
     }
 
-    /// What comes back for a message from this address: the answer, and what is called.
+    /// Returns the reply to a message from this address, and the packets that are queued with it.
     fn answered(node: &mut Node, from: &str, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Send>) {
         let datagram = Datagram {
             path: Path::Overlay,
@@ -183,7 +184,7 @@ mod tests {
             };
             assert_eq!(body.answers_at, "10.5.2.254".parse().ok());
             assert_eq!((header.kind, header.nonce), (kind, 0x1234));
-            // On the path of nodes it is nothing.
+            // Neither message has an effect among the messages of nodes.
             let datagram = Datagram {
                 path: Path::Overlay,
                 from: "10.5.2.0".parse().unwrap(),
@@ -198,7 +199,7 @@ mod tests {
     fn others_get_no_answer() {
         let mut node = node();
         let question = pods::question(1, 2);
-        // The node itself, as it finds out whether the question would be let in.
+        // The peer's host sends this probe itself, to find out whether it is let in.
         assert!(answered(&mut node, "10.5.2.0", &question).0.is_some());
         for from in ["10.5.2.253", "10.5.3.254", "10.5.1.254", "192.0.2.2"] {
             assert_eq!(
@@ -208,7 +209,7 @@ mod tests {
             );
         }
         assert_eq!(answered(&mut node, "10.5.2.254", b"flpr"), (None, vec![]));
-        // A flood gets the share of strangers.
+        // A flood gets only the half that is not reserved for nodes.
         let answers = (0..100)
             .filter(|_| answered(&mut node, "10.5.2.254", &question).0.is_some())
             .count();

@@ -1,4 +1,4 @@
-//! Received packets: answers, and the questions of others.
+//! Received packets: replies, and probes of other nodes.
 
 use super::machine::Node;
 use super::message::{Datagram, Now, Waiting, What};
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Node {
-    /// Takes a datagram. Returns the answer where it is a question that gets one.
+    /// Takes a datagram. Returns the reply if the datagram is a probe that gets one.
     pub fn receive(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
             Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
@@ -43,7 +43,8 @@ impl Node {
         }
     }
 
-    /// Returns the question to which this is the answer: outstanding, asked of this address over this path, and for us.
+    /// Returns the probe that this message replies to. The probe is outstanding and was sent to this address over this path; the reply is for this
+    /// node.
     fn awaited(
         &mut self,
         nonce: u64,
@@ -75,7 +76,7 @@ impl Node {
         };
         if peer.target.id.is_some() && header.from != peer.who {
             if is_same_node(header.from, peer.who) {
-                // The daemon of another network there.
+                // The reply is from the daemon of another network on that host.
                 self.traffic.junk += 1;
                 return;
             }
@@ -115,7 +116,7 @@ impl Node {
                 .unwrap_or(i64::MAX)
                 .saturating_sub(then),
         );
-        // Only addresses of its own subnet are asked.
+        // Only addresses of the peer's own subnet are probed.
         peer.answers_at = body
             .answers_at
             .filter(|ip| overlay_addresses(&waiting.key).contains(ip));
@@ -125,7 +126,7 @@ impl Node {
         self.answered(now, waiting, at, rtt, body.heard_overlay_ms);
     }
 
-    /// Takes the answer to a ping.
+    /// Takes the reply to a ping.
     pub fn pong(&mut self, now: Now, path: Path, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding
@@ -145,7 +146,7 @@ impl Node {
         self.answered(now, waiting, at, rtt, None);
     }
 
-    /// Takes the ICMP error by which a host refuses a question. It proves as much as an answer to a ping.
+    /// Takes an ICMP error by which a host refuses a probe. It proves as much as a reply to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding
@@ -170,7 +171,7 @@ impl Node {
             return;
         };
         peer.times.answered.note(waiting.path, at);
-        // The question itself stays unanswered: the round is not over because of this.
+        // The probe itself stays without a reply, so this does not end the round.
         if let Some(round) = peer
             .round
             .as_mut()
@@ -183,7 +184,7 @@ impl Node {
         }
     }
 
-    /// Takes an answer from the peer that was asked.
+    /// Takes a reply from the peer that was probed.
     fn answered(
         &mut self,
         now: Now,
@@ -235,7 +236,7 @@ impl Node {
         round.ponged |= matches!(what, What::Ping | What::BridgePing | What::FullPing);
         round.open = round.open.saturating_sub(1);
         if round.open == 0 {
-            // Nothing more to wait for.
+            // No more replies are outstanding.
             let closes = &mut self.deadlines.closes;
             closes.remove(round.closes, waiting.key);
             round.closes = now.at;
@@ -243,12 +244,12 @@ impl Node {
         }
     }
 
-    /// Returns the peer that asks: its address belongs to a lease in force, on this path.
+    /// Returns the peer that sent a probe: the source address belongs to a lease in force, on this path.
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&PeerState> {
         let address = datagram.from;
         match datagram.path {
             Path::Overlay => {
-                // Subnets of leases in force do not overlap: the address is of the last one that begins at or before it, or of none.
+                // Subnets of leases in force do not overlap. So the address belongs to the last subnet that begins at or before it, or to none.
                 let (key, peer) = self.peers.range(..=IpNet::from(address)).next_back()?;
                 (key.contains(&address) && overlay_addresses(key).contains(&address))
                     .then_some(peer)

@@ -1,4 +1,4 @@
-//! Rounds, which verify what a turn shows, and the verdicts that they come to.
+//! Rounds, which verify what a turn shows, and their verdicts.
 
 use super::deadlines::Urgency;
 use super::machine::Node;
@@ -13,21 +13,21 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// The most rounds after a turn.
+/// Maximum number of rounds after a turn.
 const MAX_ROUNDS: u8 = 5;
-/// From the round after this many on, two long questions are asked: that the MTU is too small rests on them alone, and one in fifty of them may be
-/// lost by chance.
+/// After this many rounds, a round has two long probes. The verdict that the MTU is too small rests only on long probes, and one in fifty of them may
+/// be lost by chance.
 const DOUBLE_FROM: u8 = 2;
-/// What has been slow for this long is usual.
+/// A round trip that has been slow for this long becomes the usual one.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
-    /// Asks again where something was lost, as far as the budget goes.
+    /// Starts another round after a loss, as far as the budget allows.
     pub(super) fn repeat(&mut self, now: Now) {
         while let Some((urgency, key)) = self.deadlines.again.due(now.at) {
             let round = self.peers.get(&key).and_then(|peer| peer.round.as_ref());
             if let Some(round) = round {
-                // Its result is awaited first.
+                // The open round has to end first.
                 let closes = round.closes.max(now.at + Duration::from_micros(1));
                 self.deadlines.again.remove(&key);
                 self.deadlines.again.insert(urgency, closes, key);
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Asks all of the peers that are known to be broken, in turn: their state may be another one by now.
+    /// Starts whole rounds with the peers that are known to be broken, in turn, because their state may have changed.
     pub(super) fn look_at_broken(&mut self, now: Now) {
         while let Some((_, key)) = self.deadlines.broken.due(now.at) {
             let peer = self.peers.get_mut(&key);
@@ -63,13 +63,13 @@ impl Node {
         }
     }
 
-    /// Plans the next look at a peer that is broken.
+    /// Schedules the next round of a broken peer.
     fn look_again(&mut self, now: Now, key: IpNet) {
         let at = now.at + SAMPLE_CYCLE;
         self.deadlines.broken.insert(Urgency::Walked, at, key);
     }
 
-    /// Asks all that a verdict needs.
+    /// Starts a whole round, with every probe that a verdict needs.
     pub(super) fn begin(&mut self, now: Now, key: IpNet) {
         let mut whats = vec![What::Small, What::Full, What::Ping];
         if self.local.device {
@@ -167,7 +167,7 @@ impl Node {
             };
             self.deadlines.again.insert(urgency, at, key);
         } else if round.evidence.through() && !self.common.of(key.into()).awaits(&key) {
-            // It was asked meanwhile, and is well.
+            // The peer was probed meanwhile and replies.
             self.deadlines.again.remove(&key);
         }
         self.grade(now, key);
@@ -185,7 +185,7 @@ impl Node {
         self.conclude(now, key, &round, verdict, passed);
     }
 
-    /// Grades the verdict, and notes a change for the log.
+    /// Grades the verdict, and records a change for the log.
     pub(super) fn grade(&mut self, now: Now, key: IpNet) {
         if let Some((was, is)) = self.grade_quietly(now, key)
             && let Some(peer) = self.peers.get(&key)
@@ -201,7 +201,7 @@ impl Node {
     /// Grades the verdict. Returns the states before and after a change.
     pub(super) fn grade_quietly(&mut self, now: Now, key: IpNet) -> Option<(State, State)> {
         let fault = self.fault_of(&key);
-        // The walk asks too rarely to tell chance from loss.
+        // The walk probes too rarely to distinguish losses by chance from others.
         let is_watched = self.pace.sample.has(&key);
         let peer = self.peers.get_mut(&key)?;
         if peer.shown == State::Slow && now.at.saturating_sub(peer.since.into()) >= SLOW_FOR_LONG {
@@ -228,7 +228,7 @@ impl Node {
         Some((was, is))
     }
 
-    /// Asks a peer soon that another node does not reach: it may be the first to know.
+    /// Probes a peer soon because another node does not reach it. That node may be the first to notice a fault.
     pub(super) fn hinted(&mut self, now: Now, short: u32) {
         if self.pace.hints.ready_at(now.at, ROUND_COST) > now.at {
             return;
@@ -250,14 +250,14 @@ impl Node {
         }
     }
 
-    /// Asks a peer at once whose question arrived although its state does not let one expect that.
+    /// Probes a peer at once after its own probe arrived, if its verdict is broken or rests only on ping.
     pub(super) fn reconsider(&mut self, now: Now, key: IpNet, path: Path) {
         let fault = self.fault_of(&key);
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
         };
         let present = peer.verdict(fault);
-        // What is heard of many peers says something new only where nothing was to be heard.
+        // During a common fault, a received probe is news only if the verdict excludes its arrival.
         let is_old = match present.state {
             State::CutOff => false,
             State::OneWay => path == Path::Underlay,
@@ -289,7 +289,7 @@ impl Node {
         Some(*all.select_nth_unstable(middle).1)
     }
 
-    /// Begins to search how large a packet the path carries, unless a search is in progress.
+    /// Starts a search for the largest packet that the path carries, unless a search is in progress.
     pub(super) fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
         let mtu = self.local.mtu(key.into());
         if let Some(peer) = self
@@ -303,7 +303,7 @@ impl Node {
     }
 }
 
-/// The part of the evidence that a question is about.
+/// Returns the part of the evidence that a probe is about.
 pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
     match what {
         What::Full => Some(&mut evidence.full),

@@ -1,11 +1,11 @@
-//! One session: what is asked and what is answered.
+//! One session: its probes and their replies.
 
 use super::message::Asked;
 use crate::view::Tally;
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// What came of one kind of question.
+/// Counts of one kind of probe.
 #[derive(Clone, Debug, Default)]
 struct Count {
     asked: u8,
@@ -13,13 +13,13 @@ struct Count {
     rtts: Vec<u32>,
 }
 
-/// Questions to one peer at once.
+/// Probes of one peer on demand.
 #[derive(Debug)]
 pub(super) struct Session {
     pub key: IpNet,
     pub next: Duration,
     pub done: u8,
-    /// Who answered in the peer's place.
+    /// The number of the node that replied in the peer's place.
     pub other: Option<u64>,
     counts: [Count; Asked::ALL.len()],
 }

@@ -1,4 +1,4 @@
-//! Sessions: one peer is asked at once, for a caller that waits.
+//! Sessions: one peer is probed on demand, for a caller that waits.
 
 use super::machine::Node;
 use super::message::{ANSWER_TIMEOUT, Asked, Now, What};
@@ -7,27 +7,27 @@ use crate::view::Probe;
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// How often each kind is asked.
+/// Number of probes of each kind.
 const REPETITIONS: u8 = 5;
-/// The time between two rounds of questions.
+/// Time between two rounds of probes.
 const REPETITION_INTERVAL: Duration = Duration::from_millis(200);
-/// The most sessions at a time.
+/// Maximum number of open sessions.
 const MAX_SESSIONS: usize = 8;
 
 impl Node {
-    /// Begins to ask a peer at once. Returns the number of the session; none if there is no such peer or there are too many sessions.
+    /// Starts to probe a peer on demand. Returns the number of the session, or `None` if there is no such peer or there are too many sessions.
     pub fn begin_session(&mut self, now: Now, key: IpNet) -> Option<u64> {
         if !self.peers.contains_key(&key) || self.sessions.open.len() >= MAX_SESSIONS {
             return None;
         }
-        // Numbers are never used again: a late answer must not count in another session.
+        // Numbers are never reused, so that a late reply does not enter another session.
         let number = self.sessions.begun;
         self.sessions.begun += 1;
         self.sessions.open.insert(number, Session::new(key, now.at));
         Some(number)
     }
 
-    /// Returns the result once it is complete, which ends the session.
+    /// Returns the result and ends the session, once the session is complete.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
         let is_over = |session: &Session| {
             session.done > REPETITIONS || session.done == REPETITIONS && session.is_complete()
@@ -48,7 +48,7 @@ impl Node {
         })
     }
 
-    /// Ends a session whose result nobody awaits.
+    /// Ends a session whose result is no longer awaited.
     #[cfg(feature = "prober")]
     pub(crate) fn drop_session(&mut self, number: u64) {
         self.sessions.open.remove(&number);

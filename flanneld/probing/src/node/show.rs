@@ -1,4 +1,4 @@
-//! What is known, for views and reports.
+//! Results of a node, for views and reports.
 
 use super::losses::LOSS_WINDOW;
 use super::machine::Node;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State};
 
-/// How many other nodes' opinions of a peer are shown.
+/// Maximum number of other nodes' verdicts on a peer.
 const MAX_OPINIONS: usize = 16;
 /// How long the difference of two clocks is taken to be known, in milliseconds.
 const MAX_CLOCK_AGE_MS: u64 = 300_000;
@@ -25,7 +25,7 @@ fn age(now: Now, at: impl Into<Duration>) -> u64 {
 }
 
 impl Node {
-    /// Returns everything that is known. `port` and `problems` are those of the sockets.
+    /// Returns all results. `port` and `problems` are those of the sockets.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
         let rows = self.show_rows(now);
         Mesh {
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// Returns how long it takes until all peers were asked once.
+    /// Returns how long it takes to probe all peers once.
     fn cycle(&self) -> Duration {
         let on_link = self.peers.values().filter(|peer| peer.target.on_link);
         cycle(self.peers.len(), on_link.count())
@@ -56,7 +56,7 @@ impl Node {
                 .peers
                 .iter()
                 .filter(|(key, _)| Family::from(**key) == family);
-            // Its peers may all be gone.
+            // All peers of the fault may be gone.
             let (covered, others): (Vec<_>, Vec<_>) =
                 of_family.partition(|(_, peer)| peer.is_covered());
             let asked = covered
@@ -81,7 +81,7 @@ impl Node {
         Family::ALL.into_iter().filter_map(show).collect()
     }
 
-    /// Returns how much of all that was asked lately was lost.
+    /// Returns the losses among all recent probes.
     pub fn show_losses(&self, now: Now) -> view::Losses {
         let (asked, lost) = self.pace.losses.sum(now.at);
         let lately = |peer: &&PeerState| {
@@ -103,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Applies `of` to each peer, which is as in [`Node::show`].
+    /// Applies `of` to the view of each peer, which is as in [`Node::show`].
     pub fn peers<T>(&self, now: Now, of: impl FnMut(view::PeerView) -> T) -> Vec<T> {
         self.show_peers(now, &self.show_rows(now), of)
     }
@@ -146,7 +146,7 @@ impl Node {
                 }
             }
         }
-        // Room for all of them, and no more: there may be ten thousand.
+        // Reserves exactly one element per peer, because there may be ten thousand.
         let mut peers = Vec::with_capacity(self.peers.len());
         for key in self.peers.keys() {
             let Some(mut peer) = self.show_peer(now, key) else {
@@ -179,7 +179,7 @@ impl Node {
         let target = &peer.target;
         let fault = self.fault_of(key);
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
-        // Ages that the peer reported have grown since then.
+        // Ages that the peer reported have grown since its report.
         let by_it = |ms: fn(&PeerClaim) -> Option<u32>| {
             peer.claim
                 .as_ref()
@@ -211,7 +211,7 @@ impl Node {
                 heard_age_ms: since(peer.times.received.overlay),
                 heard_underlay_age_ms: since(peer.times.received.underlay),
             },
-            // Clocks are set, and drift.
+            // The difference expires, because clocks drift and are set.
             clock_offset_ms: peer.clock_offset_ms.filter(|_| {
                 peer.claim
                     .is_some_and(|claim| age(now, claim.at) <= MAX_CLOCK_AGE_MS)
@@ -221,7 +221,7 @@ impl Node {
         })
     }
 
-    /// Returns the name of a node, else its number.
+    /// Returns the name of a node, or its subnet if it has no name, or its number if it is unknown.
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self
             .peers

@@ -1,4 +1,4 @@
-//! Hosts without a lease that ask for this node: nodes of the same network with another store, or nodes whose lease is gone.
+//! Unknown senders: hosts without a lease that probe this node. They are nodes of the same network with another store, or nodes whose lease is gone.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// So many are remembered.
+/// Maximum number of senders that are remembered.
 const MOST: usize = 8;
-/// How long one is remembered. A node asks each peer more often, in all but the largest clusters.
+/// How long a sender is remembered. A node probes each peer more often, in all but the largest clusters.
 const MEMORY: Duration = Duration::from_secs(120);
-/// How long one has to ask: a node that joins or leaves is one for a moment.
+/// For how long a sender has to probe before it is reported. A node that joins or leaves is unknown for a moment.
 const LASTING: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Notes who asks without a lease, if it means this node: by its id, in whatever subnet.
+    /// Records the sender of a probe without a lease, if the probe is for this node's id, in any subnet.
     pub(super) fn stranger(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header) {
         self.traffic.strangers += 1;
         let own = [self.local.who_v4, self.local.who_v6];
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// Returns the addresses that have asked for this node for a while, and have no lease.
+    /// Returns the addresses without a lease that have probed this node for a while.
     pub fn strangers(&self, now: Now) -> Vec<IpAddr> {
         let lasts = |asked: &Asked| {
             asked.last.saturating_sub(asked.first) >= LASTING
@@ -52,7 +52,7 @@ impl Node {
                 .get(place)
                 .is_some_and(|(known, _)| known == address)
         };
-        // Behind NAT a peer asks from another address than the one of its lease.
+        // Behind NAT, a peer probes from another address than that of its lease.
         let is_peer = |asked: &Asked| self.peers.values().any(|peer| peer.who == asked.who);
         self.strangers
             .iter()
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// A question for a node, in a subnet that this one had in another store.
+    /// Sends a probe for a node id, in a subnet that the node had in another store.
     fn ask(node: &mut Node, seconds: u64, from: &str, id: &str, path: Path) {
         let header = Header {
             kind: MessageKind::EchoQuestion,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_this_node_for_a_while_is_a_stranger() {
+    fn persistent_sender_without_lease_is_unknown() {
         let mut node = node();
         let stranger: IpAddr = "192.0.2.7".parse().unwrap();
         for seconds in [10, 20, 30] {
@@ -134,7 +134,7 @@ mod tests {
         ask(&mut node, 40, "192.0.2.7", "n1", Path::Underlay);
         assert_eq!(node.strangers(now(41)), [stranger]);
         assert!(node.strangers(now(200)).is_empty(), "it asks no more");
-        // Its lease comes.
+        // The sender gets a lease.
         let peer = Target {
             id: None,
             name: None,

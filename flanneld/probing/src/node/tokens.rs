@@ -1,22 +1,23 @@
-//! Tokens, which distinguish the questions of a peer from forged ones.
+//! Tokens, which distinguish probes of a peer from forged ones.
 
 use crate::wire::{Echo, NONE};
 
-/// Anybody can forge a peer's address. Only a node that receives packets at that address can repeat a token that was sent there.
+/// The tokens of one peer. A peer's address can be forged, but only a node that receives packets at that address can repeat a token that was sent
+/// there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens {
-    /// The token that the peer is to repeat.
+    /// This node's token, which the peer has to repeat.
     pub own: u32,
-    /// The peer's token, from a question that repeated ours.
+    /// The peer's token, from a probe that repeated this node's token.
     sure: Option<u32>,
-    /// The last token in its name, possibly forged.
+    /// The token of the last probe from the peer's address, possibly forged.
     last: Option<u32>,
 }
 
 impl Tokens {
-    /// `random` makes our own token: with a token that can be guessed, others could use up the peer's answers.
+    /// Creates tokens. `random` makes this node's own token: if it can be guessed, others can use up the peer's replies.
     pub(super) fn new(random: u64) -> Self {
-        // The remainder is less than the divisor, which means none.
+        // The remainder is never `NONE`, which stands for no token.
         Self {
             own: u32::try_from(random % u64::from(NONE)).unwrap_or(0),
             sure: None,
@@ -24,7 +25,7 @@ impl Tokens {
         }
     }
 
-    /// Takes the tokens of a question. Returns whether the question is certainly from the peer.
+    /// Takes the tokens of a probe. Returns whether the probe is certainly from the peer.
     pub(super) fn take(&mut self, body: &Echo) -> bool {
         let sure = body.repeats == Some(self.own);
         self.last = body.token;
@@ -34,12 +35,12 @@ impl Tokens {
         sure
     }
 
-    /// Returns whether the peer has repeated our token once. From then on, a question that does not repeat it is not from the peer.
+    /// Returns whether the peer has repeated this node's token. From then on, a probe that does not repeat it is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
-    /// Returns the token that a question repeats. It alternates between the sure and the last one, since a peer that has restarted has another one.
+    /// Returns the token that a probe repeats. It alternates between the sure and the last one, because a peer that restarted has another token.
     /// `random` is the nonce.
     pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
@@ -63,7 +64,7 @@ mod tests {
         let (mut a, mut b) = (Tokens::new(1), Tokens::new(2));
         assert!(!b.take(&question(&a, 0)), "nothing was sent to it yet");
         assert!(a.take(&question(&b, 0)) && b.take(&question(&a, 0)));
-        // Forged questions come in between, and the peer is still itself.
+        // Forged probes arrive in between, and the peer is still recognized.
         let forged = Echo {
             token: Some(7),
             repeats: Some(8),
@@ -72,7 +73,7 @@ mod tests {
         assert!(!a.take(&forged) && b.take(&question(&a, 2)) && a.take(&question(&b, 2)));
         a = Tokens::new(3);
         assert!(!a.take(&forged) && !b.take(&question(&a, 0)));
-        // One of two nonces repeats what came last.
+        // Every other nonce repeats the token that arrived last.
         assert!(!a.take(&question(&b, 2)) && a.take(&question(&b, 3)));
         assert!(!a.take(&forged) && b.take(&question(&a, 2)));
     }

@@ -1,4 +1,4 @@
-//! Turns: as few questions as show that nothing has changed.
+//! Turns: as few probes as can show that nothing has changed.
 
 use super::machine::Node;
 use super::message::{Now, ROUND_COST, What};
@@ -6,11 +6,11 @@ use crate::schedule::turn_paths;
 use ipnet::IpNet;
 use types::reachability::State;
 
-/// Peers that answer only ping are asked a question every so many turns,
+/// Peers that reply only to ping get a probe every so many turns ...
 const QUESTION_INTERVAL: u32 = 10;
-/// and get a long ping every so many.
+/// ... and a long ping every so many turns.
 const LONG_PING_INTERVAL: u32 = 4;
-/// While the MTU is too small, it is searched again every so many turns.
+/// While the MTU is too small, the search for it is repeated every so many turns.
 const MTU_SEARCH_INTERVAL: u32 = 8;
 
 impl Node {
@@ -32,7 +32,7 @@ impl Node {
         }
     }
 
-    /// One turn: a whole round where packets are lost, else as few questions as show that nothing has changed.
+    /// Starts a turn: a whole round if the MTU is too small, else as few probes as can show that nothing has changed.
     fn turn(&mut self, now: Now, key: IpNet) {
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
@@ -55,7 +55,7 @@ impl Node {
         self.round(now, key, &whats, false);
     }
 
-    /// What a peer is asked that answers only ping: now and then also a question, because it may have changed.
+    /// Returns the pings of a turn for a peer that replies only to ping. Some turns add a probe, because the peer may have changed.
     fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let (turn, refuses) = self
@@ -80,7 +80,7 @@ impl Node {
         whats
     }
 
-    /// What a peer is asked that answers questions.
+    /// Returns the probes of a turn for a peer that replies to probes.
     fn questions_of_turn(&mut self, now: Now, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let peers = self.peers.len();
@@ -103,7 +103,7 @@ impl Node {
         whats
     }
 
-    /// Returns a long question where it is this peer's turn to get one.
+    /// Returns a long probe if it is this peer's turn to get one, else a short one.
     fn long_or_short(&mut self, now: Now, key: IpNet) -> What {
         let mut done = self.peers.get(&key).map_or(0, |peer| peer.turn.full_done);
         let others_wait = |round: u32| {

@@ -1,4 +1,4 @@
-//! Other nodes' rows, and whether they are viewed.
+//! Rows of other nodes, and whether they are viewed.
 
 use crate::limits::Bucket;
 use crate::rows::{self, Body};
@@ -6,25 +6,25 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The shortest time between two row questions to a node.
+/// Minimum time between two row requests to a node.
 pub(super) const ROW_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a row is kept.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);
-/// How often other nodes are asked about a peer in trouble while their rows are not viewed.
+/// Minimum time between two rounds of row requests about a peer in trouble, while rows are not viewed.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is known of another node's row.
+/// The cached row of another node.
 #[derive(Debug, Default)]
 pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
     pub(crate) answered_at: Option<Duration>,
-    /// As on the wire: rows of ten thousand nodes are kept.
+    /// Encoded as on the wire, because rows of ten thousand nodes are kept.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
 }
 
 impl CachedRow {
-    /// Returns when it is forgotten.
+    /// Returns when the row expires.
     pub(super) fn until(&self) -> Duration {
         self.answered_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
@@ -43,7 +43,7 @@ pub(super) struct Viewer {
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    /// The peer in trouble about which others are asked, by the number of its subnet.
+    /// The peer in trouble that row requests name, by the number of its subnet.
     pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }
@@ -68,7 +68,7 @@ impl Viewer {
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the rows of some other nodes, because a peer is in trouble: that of a subnet with this number, or all of them.
+    /// Requests the rows of some other nodes because peers are in trouble: the one with this subnet number, or all of them.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self
             .troubled_at
@@ -80,7 +80,7 @@ impl Viewer {
         }
     }
 
-    /// Returns whether the next question to a node goes over the underlay.
+    /// Returns whether the next row request to a node goes over the underlay.
     pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows
             .get(key)
@@ -91,7 +91,7 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns when there is something to do.
+    /// Returns when the next work is due.
     pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);

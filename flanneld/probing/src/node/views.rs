@@ -1,4 +1,4 @@
-//! Requests for other nodes' rows, while they are viewed.
+//! Requests for the rows of other nodes.
 
 use super::machine::Node;
 use super::message::{Now, Waiting, What};
@@ -11,9 +11,9 @@ use types::reachability::{Impact, State};
 
 /// How long rows are requested after a view.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many other nodes are asked about a peer in trouble.
+/// How many other nodes get a row request when a peer is in trouble.
 const MAX_WITNESSES: usize = 16;
-/// How many peers of other nodes are kept in all: everything of some 140 nodes, of more nodes only the worst.
+/// Maximum number of peers in the cached rows of other nodes: all peers of some 140 nodes, of more nodes only the worst peers.
 const MAX_CELLS: usize = 20_200;
 
 impl Node {
@@ -24,7 +24,7 @@ impl Node {
 
     pub(super) fn ask_rows(&mut self, now: Now) {
         if std::mem::take(&mut self.viewer.wants_witnesses) && self.viewer.queue.is_empty() {
-            // Those that answer, from a place that differs between nodes.
+            // Selects nodes that reply, from a place that differs between nodes.
             let skip =
                 usize::try_from((self.random)() % 997).unwrap_or(0) % self.peers.len().max(1);
             let well = |key: &&IpNet| {
@@ -101,7 +101,7 @@ impl Node {
         let row = self.viewer.rows.entry(waiting.key).or_default();
         row.answered_at = Some(now.at);
         row.bytes = rows::write(&body).into();
-        // The path that worked is kept.
+        // The next request uses the path that worked.
         row.attempts = row.attempts.wrapping_sub(1);
     }
 }

@@ -1,4 +1,4 @@
-//! Pings of a pod's address. They share nothing with the pings of the prober.
+//! Pings to a pod's address. They are independent of the prober's pings.
 
 use super::ping;
 use super::socket::Registered;
@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use types::Family;
 
-/// The time between two pings.
+/// Time between two pings.
 const PING_INTERVAL: Duration = Duration::from_millis(200);
-/// How long to wait for the last answer.
+/// How long to wait for the last reply.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pings an address `times` times, from an address of this host or from the one that the route chooses.
+/// Pings an address `times` times, from `from` or else from the address that the route selects.
 ///
 /// # Errors
-/// The raw socket cannot be opened; it needs CAP_NET_RAW.
+/// Returns an error if the raw socket cannot be opened; it needs CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
     let family = Family::from(to);
     let any = family.pick(
@@ -27,7 +27,7 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
         IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     );
     let id = rand::rng().random();
-    // It asks nothing that could be refused.
+    // Port 0, because it sends no probes that could be refused.
     let mut socket = Registered::pings(from.unwrap_or(any), id, 0)?;
     let mut buffer = vec![0; 2048];
     let mut open: HashMap<u64, Instant> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Logs peers whose state changes: a line for each, up to a number that a reader can take in.
+//! Logs peers whose state changes: one line for each, up to a number that a reader can take in.
 
 use crate::node::{CommonNotice, Notice};
 use crate::target::Target;
@@ -8,11 +8,11 @@ use tracing::{Level, debug, info, warn};
 use types::printable;
 use types::reachability::{Impact, State};
 
-/// The most lines in a [`WINDOW`].
+/// Maximum number of lines in a [`WINDOW`].
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Counts the lines of the present window.
+/// Number of lines in the present window.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Duration,
@@ -72,10 +72,10 @@ pub(super) fn report_common(notices: &[CommonNotice]) {
             warn!(
                 %family, asked, peers, to = %state, reason,
                 remedy = "`flannelctl doctor` names the cause",
-                "all peers that were asked fail alike, and the others are taken to fail too"
+                "all probed peers fail alike; assuming the same for the others"
             );
         } else {
-            info!(%family, peers, "peers answer again, and count as before");
+            info!(%family, peers, "peers reply again; their own verdicts apply");
         }
     }
 }
@@ -102,15 +102,17 @@ fn name(target: &Target) -> Option<Cow<'_, str>> {
 
 fn meaning(state: State) -> &'static str {
     match state {
-        State::Unknown => "nothing is known of it",
-        State::Well => "packets arrive there, and answers come back",
-        State::Slow => "answers take much longer than usual",
-        State::LosesSome => "some probes get no answer",
+        State::Unknown => "its state is unknown",
+        State::Well => "probes get replies",
+        State::Slow => "replies take much longer than usual",
+        State::LosesSome => "some probes get no reply",
         State::SmallMtu => "packets as large as the MTU of pods do not arrive there",
-        State::OneWay => "it hears us, but its answers over the overlay do not arrive",
-        State::OverlayCut => "it answers, but what we send over the overlay does not arrive there",
-        State::CutOff => "it does not answer over the overlay or the underlay",
-        State::WrongNode => "another node answers at its address",
+        State::OneWay => "it receives our probes, but its replies over the overlay do not arrive",
+        State::OverlayCut => {
+            "it replies over the underlay, but our packets over the overlay do not arrive there"
+        }
+        State::CutOff => "it does not reply over the overlay or the underlay",
+        State::WrongNode => "another node replies at its address",
     }
 }
 
@@ -133,7 +135,7 @@ mod tests {
             name.starts_with("node") && name.ends_with("-3") && !name.contains('\n'),
             "{name}"
         );
-        assert!(meaning(State::CutOff).contains("does not answer over"));
+        assert!(meaning(State::CutOff).contains("does not reply over"));
     }
 
     #[test]

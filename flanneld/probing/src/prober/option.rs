@@ -1,4 +1,4 @@
-//! What has no safe wrapper: options of sockets, and their registration with the runtime.
+//! Socket options and registration with the runtime, which have no safe wrapper.
 
 #![allow(unsafe_code)]
 
@@ -29,11 +29,11 @@ fn set(
 
 /// Registers a socket with the runtime.
 pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
-    // SAFETY: the socket owns its descriptor, gives the same one each time, and closes it no sooner than it is dropped with the registration.
+    // SAFETY: the socket owns its descriptor, always returns the same one, and closes it only when it is dropped with the registration.
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)
 }
 
-/// Does not fragment, and does not believe what was once learned about the path: what it carries is to be found.
+/// Forbids fragmentation and ignores the cached path MTU, because the probes have to find what the path carries.
 pub(super) fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
     if family.is_v6() {
         set(

@@ -1,15 +1,15 @@
-//! Echo requests and replies of ICMP, as raw sockets have them.
+//! ICMP echo requests and replies, as raw sockets send and receive them.
 
 use types::Family;
 
-/// The headers before the payload: of ICMP, and of IPv4 or IPv6.
+/// Lengths of the headers before the payload, in bytes: of ICMP, and of IPv4 or IPv6.
 const ICMP: usize = 8;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
-/// The shortest payload: the nonce, twice as long as need be.
+/// Length of the shortest payload in bytes: twice that of the nonce.
 const MIN_PAYLOAD: usize = 16;
 
-/// Writes an echo request. `length` is that of the whole packet in bytes.
+/// Encodes an echo request. `length` is the length of the whole packet in bytes.
 pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
     let headers = ICMP + family.pick(IPV4, IPV6);
     let payload = usize::from(length).saturating_sub(headers).max(MIN_PAYLOAD);
@@ -20,7 +20,7 @@ pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u
     out.extend(nonce.to_be_bytes());
     out.resize(ICMP + payload, 0);
     if family.is_v4() {
-        // The kernel fills in that of IPv6.
+        // For IPv6, the kernel fills in the checksum.
         let [high, low] = checksum(&out).to_be_bytes();
         if let Some(place) = out.get_mut(2..4) {
             place.copy_from_slice(&[high, low]);
@@ -29,7 +29,7 @@ pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u
     out
 }
 
-/// Returns the nonce in an echo reply to a ping with this identifier.
+/// Returns the nonce of an echo reply with this identifier.
 pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     // With IPv4 the packet begins with the IP header.
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
@@ -42,11 +42,11 @@ pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
-/// Returns the nonce of a question of ours from the ICMP error by which its destination refuses it. Such an error proves that the path works.
+/// Returns the nonce of a probe of this node from an ICMP error by which the destination refuses it. Such an error proves that the path works.
 pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
-    // Of a host: its port is closed, or its firewall rejects. Errors of routers on the path mean nothing here.
+    // These codes come from the host: its port is closed, or its firewall rejects. Errors of routers on the path prove nothing.
     let refuses = family.pick(
         matches!(head, [3, 3 | 9 | 10 | 13, ..]),
         matches!(head, [1, 1 | 4..=6, ..]),
@@ -65,7 +65,7 @@ pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
         .then(|| u64::from_be_bytes(*nonce))
 }
 
-/// The checksum of the Internet (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(reply(family, 0xabcd, &packet), Some(0x0102_0304_0506_0708));
             assert_eq!(reply(family, 0xabce, &packet), None);
             for length in 0..packet.len() {
-                // What is cut short is no reply, and never a panic.
+                // A truncated packet is no reply and never causes a panic.
                 assert!(
                     reply(family, 0xabcd, &packet[..length])
                         .is_none_or(|nonce| nonce == 0x0102_0304_0506_0708)

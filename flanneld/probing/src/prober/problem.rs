@@ -1,4 +1,4 @@
-//! Sockets that cannot be used, and why.
+//! Sockets that cannot be used, and the reasons.
 
 use crate::target::Path;
 use crate::view;
@@ -19,17 +19,17 @@ pub(super) struct Unusable {
     pub why: Why,
 }
 
-/// Why a socket cannot be used.
+/// Reason why a socket cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Another flanneld on this host uses the port for its tunnel: its device or network.
+    /// Another flanneld on this host uses the port for its tunnel. The value is its device or network.
     Lent(String),
-    /// The kernel refuses it: the kind and the text of the error.
+    /// The kernel refuses it. The values are the kind and the text of the error.
     Refused(io::ErrorKind, String),
 }
 
 impl Unusable {
-    /// A socket that the kernel refuses.
+    /// Describes a socket that the kernel refuses.
     pub(super) fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
         Self {
             place,
@@ -99,7 +99,7 @@ impl fmt::Display for Unusable {
                 Why::Refused(io::ErrorKind::PermissionDenied, error) => {
                     write!(f, "{error}; it needs CAP_NET_RAW")
                 }
-                Why::Refused(_, error) => write!(f, "{error}; it is tried again"),
+                Why::Refused(_, error) => write!(f, "{error}; flanneld retries"),
             }
         })
     }
@@ -108,7 +108,7 @@ impl fmt::Display for Unusable {
 impl std::error::Error for Unusable {}
 
 fn other_port(whose: &str) -> String {
-    format!("choose another one with --probe-port on every node of {whose}")
+    format!("set another one with --probe-port on every node of {whose}")
 }
 
 /// Returns the name of a socket for a log line.

@@ -1,4 +1,4 @@
-//! One socket, for questions and answers or for ping. Received packets have the kernel's timestamps.
+//! One socket, for probes and replies or for ping. Received packets have the kernel's timestamps.
 
 use super::option::{do_not_fragment, register};
 use crate::pods;
@@ -13,17 +13,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 
-/// The receive buffer in bytes: it holds what arrives while this program does not run.
+/// Size of the receive buffer in bytes. It holds packets that arrive while this program does not run.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// The longest datagram that is read, in bytes: more than any MTU that is probed.
+/// Length of the longest datagram that is read, in bytes: more than any MTU that is probed.
 pub(super) const MAX_DATAGRAM: usize = 65_536;
 /// The first four bytes of every message.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
 
-/// The offset of a message's kind, with UDP's header before it.
+/// Offset of a message's kind, counted from the UDP header.
 const KIND: u32 = 8 + 5;
 
-/// Instructions of a filter, by the codes of linux/bpf_common.h.
+/// Instruction codes of socket filters, from linux/bpf_common.h.
 const LOAD_WORD: u16 = 0x20;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_BYTE: u16 = 0x30;
@@ -37,20 +37,20 @@ const TO_INDEX: u16 = 0x07;
 const AND: u16 = 0x54;
 const IF_EQUAL: u16 = 0x15;
 const IF_GREATER: u16 = 0x25;
-/// The number of UDP in headers of IP.
+/// Protocol number of UDP in IP headers.
 const UDP: u32 = 17;
-/// Offsets from here on count from the header of IP (SKF_NET_OFF).
+/// Base of offsets that are relative to the IP header (SKF_NET_OFF).
 const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
 
 /// A socket that is registered with the runtime.
 pub(super) struct Registered {
     socket: Socket,
-    /// The same socket as registered; none while packets do not wake the program.
+    /// The same socket, as registered. `None` while packets do not wake the program.
     registered: Option<AsyncFd<Socket>>,
     /// The address it is bound to.
     pub address: SocketAddr,
-    /// When it was last found empty: what is read now has arrived since then.
+    /// When it was last found empty. Packets that are read now arrived after that.
     emptied: Instant,
 }
 
@@ -66,8 +66,8 @@ pub(super) struct Read {
 }
 
 impl Registered {
-    /// Opens a socket for questions and answers. The address may be assigned later. `hosts` are the bits of a sender's address, at most the last 32,
-    /// that make it the first or the second one of its subnet; none where anybody may send.
+    /// Opens a socket for probes and replies. The address may be assigned later. `hosts` are the host bits of a sender's address, at most the last
+    /// 32, which select the senders in the overlay. `None` accepts any address.
     pub(super) fn datagrams(address: SocketAddr, hosts: Option<u32>) -> io::Result<Self> {
         let socket = Socket::new(
             Domain::for_address(address),
@@ -83,7 +83,7 @@ impl Registered {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
-    /// Opens a socket for pings with this identifier. It also receives the errors by which hosts refuse questions to this port.
+    /// Opens a socket for pings with this identifier. It also receives the ICMP errors by which hosts refuse probes to this port.
     pub(super) fn pings(address: IpAddr, id: u16, port: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() {
@@ -96,7 +96,7 @@ impl Registered {
             Type::RAW.nonblocking().cloexec(),
             Some(protocol),
         )?;
-        // Every raw socket of a host receives all of ICMP.
+        // Without a filter, every raw socket of a host receives all ICMP packets.
         socket.attach_filter(&if address.is_ipv6() {
             pongs_v6(id, port)
         } else {
@@ -149,7 +149,7 @@ impl Registered {
             return std::task::Poll::Pending;
         };
         registered.poll_read_ready(context).map(|ready| {
-            // Everything is read after this; later packets are reported again.
+            // All packets are read after this. Later packets are reported again.
             ready.map(|mut ready| ready.clear_ready())
         })
     }
@@ -167,7 +167,7 @@ impl Registered {
             );
             let message = match read {
                 Ok(message) => message,
-                // An ICMP error that a datagram of ours caused is returned once, in place of a packet.
+                // An ICMP error that one of our datagrams caused is returned once, in place of a packet.
                 Err(
                     nix::Error::EINTR
                     | nix::Error::ECONNREFUSED
@@ -191,7 +191,7 @@ impl Registered {
             let now = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
-            // The stamps are of the wall clock, which is set now and then: the other clock knows the most that an age can be.
+            // The timestamps are of the wall clock, which may be set. The monotonic clock gives an upper limit of the age.
             let age = stamp
                 .map(|stamp| now.saturating_sub(stamp))
                 .unwrap_or_default()
@@ -220,9 +220,9 @@ impl Registered {
     }
 }
 
-/// Drops junk before it takes room, or what nodes send would be lost in a flood of it. Nodes send from the probe port; in the overlay network
-/// from the first or the second address of a subnet, which pods have not. From these, and from the address of a subnet's pod probe, pod questions may come
-/// from any port.
+/// Builds the filter of a datagram socket. It drops other packets before they take space in the buffer. Otherwise a flood of them would displace the
+/// packets of nodes. Nodes send from the probe port; in the overlay, they send from the first or the second address of a subnet, which pods do not
+/// have. Pod probes may come from any port of these addresses, and of a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -240,7 +240,7 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         [
             SockFilter::new(LOAD_WORD, 0, 0, last_word),
             SockFilter::new(AND, 0, 0, hosts),
-            // The probe of a subnet's pods, and nodes; the former has pod questions alone.
+            // A subnet's pod-probe address may send only pod probes. Nodes may send any message.
             SockFilter::new(IF_EQUAL, 2, 0, pods::host_part(hosts, own.ip().into())),
             SockFilter::new(IF_GREATER, 0, 4, 1),
             drop_it(),
@@ -261,7 +261,8 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         .collect()
 }
 
-/// Takes answers to our own pings, and errors about our own questions: no flood of other errors displaces an answer.
+/// Builds the IPv4 filter of a ping socket. It accepts replies to this node's pings and errors about its probes, so that a flood of other errors
+/// displaces no reply.
 fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     vec![
         SockFilter::new(HEADER_LENGTH, 0, 0, 0),
@@ -271,7 +272,7 @@ fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
         SockFilter::new(LOAD_HALF_AT, 0, 0, 4),
         SockFilter::new(IF_EQUAL, 12, 0, u32::from(id)),
         drop_it(),
-        // The packet that the error is about: UDP, to the port, with a message.
+        // The packet that the error is about has to be UDP, to the port, with a message.
         SockFilter::new(LOAD_BYTE_AT, 0, 0, 8 + 9),
         SockFilter::new(IF_EQUAL, 0, 8, UDP),
         SockFilter::new(LOAD_BYTE_AT, 0, 0, 8),
@@ -288,7 +289,7 @@ fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     ]
 }
 
-/// As [`pongs_v4`]. The filter does not see the header of IPv6.
+/// Builds the IPv6 filter of a ping socket, like [`pongs_v4`]. The filter does not see the IPv6 header.
 fn pongs_v6(id: u16, port: u16) -> Vec<SockFilter> {
     const INNER: u32 = 8 + 40;
     vec![
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// What comes through when this is sent from each of these ports, own or another, and addresses.
+    /// Returns the senders that a socket accepts. A sender is an address, whether it uses the receiver's port, and its message.
     fn read_of(
         hosts: Option<u32>,
         anew: Option<u32>,
@@ -345,7 +346,7 @@ mod tests {
             sender.send_to(bytes, (own, port)).unwrap();
         }
         let mut buffer = vec![0; MAX_DATAGRAM];
-        // Over loopback all has come in already.
+        // Over loopback, all packets have arrived already.
         std::iter::from_fn(|| receiver.read(&mut buffer).map(|read| read.from)).collect()
     }
 
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(
             came(None, None),
             ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
-            "beside the overlay network"
+            "over the underlay"
         );
         assert_eq!(came(Some(0xff), Some(0x3)), ["127.0.0.1", "127.0.1.0"]);
         let question: &[u8] = b"flpr\x01\x05";
@@ -402,7 +403,7 @@ mod tests {
         );
     }
 
-    /// What a filter makes of a packet, by a socket pair: the kernel runs it.
+    /// Returns whether a filter accepts a packet. The kernel runs the filter on a socket pair.
     fn takes(filter: &[SockFilter], packet: &[u8]) -> bool {
         let (here, there) = Socket::pair(Domain::UNIX, Type::DGRAM.nonblocking(), None).unwrap();
         there.attach_filter(filter).unwrap();
@@ -421,7 +422,7 @@ mod tests {
             let id = id.to_be_bytes();
             [&[kind, 3, 0, 0, id[0], id[1], 0, 0], rest].concat()
         };
-        // A header of IPv4 has 20 bytes and options, and one of IPv6 40.
+        // An IPv4 header has 20 bytes and options, an IPv6 header has 40.
         let v4 = |words: u8, protocol: u8| {
             let mut header = vec![0; usize::from(words) * 4];
             (header[0], header[9]) = (0x40 | words, protocol);

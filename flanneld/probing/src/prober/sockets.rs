@@ -1,4 +1,4 @@
-//! The sockets of a node: for each path and family one for questions and answers, and one for ping.
+//! The sockets of a node: for each path and family, one for probes and replies, and one for ping.
 
 use super::ping;
 use super::problem::{Place, Unusable, Why, name};
@@ -12,33 +12,33 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{Coded, Family};
 
-/// How many packets of a socket are read before the next socket has its turn.
+/// Maximum number of packets that are read from a socket before the next socket has its turn.
 const MAX_READS_PER_SOCKET: usize = 64;
 
-/// A packet of the prober, by the socket that it arrived on.
+/// A packet that the prober received, by the kind of its socket.
 pub(super) enum Incoming<'a> {
-    /// A datagram, with the port it came from.
+    /// A datagram, with its source port.
     Datagram {
         path: Path,
         from: IpAddr,
         port: u16,
         bytes: &'a [u8],
     },
-    /// An answer to a ping.
+    /// A reply to a ping.
     Pong {
         path: Path,
         from: IpAddr,
         nonce: u64,
     },
-    /// An ICMP error by which the host that was asked refuses a question.
+    /// An ICMP error by which a host refuses a probe.
     Refusal { from: IpAddr, nonce: u64 },
 }
 
 /// The result of one pass over the sockets.
 pub(super) struct Drained {
-    /// Packets read from all sockets.
+    /// Number of packets read from all sockets.
     pub count: usize,
-    /// Whether there may be more.
+    /// Whether there may be more packets.
     pub more: bool,
 }
 
@@ -47,13 +47,13 @@ pub(super) struct Sockets {
     id: u16,
     open: BTreeMap<Place, Registered>,
     problems: BTreeMap<Place, Unusable>,
-    /// The last `hosts` of [`Sockets::follow`].
+    /// The `hosts` of the last call of [`Sockets::follow`].
     hosts: Option<(u32, u32)>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
-    /// Creates no socket yet. `id` is the identifier of pings.
+    /// Creates the set without any socket. `id` is the identifier of pings.
     pub(super) fn new(port: u16, id: u16) -> Self {
         Self {
             port,
@@ -70,8 +70,8 @@ impl Sockets {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes sockets so that there are exactly these. `hosts` are the bits by which a node's address in the overlay network differs
-    /// from those of its pods: IPv4 and IPv6. `clear` is set where questions may go over the underlay. `yields_to` is the tunnel that has the port.
+    /// Opens and closes sockets so that exactly these exist. `hosts` are the bits by which a node's overlay address differs from those of its pods:
+    /// IPv4 and IPv6. `clear` is set if probes may go over the underlay. `yields_to` is the tunnel that has the port.
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
@@ -107,7 +107,7 @@ impl Sockets {
                 continue;
             }
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
-                // Without it the kernel refuses that tunnel its port, and with it all packets of its pods.
+                // If the probes took the port, the kernel would refuse it to that tunnel, and all packets of its pods would be lost.
                 self.problem(Unusable {
                     place,
                     address,
@@ -147,7 +147,7 @@ impl Sockets {
         self.problems.values().map(Unusable::shown).collect()
     }
 
-    /// Sets whether received packets wake the program. Returns false where some do not although they should.
+    /// Sets whether received packets wake the program. Returns whether those of all sockets do.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {
@@ -172,7 +172,7 @@ impl Sockets {
         .await;
     }
 
-    /// Reads the received packets. `take` gets each with its age, and returns an answer.
+    /// Reads the received packets. `take` gets each packet with its age and may return a reply.
     pub(super) fn drain(
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
@@ -223,7 +223,7 @@ impl Sockets {
         drained
     }
 
-    /// Sends a packet. One that has no socket is lost.
+    /// Sends a packet. A packet without a socket is lost.
     pub(super) fn send(&self, send: &Send) {
         match send {
             Send::Datagram { path, to, bytes } => {

@@ -1,4 +1,4 @@
-//! Nodes, and the network between them.
+//! Nodes and the network between them.
 
 #![allow(dead_code, reason = "each test has its own part of it")]
 
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// The network between two nodes; of two values the first is for packets of the node with the lower number.
+/// The network between two nodes. The first of two values is for packets of the node with the lower number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub overlay: [bool; 2],
@@ -36,7 +36,7 @@ impl Default for Link {
     }
 }
 
-/// What one node sent and received.
+/// Counters of what one node sent and received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
     pub questions: u32,
@@ -69,35 +69,35 @@ pub(crate) struct World {
     pub notices: Vec<(usize, Notice)>,
     /// Nodes whose daemon does not run.
     pub deaf: BTreeSet<usize>,
-    /// Whether firewalls drop the probe port everywhere.
+    /// Whether firewalls drop the probe port on all nodes.
     pub filtered: bool,
     pub no_ping: bool,
-    /// Nodes whose rows are false.
+    /// The node whose rows are false.
     pub liar: Option<usize>,
     pub sent_rows: usize,
-    /// Datagrams that were sent over the underlay.
+    /// Number of datagrams sent over the underlay.
     pub underlay: usize,
     pub counts: Vec<Count>,
     /// Whether the overlay encrypts, so that nothing may be sent in the clear.
     encrypted: bool,
-    /// Machines that are off, or whose cables are cut.
+    /// Machines that are off or whose cables are cut.
     pub off: BTreeSet<usize>,
-    /// Nodes whose packets through the overlay do not leave, and those whom none reach.
+    /// Nodes whose packets do not leave over the overlay. `cut_in`: nodes that no packets reach over the overlay.
     pub cut_out: BTreeSet<usize>,
     pub cut_in: BTreeSet<usize>,
     /// Losses per thousand packets on all links.
     pub lost: u64,
-    /// By how many milliseconds the wall clock of a node is wrong.
+    /// Offset of each node's wall clock in milliseconds.
     pub clocks: BTreeMap<usize, i64>,
-    /// The nodes; none where a stub answers.
+    /// The nodes that run the state machine. A stub replies for a `None`.
     nodes: Vec<Option<Node>>,
-    /// When a stub last heard a node, over the overlay or not.
+    /// When a stub last received a probe of a node. The flag is true for the overlay.
     heard: HashMap<(usize, usize, bool), Duration>,
     links: HashMap<(usize, usize), Link>,
-    /// Which node has the address of a node.
+    /// The node that holds the address of another node.
     holders: BTreeMap<usize, usize>,
     stalled: BTreeMap<usize, Duration>,
-    /// When each node wants to be woken: other wakes are stale.
+    /// When each node wants to be woken. Wake events at other times are stale.
     wakes: Vec<Duration>,
     events: BinaryHeap<Reverse<(Duration, u64, usize, Event)>>,
     number: u64,
@@ -145,7 +145,7 @@ impl World {
         Self::with_seed(count, 1)
     }
 
-    /// Nodes between which nothing may go in the clear.
+    /// Creates nodes between which nothing may go in the clear.
     pub(crate) fn encrypted(count: usize) -> Self {
         let mut world = Self::new(count);
         world.encrypted = true;
@@ -155,7 +155,7 @@ impl World {
         world
     }
 
-    /// A cluster in which only some nodes ask; the others answer as nodes do, and keep nothing else.
+    /// Creates a cluster in which only some nodes run the state machine. The others are stubs, which reply as nodes do and keep no other state.
     pub(crate) fn with_stubs(count: usize, real: &BTreeSet<usize>) -> Self {
         let mut world = Self::with_seed(0, 1);
         world.nodes = (0..count).map(|_| None).collect();
@@ -168,7 +168,7 @@ impl World {
         world
     }
 
-    /// The nodes that ask.
+    /// Returns the nodes that run the state machine.
     pub(crate) fn real(&self) -> Vec<usize> {
         let all = self.nodes.iter().enumerate();
         all.filter_map(|(node, state)| state.as_ref().map(|_| node))
@@ -270,19 +270,19 @@ impl World {
         self.links.insert((a, b), link);
     }
 
-    /// A node gets all packets for another one, which is off.
+    /// Gives all packets for the node `whose`, which is off, to the node `by`.
     pub(crate) fn takes_over(&mut self, whose: usize, by: usize) {
         self.deaf.insert(whose);
         self.holders.insert(whose, by);
     }
 
-    /// The daemon of a node restarts.
+    /// Restarts the daemon of a node.
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = Some(self.start(node, self.nodes.len()));
         self.wake(node);
     }
 
-    /// The daemon of a node is stopped for a while, and finds the packets that arrived meanwhile.
+    /// Stops the daemon of a node for a while. It then reads the packets that arrived meanwhile.
     pub(crate) fn stall(&mut self, node: usize, time: Duration) {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
@@ -297,7 +297,7 @@ impl World {
         self.wake(node);
     }
 
-    /// Asks a node at once.
+    /// Probes a node on demand.
     pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
         let now = self.now_at(node);
         let number = self.node_mut(node).begin_session(now, subnet(of))?;
@@ -316,22 +316,22 @@ impl World {
         self.node(node).show(self.now_at(node), 8473, Vec::new())
     }
 
-    /// The verdict of a node on another one.
+    /// Returns the verdict of a node on another one.
     pub(crate) fn state(&self, node: usize, on: usize) -> State {
         self.node(node).state(&subnet(on)).unwrap()
     }
 
-    /// The faults that all peers of a node have in common.
+    /// Returns the faults that all peers of a node have in common.
     pub(crate) fn faults(&self, node: usize) -> Vec<CommonFault> {
         self.node(node).show_faults(self.now)
     }
 
-    /// How many peers of a node are in each state.
+    /// Returns how many peers of a node are in each state.
     pub(crate) fn tally(&self, node: usize) -> BTreeMap<State, u32> {
         self.node(node).counts()
     }
 
-    /// How many rows are requested in half a minute because peers are in trouble.
+    /// Returns how many rows are requested in half a minute because peers are in trouble.
     pub(crate) fn rows_of_trouble(&self) -> usize {
         16 * (0..self.nodes.len())
             .filter(|node| {
@@ -343,7 +343,7 @@ impl World {
             .count()
     }
 
-    /// Counts from now on.
+    /// Resets the counters.
     pub(crate) fn count(&mut self) {
         self.counts = vec![Count::default(); self.nodes.len()];
     }
@@ -363,7 +363,7 @@ impl World {
         self.set_time(end);
     }
 
-    /// Runs until the condition holds; none if it does not in time.
+    /// Runs until the condition holds. Returns the time that took, or `None` if it does not hold in time.
     pub(crate) fn until(
         &mut self,
         deadline: Duration,
@@ -379,7 +379,7 @@ impl World {
         Some(self.now.at - start)
     }
 
-    /// Hands a datagram to a node, as if it came over the network.
+    /// Delivers a datagram to a node, as if it came over the network.
     pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         let now = self.now_at(node);
         let answer = self.node_mut(node).receive(now, datagram);
@@ -387,7 +387,7 @@ impl World {
         answer
     }
 
-    /// The time as a node has it.
+    /// Returns the time by a node's clock.
     fn now_at(&self, node: usize) -> Now {
         let wrong = self.clocks.get(&node).copied().unwrap_or(0);
         Now {
@@ -398,7 +398,7 @@ impl World {
 
     fn set_time(&mut self, at: Duration) {
         self.now.at = at;
-        // The wall clock has no more than milliseconds.
+        // The wall clock has a resolution of milliseconds.
         self.now.wall_ms = 1_700_000_000_000
             + u64::try_from((at - Duration::from_secs(1000)).as_millis()).unwrap();
     }
@@ -415,7 +415,7 @@ impl World {
             .copied()
             .filter(|until| self.now.at < *until)
         {
-            // The kernel keeps received packets with their times; the daemon reads them later.
+            // The kernel keeps received packets with their timestamps; the daemon reads them later.
             if !matches!(event, Event::Wake) {
                 self.push(until, node, event);
             }
@@ -481,7 +481,7 @@ impl World {
                 answer.len() <= bytes.len(),
                 "an answer is never longer than its question"
             );
-            // A node that has taken another one's address answers from it.
+            // A node that has taken another one's address replies from that address.
             let as_whom = self
                 .holders
                 .iter()
@@ -493,7 +493,7 @@ impl World {
         self.wake(node);
     }
 
-    /// The answer of a stub.
+    /// Returns the reply of a stub.
     fn stub(&mut self, node: usize, from: usize, path: Path, bytes: &[u8]) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(bytes) else {
             return None;
@@ -561,7 +561,7 @@ impl World {
                     nonce,
                     length,
                 } => self.ping(node, to, path, nonce, length),
-                // No node of the simulation asks as a pod.
+                // No node of the simulation sends pod probes.
                 Send::ToPod { .. } => {}
             }
         }
@@ -575,7 +575,7 @@ impl World {
         }
     }
 
-    /// Whether a packet of this length passes, and when it arrives.
+    /// Returns when a packet of this length arrives, or `None` if it does not pass.
     fn passes(&mut self, from: usize, to: usize, path: Path, length: usize) -> Option<Duration> {
         let link = self
             .links
@@ -608,7 +608,7 @@ impl World {
         }
     }
 
-    /// Kernels answer pings, also where no daemon runs.
+    /// Kernels reply to pings even if no daemon runs.
     fn ping(&mut self, node: usize, address: IpAddr, path: Path, nonce: u64, length: u16) {
         let to = node_at(address);
         let length = usize::from(length.max(36));
@@ -630,7 +630,7 @@ impl World {
     }
 }
 
-/// A row in which everything is as high as it can be.
+/// Returns a row in which every value is as high as it can be.
 fn lies() -> Vec<u8> {
     let mut out = vec![0xff; 7 + 24];
     out.push(9);

@@ -1,4 +1,4 @@
-//! Why a process may not run next to another one.
+//! Errors of claiming a network or a host resource.
 
 use super::sockets::Holder;
 use ipnet::IpNet;
@@ -8,35 +8,35 @@ use std::path::PathBuf;
 use types::problem::{PortPurpose, text};
 use types::{Coded, Detail};
 
-/// Why this process cannot claim a network or a resource.
+/// Error when this process cannot claim a network or a resource.
 #[derive(Debug)]
 pub enum InstanceError {
     /// Another process serves the same network in this network namespace.
     Network {
         /// The network.
         network: String,
-        /// The type of the backend; empty where there is none.
+        /// The type of the backend; empty without a backend.
         backend: String,
-        /// The process.
+        /// Process that serves the network.
         holder: Holder,
     },
     /// Another process writes the same subnet.env.
     SubnetFile {
         /// The path of subnet.env.
         file: PathBuf,
-        /// The process.
+        /// Process that holds the lock.
         holder: Holder,
     },
     /// Another process holds a resource that cannot be shared.
     Taken {
         /// The contended resource.
         resource: Resource,
-        /// The process and its network.
+        /// Process that holds the resource, and its network.
         holder: Holder,
     },
     /// The lock or the socket cannot be created.
     Host {
-        /// What could not be claimed.
+        /// Claim that failed.
         claim: Claim,
         /// The error of the system call.
         why: io::Error,
@@ -56,14 +56,14 @@ pub enum Resource {
     Port(u16),
 }
 
-/// What could not be claimed.
+/// A claim that can fail for reasons other than another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The abstract socket of a network.
     Network {
         /// The network.
         network: String,
-        /// The type of the backend; empty where there is none.
+        /// The type of the backend; empty without a backend.
         backend: String,
     },
     /// The abstract socket of a resource.
@@ -75,7 +75,7 @@ pub enum Claim {
 }
 
 impl Resource {
-    /// Returns what to change so that two daemons do not need it.
+    /// Returns the remedy: the configuration change after which both daemons can run.
     fn remedy(&self) -> &'static str {
         const VNI: &str = "set another VNI in the Backend of one network configuration";
         match self {
@@ -117,7 +117,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A backend type for people.
+/// Formats a backend type for messages.
 fn named(backend: &str) -> &str {
     if backend.is_empty() {
         "no backend"

@@ -1,4 +1,4 @@
-//! UDP ports that a daemon uses as long as no tunnel on this host needs them. The kernel gives a tunnel no port that any socket uses.
+//! UDP ports that a daemon uses only until a tunnel on this host needs them. The kernel refuses a tunnel any port that a socket uses.
 
 use super::names::{Denied, hold, named};
 use super::peer::peer;
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 /// with the listener or the process.
 ///
 /// # Errors
-/// The socket cannot be created.
+/// Returns an error if the socket cannot be created.
 pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let name = format!("{LENT}{port}/{}", std::process::id());
     let listener =
@@ -28,7 +28,7 @@ pub fn borrow(port: u16) -> io::Result<UnixListener> {
 pub(super) fn ask_back(port: u16) {
     for name in named(
         &format!("{LENT}{port}/"),
-        "would have been asked for its port",
+        "would have received the request for its port",
     ) {
         // The connection itself is the request.
         let _ = peer(name.raw.as_bytes());

@@ -1,6 +1,6 @@
-//! The names of abstract sockets in this network namespace, with the users who made the sockets (unix_diag).
+//! The names of abstract sockets in this network namespace, with the users who created the sockets (unix_diag).
 //!
-//! Any user can bind any name. A name that neither root nor this user made proves nothing.
+//! Any user can bind any name. The claims of daemons therefore ignore names that neither root nor this user created.
 
 use super::peer::peer;
 use crate::process;
@@ -18,9 +18,9 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Separates a name from what makes it unique, where another user holds the plain name. No device, port or network contains it.
+/// Separates a name from the random part that makes it unique if another user holds the plain name. No device, port or network contains it.
 const MARK: &str = "//";
-/// The most ignored names that one process logs. Other users can bind any number.
+/// Maximum number of ignored names that one process logs. Other users can bind any number.
 const MAX_LOGGED: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
@@ -38,9 +38,9 @@ const MESSAGE: usize = 16;
 /// An abstract socket with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    /// The name as the kernel has it.
+    /// The name as the kernel reports it.
     pub raw: String,
-    /// The user who made the socket; `None` before Linux 5.3, and where there is no unix_diag.
+    /// The user who created the socket; `None` before Linux 5.3 or without unix_diag.
     uid: Option<u32>,
     /// The inode of the socket.
     pub inode: u32,
@@ -54,8 +54,8 @@ impl Name {
             .map_or(self.raw.as_str(), |(base, _)| base)
     }
 
-    /// Returns the user who made the socket, from unix_diag or from the socket as a file of its process. The credentials of a connection would also
-    /// name the user, but connections are never accepted, and with a full queue there are no credentials.
+    /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. The credentials of a connection would also name
+    /// the user. But connections are never accepted, and with a full queue there are no credentials.
     fn user(&self) -> Option<u32> {
         self.uid.or_else(|| {
             std::fs::metadata(open_file(self.inode)?.1)
@@ -64,14 +64,14 @@ impl Name {
         })
     }
 
-    /// Returns whether root or the user of this process made it. A user that this user namespace does not map is neither. A name of an unknown user
-    /// is taken to be ours: two daemons would do more harm than one that does not start.
+    /// Returns whether root or the user of this process created the socket. A user that this user namespace does not map is neither. Returns true if
+    /// the user is unknown: two daemons would do more harm than one that does not start.
     fn is_ours(&self) -> bool {
         self.user()
             .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
-    /// Logs once that this name of another user is ignored. `effect` is what it would have done otherwise.
+    /// Logs once that this name of another user is ignored. `effect` states what the name would have done otherwise.
     fn ignore(&self, effect: &str) {
         static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut logged = LOG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +99,7 @@ impl Name {
     }
 }
 
-/// Returns a process that has a socket open, and the socket's file in its folder of /proc.
+/// Returns a process that has a socket open, and the path of the socket's file in /proc.
 fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     process::pids().find_map(|pid| {
         let (_, file) = process::sockets(pid).find(|(open, _)| *open == u64::from(inode))?;
@@ -107,26 +107,27 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     })
 }
 
-/// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs names of other users with the effect they would have.
+/// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs such names of other users, with the effect that they would
+/// have had.
 pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));
     ours
 }
 
-/// Why a name cannot be held.
+/// Error when a name cannot be held.
 #[derive(Debug)]
 pub(super) enum Denied {
     /// Another daemon holds it.
     Held(Name),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     Host(io::Error),
 }
 
-/// Holds a name as long as the listener lives. Where another user holds the plain name, holds a unique one that begins with it.
+/// Holds a name as long as the returned listener lives. If another user holds the plain name, holds a unique name that begins with it.
 ///
 /// # Errors
-/// Another daemon holds the name, or the socket cannot be made.
+/// Returns an error if another daemon holds the name, or if the socket cannot be created.
 pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
     let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
     let mut raw = name.to_owned();
@@ -153,7 +154,7 @@ fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     let is = |held: &Name| held.base() == name && Some(held.raw.as_str()) != own;
     let (ours, others): (Vec<Name>, Vec<Name>) =
         all(name).into_iter().filter(is).partition(Name::is_ours);
-    // A unique name of another user stops no daemon.
+    // Only the plain name is logged: a unique name of another user stops no daemon.
     others
         .iter()
         .filter(|held| held.raw == name)
@@ -161,7 +162,7 @@ fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     ours.into_iter().next()
 }
 
-/// All sockets whose names have a prefix, sorted by name.
+/// Returns all sockets whose names have a prefix, sorted by name.
 pub(super) fn all(start: &str) -> Vec<Name> {
     let mut names = dump(start).unwrap_or_else(|_| table(start));
     names.sort_by(|a, b| a.raw.cmp(&b.raw));
@@ -169,7 +170,7 @@ pub(super) fn all(start: &str) -> Vec<Name> {
     names
 }
 
-/// The kernel's answer to a dump of all sockets (sock_diag(7)).
+/// Requests a dump of all sockets (sock_diag(7)) and returns those whose names have a prefix.
 fn dump(start: &str) -> io::Result<Vec<Name>> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -178,7 +179,7 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
         SockProtocol::NetlinkSockDiag,
     )?;
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-    // The kernel answers at once, or not at all.
+    // The kernel replies immediately or not at all.
     nix::sys::socket::setsockopt(
         &socket,
         nix::sys::socket::sockopt::ReceiveTimeout,
@@ -189,7 +190,7 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
     request.extend([0; 8]);
-    // The family, the protocol and padding; then all states, any inode, what to show, any cookie.
+    // Family, protocol and padding; then all states, any inode, the attributes to report, and any cookie.
     request.extend([1, 0, 0, 0]);
     for word in [
         u32::MAX,
@@ -222,14 +223,14 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     }
 }
 
-/// The name in a message about a socket.
+/// Parses a message about a socket. Returns `None` unless its name has the prefix.
 fn name_in(message: &[u8], start: &str) -> Option<Name> {
     let inode = u32::from_ne_bytes(message.get(4..8)?.try_into().ok()?);
     let (mut raw, mut uid) = (None, None);
     let mut rest = message.get(MESSAGE..)?;
     while let Some((kind, body, after)) = item(rest, 2, 4) {
         match kind {
-            // Abstract names begin with a zero, paths do not.
+            // Abstract names begin with a zero byte; paths do not.
             UNIX_DIAG_NAME => {
                 raw = body
                     .strip_prefix(&[0])
@@ -248,7 +249,7 @@ fn name_in(message: &[u8], start: &str) -> Option<Name> {
     })
 }
 
-/// The kind, the body and what follows of a message (whose length has four bytes) or an attribute (two).
+/// Splits the first message (`width` 4) or attribute (`width` 2) off: its kind, its body and the rest. `width` is the size of its length field.
 fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])> {
     let length = match width {
         4 => usize::try_from(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)).ok()?,
@@ -259,13 +260,13 @@ fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])
     Some((kind, bytes.get(header..length)?, after))
 }
 
-/// The same from /proc/net/unix, where the kernel has no unix_diag. Users are unknown.
+/// Returns the same sockets from /proc/net/unix, for kernels without unix_diag. Their users are unknown.
 fn table(start: &str) -> Vec<Name> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A name may contain blanks: two networks are joined by " and ".
     let name = |line: &str| {
         let (head, rest) = line.split_once(&format!(" @{start}"))?;
-        // A connection that was not accepted is no socket of a process yet.
+        // A connection that was not accepted has inode 0: no process has it open yet.
         let inode = head
             .split_whitespace()
             .next_back()?
@@ -327,7 +328,7 @@ mod tests {
         );
     }
 
-    /// Connections to these sockets are never accepted: repeated reads that connect would fill the backlog and learn less each time.
+    /// Reading the table must not connect: connections to these sockets are never accepted, so that repeated reads would fill the backlog.
     #[test]
     fn table_names_stay_ours_after_many_reads() {
         let name = format!("flannel-rs.test/looks/{}", std::process::id());
@@ -361,7 +362,7 @@ mod tests {
         );
     }
 
-    /// The end of a connection that waits to be accepted has the listener's name, and no user yet.
+    /// The server end of a connection that waits to be accepted has the listener's name, but no user yet.
     #[test]
     fn unaccepted_names_of_another_user_are_not_ours() {
         if !nix::unistd::geteuid().is_root() {

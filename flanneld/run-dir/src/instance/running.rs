@@ -15,7 +15,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The networks served by our daemons in this network namespace: one set per daemon.
+/// Returns the networks that our daemons in this network namespace serve, one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
     sockets()
         .iter()
@@ -23,7 +23,7 @@ pub fn served() -> Vec<BTreeSet<IpNet>> {
         .collect()
 }
 
-/// The resources of the daemons in this network namespace that serve none of the given networks.
+/// Resources of the daemons in this network namespace that serve none of the given networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherInstances {
     /// The networks that they serve.
@@ -32,7 +32,7 @@ pub struct OtherInstances {
     pub devices: BTreeSet<String>,
     /// The numbers of their guard slots.
     pub guards: BTreeSet<u16>,
-    /// Descriptions of the daemons, for people.
+    /// Descriptions of the daemons, for messages.
     pub who: BTreeSet<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct OtherInstances {
 pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
     let mut sockets = sockets();
     sockets.retain(|name| networks_of(name.base()).is_disjoint(networks));
-    // A resource whose owner's pid cannot be read may be theirs: it stays.
+    // A resource whose owner's pid cannot be read may belong to one of these daemons, so it is kept.
     let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid());
     let pids: BTreeSet<i32> = sockets.iter().filter_map(pid).collect();
     let theirs = |names: Vec<Name>| {
@@ -83,7 +83,7 @@ pub fn holder(subnet_file: &Path) -> Option<String> {
     }
 }
 
-/// The networks in the name of a daemon's socket.
+/// Parses the networks from the name of a daemon's socket.
 fn networks_of(name: &str) -> BTreeSet<IpNet> {
     let text = name
         .strip_prefix(SOCKETS)
@@ -126,16 +126,16 @@ pub fn foreign_flanneld() -> bool {
         .any(|pid| !listening.contains(pid) && !has(pid))
 }
 
-/// Other processes of root or of this user in this network namespace whose program is called flanneld.
+/// Returns the other processes of root or of this user in this network namespace whose program is called flanneld.
 fn named_flanneld() -> Vec<i32> {
-    // This file is the same only within one network namespace. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
+    // The inode of this file identifies the network namespace. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
     let namespace = |process: &str| {
         std::fs::metadata(format!("/proc/{process}/net/unix")).map(|file| file.ino())
     };
     let here = namespace("thread-self").ok();
     let is = |pid: &i32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        // A process that cannot be inspected is taken to be here: the caller is about to remove its rules.
+        // A process that cannot be inspected is assumed to be in this namespace, because the caller is about to remove its rules.
         let there = || namespace(&pid.to_string());
         // Any user can give a program this name.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

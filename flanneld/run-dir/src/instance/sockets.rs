@@ -9,17 +9,20 @@ pub(super) const SOCKETS: &str = "flannel-rs/";
 
 /// Prefix of the names of the sockets for host resources that a daemon holds.
 pub(super) const TAKEN: &str = "flannel-rs.taken/";
-/// Prefix of the names of the sockets of ports that a daemon leaves to any tunnel.
+/// Prefix of the names of the sockets for UDP ports that a daemon gives back when a tunnel needs them.
 pub(super) const LENT: &str = "flannel-rs.lent/";
 /// Prefix of the names of the sockets for guard slots.
 pub(super) const GUARDS: &str = "flannel-rs.guard/";
 
 /// Returns the sockets of our daemons in this network namespace.
 pub(super) fn sockets() -> Vec<Name> {
-    names::named(SOCKETS, "would have passed for a daemon of that network")
+    names::named(
+        SOCKETS,
+        "would have been taken for a daemon of that network",
+    )
 }
 
-/// The process that holds something.
+/// Process that holds a claim or a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// A process of this pid namespace.
@@ -28,7 +31,7 @@ pub enum Holder {
         pid: i32,
         /// The name of its program, if that can be read.
         program: Option<String>,
-        /// The network that it serves, where that is known.
+        /// The network that it serves, if known.
         network: Option<String>,
     },
     /// A process of another pid namespace.

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use types::Subnets;
 
-/// The effect of another user's claim if it were not ignored.
+/// Effect that another user's claim would have if it were not ignored, for the log.
 const STOPPED: &str = "would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.
@@ -25,13 +25,13 @@ pub struct Wants {
     pub shares_ports: bool,
 }
 
-/// The host resources that this daemon holds until this is dropped or the process ends.
+/// Host resources that this daemon holds until this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Taken {
     _sockets: Vec<UnixListener>,
 }
 
-/// The slot for this daemon's guard of its encapsulation port. Held until it is dropped or the process ends.
+/// Slot for this daemon's guard of its encapsulation port. The daemon holds it until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct GuardSlot {
     /// The number of the slot.
@@ -42,7 +42,7 @@ pub struct GuardSlot {
 /// Claims the resources that the network needs exclusively: its rules, device names, VNIs and UDP port.
 ///
 /// # Errors
-/// Another process holds one of them, which the error names with its network; or a socket cannot be created.
+/// Returns an error if another process holds one of them (the error names the process and its network), or if a socket cannot be created.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut sockets = Vec::new();
     let mut bind = |resource: Resource, name: String| {
@@ -99,7 +99,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 /// Claims the first free guard slot.
 ///
 /// # Errors
-/// The socket cannot be created.
+/// Returns an error if the socket cannot be created or no slot is free.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     let host = |why| InstanceError::Host {
         claim: Claim::Guard,
@@ -118,17 +118,17 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
 }
 
-/// The sockets of the guard slots of all our daemons in this network namespace.
+/// Returns the sockets of the guard slots of all our daemons in this network namespace.
 pub(super) fn guards() -> Vec<Name> {
     named(GUARDS, "would have kept a guard without a daemon")
 }
 
-/// The number in the name of a guard slot.
+/// Parses the number from the name of a guard slot.
 pub(super) fn number(name: &Name) -> Option<u16> {
     name.base().strip_prefix(GUARDS)?.parse().ok()
 }
 
-/// The guard slots of all our daemons in this network namespace.
+/// Returns the numbers of the guard slots of all our daemons in this network namespace.
 pub fn guard_slots() -> BTreeSet<u16> {
     guards().iter().filter_map(number).collect()
 }
@@ -242,7 +242,7 @@ mod tests {
             drop(taken);
             assert!(tunnel_on(PORT).is_none());
         }
-        // Another port is none of its business.
+        // A tunnel on another port does not request this port back.
         let wants = Wants {
             ports: vec![PORT + 1],
             ..Wants::default()

@@ -1,6 +1,6 @@
-//! The reader: dotenv syntax, lenient line by line. Unusable lines are skipped with a warning.
+//! Lenient reader of subnet.env in dotenv syntax. It skips unusable lines with a warning.
 //!
-//! The CNI plugin has a reader of its own (`cni/src/subnet_env.rs`), small and as strict as Go flannel's. Its tests compare the two.
+//! The CNI plugin has its own reader (`cni/src/subnet_env.rs`), small and as strict as Go flannel's. Its tests compare the two.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use types::Subnets;
@@ -10,11 +10,11 @@ use types::Subnets;
 pub struct Previous {
     /// FLANNEL_NETWORK: the cluster's IPv4 network.
     pub network: Option<Ipv4Net>,
-    /// FLANNEL_SUBNET, in its network's form (10.5.72.0/24).
+    /// FLANNEL_SUBNET, truncated to its network (10.5.72.0/24).
     pub subnet: Option<Ipv4Net>,
     /// FLANNEL_IPV6_NETWORK: the cluster's IPv6 network.
     pub v6_network: Option<Ipv6Net>,
-    /// FLANNEL_IPV6_SUBNET, in its network's form.
+    /// FLANNEL_IPV6_SUBNET, truncated to its network.
     pub v6_subnet: Option<Ipv6Net>,
     /// FLANNEL_MTU, in bytes.
     pub mtu: Option<u32>,
@@ -44,12 +44,12 @@ pub fn parse(bytes: &[u8]) -> Previous {
 }
 
 impl Previous {
-    /// Returns the cluster's networks; none unless the families fit together.
+    /// Returns the cluster's networks, or `None` if the file has none.
     pub fn networks(&self) -> Option<Subnets> {
         Subnets::from_options(self.network, self.v6_network)
     }
 
-    /// Returns this node's subnets; none unless the families fit together.
+    /// Returns this node's subnets, or `None` if the file has none.
     pub fn subnets(&self) -> Option<Subnets> {
         Subnets::from_options(self.subnet, self.v6_subnet)
     }
@@ -80,7 +80,7 @@ impl Previous {
         }
     }
 
-    /// The only valid network of a comma-separated list. `None` if there are several, since none takes precedence.
+    /// Returns the only valid network of a comma-separated list. Returns `None` if there are several, because none takes precedence.
     fn one(&mut self, key: &str, value: &str) -> Option<IpNet> {
         let mut valid = Vec::new();
         for part in value
@@ -112,7 +112,7 @@ impl Previous {
     }
 }
 
-/// Key and value of a line: `KEY=VALUE`, `export KEY=VALUE` or `KEY: VALUE`; the value may be quoted and followed by a comment.
+/// Parses a line into its key and value: `KEY=VALUE`, `export KEY=VALUE` or `KEY: VALUE`. The value may be quoted and followed by a comment.
 fn assignment(line: &str) -> Option<(&str, String)> {
     let line = line
         .strip_prefix("export")

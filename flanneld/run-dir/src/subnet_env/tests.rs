@@ -1,4 +1,4 @@
-//! The file's bytes, what can be read of anything.
+//! Tests of the exact bytes of the file, and of reading arbitrary contents.
 
 use super::*;
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn last_addresses_of_pods_follow_where_there_are_any() {
         text.strip_prefix(&dual().render()),
         Some("FLANNEL_RANGE_END=10.42.0.253\nFLANNEL_IPV6_RANGE_END=2001:cafe:42::fffe\n")
     );
-    // Other readers pass over them.
+    // Readers that do not know these lines ignore them.
     assert_eq!(parse(text.as_bytes()), parse(dual().render().as_bytes()));
 }
 
@@ -177,7 +177,7 @@ fn subnet_env_is_replaced_atomically_with_its_mode() {
         (mode(&path), std::fs::read_to_string(&path).unwrap()),
         (0o600, dual().render())
     );
-    // A link is replaced, its target left alone.
+    // A link is replaced, and its target stays unchanged.
     let target = folder.path().join("target");
     std::fs::write(&target, "mine").unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -264,7 +264,7 @@ fn write_failure_names_the_remedy() {
         error.contains("creating its directory") && error.contains("--subnet-file"),
         "{error}"
     );
-    // A folder has the name of the file.
+    // A folder occupies the path of the file.
     let path = folder.path().join("subnet.env");
     std::fs::create_dir(&path).unwrap();
     let error = write(&path, &plain()).unwrap_err().to_string();

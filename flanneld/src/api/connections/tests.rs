@@ -1,4 +1,4 @@
-//! Slow, silent and greedy clients against a server in this process.
+//! Slow, silent and greedy clients of a server in this process.
 
 use super::*;
 use axum::routing::get;
@@ -24,7 +24,7 @@ async fn start_with(times: Times) -> Server {
     let router = Router::new()
         .route("/", get(async || "well"))
         .route("/never", get(async || std::future::pending::<()>().await))
-        // More than a client's buffers take, and less than the kernel would by default.
+        // More than the buffers of a client take, and less than the kernel would buffer by default.
         .route("/some", get(async || "x".repeat(100_000)))
         .route("/big", get(move || std::future::ready(big.clone())));
     let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap())
@@ -59,7 +59,7 @@ async fn send(address: SocketAddr, text: &str) -> TcpStream {
 /// Reads until the server closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
-    // A reset also ends it.
+    // A reset also ends the response.
     let _ = tokio::time::timeout(LONG, stream.read_to_end(&mut text))
         .await
         .expect("the server closes the connection");
@@ -88,7 +88,7 @@ async fn each_connection_gets_one_answer() {
         answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nwell"),
         "{answer}"
     );
-    // Two requests at once get one answer, with `connection: close`.
+    // Two requests at once get one response, with `connection: close`.
     let twice = rest(
         send(
             server.address,
@@ -102,7 +102,7 @@ async fn each_connection_gets_one_answer() {
         twice.to_lowercase().contains("connection: close"),
         "{twice}"
     );
-    // A client that closes its half first is answered.
+    // A client that closes its half first gets a response.
     let mut half = send(server.address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
     half.shutdown().await.unwrap();
     assert!(rest(half).await.ends_with("well"));
@@ -144,7 +144,7 @@ async fn silent_clients_do_not_block_others() {
         );
     }
     assert!(ask(server.address).await.ends_with("well"));
-    // The oldest was displaced, the newest waits for the rest of its request.
+    // The oldest connection was displaced. The newest one can send the rest of its request.
     assert_eq!(rest(silent.remove(0)).await, "");
     let mut newest = silent.pop().unwrap();
     newest
@@ -218,7 +218,7 @@ async fn stop_closes_half_open_connections_and_finishes_answers() {
     server.end().await;
 }
 
-/// A client that asks, reads nothing, and reconnects when it is displaced.
+/// A client that sends a request, reads nothing, and reconnects when it is displaced.
 async fn come_back(address: SocketAddr, path: &str) {
     loop {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -239,7 +239,7 @@ async fn come_back(address: SocketAddr, path: &str) {
     }
 }
 
-/// Time of ten probes while three hundred clients ask for `path`.
+/// Returns the duration of ten probes while three hundred clients request `path`.
 async fn ten_probes_during_flood(
     address: SocketAddr,
     path: &'static str,
@@ -269,7 +269,7 @@ async fn ten_probes_during_flood(
 
 #[tokio::test]
 async fn probes_are_answered_while_300_clients_do_not_read() {
-    // They took 20 s when the clients kept their places for a second, and take a third of one.
+    // They took 20 s when clients kept their slots for a second. Now they take a third of a second.
     const ALL: Duration = Duration::from_secs(10);
     let server = start().await;
     let took = ten_probes_during_flood(server.address, "/some", "/", "well").await;
@@ -292,7 +292,7 @@ async fn probes_are_answered_while_300_clients_do_not_read() {
     );
 }
 
-/// Bytes that the kernel keeps for clients of a port of 127.0.0.1, and connections that no process has any more.
+/// Returns the bytes that the kernel keeps for clients of a port of 127.0.0.1, and the number of connections that no process has any more.
 fn kept(port: u16) -> (usize, usize) {
     let local = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -318,7 +318,7 @@ fn kept(port: u16) -> (usize, usize) {
     )
 }
 
-/// Three hundred clients ask for a large answer and read none of it, or all but the end of it.
+/// Three hundred clients request a large response, and read none of it or all but its end.
 #[tokio::test]
 async fn unread_answers_use_little_memory_and_expire() {
     const KEPT: usize = 16 << 20;
@@ -332,7 +332,7 @@ async fn unread_answers_use_little_memory_and_expire() {
     let mut most = 0;
     for number in 0..300 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        // Bytes in a client's own buffers are the client's.
+        // Bytes in a client's own buffers do not count against the server.
         socket.set_recv_buffer_size(4096).unwrap();
         let mut client = socket.connect(server.address).await.unwrap();
         client
@@ -358,7 +358,7 @@ async fn unread_answers_use_little_memory_and_expire() {
             .ends_with("well")
     );
     most = most.max(kept(port).0);
-    // The kernel needs as much again for itself.
+    // The kernel needs as much again for its own structures.
     assert!(most > 0 && 2 * most < KEPT, "{most}");
     let deadline = Instant::now() + LONG;
     while kept(port).0 > 0 {

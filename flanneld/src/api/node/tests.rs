@@ -1,4 +1,4 @@
-//! The document over the status API's port and over the socket.
+//! The document over the status API's port and over the Unix socket.
 
 use super::*;
 use crate::api::listeners;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The code and the body of an answer.
+/// Returns the code and the body of a response.
 fn split(answer: &str) -> (u16, String) {
     let (head, body) = answer
         .split_once("\r\n\r\n")
@@ -76,7 +76,7 @@ fn lease(subnet: &str, address: &str, name: &str) -> Lease {
     }
 }
 
-/// The status source of a node with two peers.
+/// Returns the status source of a node with two peers.
 fn described(folder: &Path) -> (StatusSource, Health) {
     let health = Health::new();
     health.process(|node| {
@@ -181,7 +181,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
     );
 }
 
-/// Starts the status API on a port that is taken first, and frees the port once the notice is there.
+/// Starts the status API on a port that is taken at first, and frees the port once the notice is present.
 async fn serve_after_port_is_freed(
     status_source: &StatusSource,
     health: &Health,

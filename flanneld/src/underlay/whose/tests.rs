@@ -13,7 +13,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A host with these interfaces, `name address/length ...` each; the default route leads out of the first one, by this router.
+/// A host with these interfaces, each given as `name address/length ...`. The default route uses the first one and this router.
 struct HostOf {
     facts: HostFacts,
     known: KnownAddresses,
@@ -88,7 +88,7 @@ impl HostOf {
         self
     }
 
-    /// Other alive Nodes claim these: flannel serves them and they publish, or they report only.
+    /// Adds addresses that other live Nodes claim. Nodes of `publish` are served by flannel and publish them; those of `report` only report them.
     fn others(mut self, publish: &[&str], report: &[&str]) -> Self {
         for (list, publishes) in [(publish, true), (report, false)] {
             for text in list {
@@ -102,7 +102,7 @@ impl HostOf {
         self
     }
 
-    /// Addresses of API servers and other nodes lead out of the interface that has their network, else by the default route.
+    /// Adds addresses of API servers and other nodes. Their route uses the interface that has their network, otherwise the default route.
     fn servers(mut self, addresses: &[&str]) -> Self {
         self.known
             .servers
@@ -164,7 +164,7 @@ impl HostOf {
         select(&request, &self.facts)
     }
 
-    /// The choice: name and addresses, with a mark where there is a warning; or the addresses that others have.
+    /// Returns name and addresses of the choice, with a mark if there is a warning; or the addresses that other nodes have.
     fn choice(self) -> String {
         match self.select() {
             Ok(chosen) => {
@@ -329,7 +329,7 @@ fn lan_with_the_routers_address_is_used_when_another_host_answers() {
     };
     assert_eq!(lan().choice(), "eth0 10.0.2.21");
     assert_eq!(lan().others(&["10.0.2.22"], &[]).choice(), "eth0 10.0.2.21");
-    // A host that answers on another link proves nothing about this one.
+    // A host that replies on another link proves nothing about this one.
     let mut elsewhere = lan();
     elsewhere.facts.answering = vec![(3, ip("10.0.2.22"))];
     assert_eq!(elsewhere.choice(), "storage0 10.9.0.1");

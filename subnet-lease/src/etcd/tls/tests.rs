@@ -36,7 +36,7 @@ fn the_servers_certificate_is_named_with_its_end() {
     ] {
         assert!(expired.to_string().contains(part), "{part}: {expired}");
     }
-    // The words hold the time: the kind does not.
+    // The text contains the time, but the topic does not.
     let later = server_certificate(&CertificateError::Expired, Some(&seen), None);
     assert_eq!(expired.topic(), later.topic());
     let expired = (expired.to_string(), expired.topic());

@@ -1,4 +1,4 @@
-//! Publishing what changed on this node.
+//! Publishes changes of this node.
 
 use super::{Holder, PUBLICATION, UNSURE};
 use crate::lease::LeaseAttrs;
@@ -29,7 +29,7 @@ impl Holder {
         }
         let now = self.io.now();
         self.publication.pending_since.get_or_insert(now);
-        // Readiness must know before the store answers, which may take long.
+        // Update the readiness before the store replies, which may take long.
         self.show();
         let compare = self.tenure.unchanged();
         let write = vec![put(&self.tenure.key, &attrs, self.tenure.lease)];
@@ -55,7 +55,7 @@ impl Holder {
         Ok(())
     }
 
-    /// What the daemon wants, as it is written.
+    /// Returns the attributes that the daemon wants, in the form to be written.
     pub(super) fn publication(&self) -> LeaseAttrs {
         let contested = self
             .tenure
@@ -74,11 +74,11 @@ impl Holder {
         )
     }
 
-    /// Notes what the store is known to hold.
+    /// Records what the store is known to hold.
     pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
         self.tenure.modified = revision;
         let before = std::mem::replace(&mut self.tenure.attrs, attrs);
-        // Writes sent before compare with an older revision and cannot succeed.
+        // Earlier writes compare with an older revision and cannot succeed.
         self.unsure.clear();
         if !before.same_public(&self.tenure.attrs) {
             self.io.inform(News::readdressed(
@@ -93,7 +93,7 @@ impl Holder {
         }
     }
 
-    /// A write without an answer: it may have been done.
+    /// Records a write without a reply, which may have been executed.
     pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {

@@ -1,4 +1,4 @@
-//! Restoring our key after it was edited, overwritten or deleted.
+//! Restores our key after it was edited, overwritten or deleted.
 
 use super::{CORRECTION, DEFENCE, Holder, PROOF};
 use crate::manager::Lost;
@@ -12,7 +12,7 @@ use crate::wire;
 use std::time::Duration;
 
 impl Holder {
-    /// Writes the key back at once, then at most once a minute: the other writer may do the same.
+    /// Writes the key back at once, then at most once a minute, because the other writer may do the same.
     pub(super) async fn defend(
         &mut self,
         item: &Item,
@@ -30,7 +30,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Undoes an edit by hand: at once, and with growing pauses while the edits go on.
+    /// Undoes a manual edit: at once, and with growing pauses while the edits continue.
     pub(super) async fn correct(&mut self, item: &Item, news: News) -> Result<(), Lost> {
         let now = self.io.now();
         if now < self.defence.next_write {
@@ -47,7 +47,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Overwrites the present value of our key by compare-and-swap; whether that succeeded. `news` is logged if it did.
+    /// Overwrites the present value of our key by compare-and-swap. Returns whether that succeeded. If it did, logs `news`.
     pub(super) async fn write(
         &mut self,
         item: &Item,
@@ -95,7 +95,7 @@ impl Holder {
                 }
                 return Ok(true);
             }
-            // Changed once more: look again soon.
+            // The key changed once more: check again soon.
             Ok((false, ..)) => self.proof = self.io.now() + Duration::from_millis(100),
             Err(failure) => {
                 self.unanswered(attrs, &failure);
@@ -105,7 +105,7 @@ impl Holder {
         Ok(false)
     }
 
-    /// Our key was deleted: the same subnet again, if it is still free.
+    /// Handles the deletion of our key: writes the same subnet again, if it is still free.
     pub(super) async fn put_back(&mut self) -> Result<(), Lost> {
         let mut attempt = 0;
         loop {
@@ -159,7 +159,7 @@ impl Holder {
                 Ok((false, ..)) => {
                     attempt += 1;
                     self.tenure.keepalive = keepalive;
-                    // Refused although the list shows no lease: another key has our prefix.
+                    // Refused although the list shows no lease: another key begins with our prefix.
                     if attempt > 2 {
                         revoke(&self.io, keepalive).await;
                         return Err(self.taken(None));
@@ -177,7 +177,7 @@ impl Holder {
         }
     }
 
-    /// Decides between our key and the others that were written at the same time.
+    /// Decides between our key and others that were written at the same time.
     async fn settle_again(&mut self) -> Result<(), Lost> {
         match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
             Settled::Ours(_) => Ok(()),
@@ -190,7 +190,7 @@ impl Holder {
         Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into())
     }
 
-    /// The lease that is kept alive; a new one where it is gone.
+    /// Returns the lease that is kept alive. If it is gone, grants a new one.
     pub(super) async fn keepalive(&self) -> i64 {
         let request = Request::KeepAlive {
             key: self.tenure.key.clone(),
@@ -204,7 +204,7 @@ impl Holder {
         grant(&self.io).await
     }
 
-    /// The key is there again: by our own lost write, or by another's.
+    /// Handles a key that exists again, written by our own lost write or by another writer.
     pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), Lost> {
         Box::pin(self.changed(entry)).await
     }

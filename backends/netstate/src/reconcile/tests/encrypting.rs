@@ -1,4 +1,4 @@
-//! A plan that encrypts: nothing that is narrower than its route, and leads elsewhere, outlives its first pass.
+//! Tests of a plan that encrypts. Its first pass removes all narrower routes that bypass the encrypting device.
 
 use super::*;
 use crate::link::LinkSpec;
@@ -44,7 +44,7 @@ fn encrypting() -> Encrypting {
     })
 }
 
-/// Peers by number: whether their leases are of this backend.
+/// Returns the leases of peers by number. The value is whether a lease is of this backend.
 fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
     let lease = |(n, encrypts): (&u8, &bool)| Lease {
         subnets: subnets_of(*n),
@@ -130,7 +130,7 @@ fn route(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> RouteSpec {
     }
 }
 
-/// A route by the underlay to a subnet, as host-gw and DirectRouting have it, of ours or Go flannel's.
+/// Returns a route over the underlay to a subnet, as host-gw and DirectRouting of flannel-rs and Go flannel add it.
 fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let to = net(to);
     let via: IpAddr = if to.addr().is_ipv4() {
@@ -162,7 +162,7 @@ async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler<Encrypti
 fn many_unencrypted_own_routes_are_deleted_by_the_first_pass() {
     paused(async {
         let kernel = FakeKernel::default();
-        // Of peers that encrypt, of peers that do not yet, of one whose lease cannot be read, and of nobody.
+        // Routes to peers that encrypt, and to peers that do not encrypt yet. Also routes to a peer whose lease cannot be read, and to subnets without a peer.
         for n in 2..30 {
             for to in [format!("10.244.{n}.0/24"), format!("fd00:244:0:{n}::/64")] {
                 let (key, route) = in_the_clear(&to, 241);
@@ -221,11 +221,11 @@ fn go_flannels_routes_without_a_lease_go_and_an_operators_stay() {
     for (to, change, goes) in [
         ("10.244.77.0/24", (|_| ()) as fn(&mut RouteSpec), true),
         ("fd00:244:0:77::/64", |_| (), true),
-        // With a lease, and by another gateway than its node.
+        // Subnets with a lease, but over another gateway than their node.
         ("10.244.2.0/24", |_| (), true),
         ("fd00:244:0:2::/64", |_| (), true),
         ("10.244.3.0/24", |_| (), true),
-        // Not as Go flannel makes them.
+        // Routes that Go flannel does not add.
         ("10.244.77.0/25", |_| (), false),
         ("10.244.76.0/23", |_| (), false),
         ("10.244.77.9/32", |_| (), false),
@@ -270,7 +270,7 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     });
 }
 
-/// Any route inside or outside of the network.
+/// Any network inside or outside the cluster network.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         (0u8..6, 16u8..=32)
@@ -289,7 +289,7 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-    /// Whatever is there: none of our routes, and none as Go flannel makes them, leads past the device; all others are as they were.
+    /// From any initial state, no route of ours and none that Go flannel adds bypasses the device. All other routes are unchanged.
     #[test]
     fn flannel_routes_never_bypass_the_encrypting_device(
         ours in proptest::collection::btree_set(any_net(), 0..12),
@@ -323,7 +323,7 @@ proptest! {
                 let length = if to.addr().is_ipv4() { 24 } else { 64 };
                 let own = plan.scope().own.nets().any(|own| own == to);
                 let gos = to.prefix_len() == length && !own && route.via.is_some() && route.dev.as_str() == "eth0";
-                // One in the place of the device's own route is replaced, or refused, by the kernel.
+                // The kernel replaces or refuses a route in the place of the device's own route.
                 prop_assert!(world.leftovers.contains_key(&key) != gos || world.state.0.contains_key(&key), "{key:?} {route:?}");
             }
             Ok(())

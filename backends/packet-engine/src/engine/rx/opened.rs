@@ -1,4 +1,4 @@
-//! With WireGuard: datagrams are opened where they were received, and their packets merged like others.
+//! Receiving side with WireGuard: opens datagrams in place, and merges their packets like others.
 
 use super::{Rx, RxState};
 use crate::ecn;
@@ -9,7 +9,7 @@ use crate::socket::RecvMeta;
 use crate::wireguard::Opener;
 
 impl<D: Device, P: Port> Rx<D, P> {
-    /// Opens all datagrams of a receipt.
+    /// Opens all datagrams of a receive buffer and passes accepted packets to the merger.
     pub(super) fn open(
         &self,
         meta: &RecvMeta,
@@ -43,7 +43,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 }
                 Ok(None) => {}
                 Err(reason) => {
-                    // Whatever else was not opened shows nothing.
+                    // The log shows addresses only of spoofed packets. Most other dropped datagrams were not opened.
                     let shown = if reason == Reason::Spoofed {
                         &*datagram
                     } else {
@@ -59,7 +59,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Carries a congestion mark of the datagram over to its packet.
+    /// Carries a congestion mark of the datagram over to its packet. Returns the reason to drop the packet if its sender does not support ECN.
     #[inline]
     fn mark(
         &self,

@@ -1,4 +1,4 @@
-//! The engine with WireGuard: super-packets go in at one node and come out at another, over real sockets.
+//! Tests of the engine with WireGuard: GSO packets go in at one node and come out at another, over real sockets.
 
 use super::*;
 use crate::engine::handshakes::{self, Handshakes};
@@ -6,7 +6,7 @@ use crate::reason::Reason;
 use crate::wireguard::{Device as WireGuard, Secret, Worker};
 use std::net::SocketAddr;
 
-/// One end: what the threads of an engine have, run by hand.
+/// One end of the tunnel: the state of the engine's threads, which the test runs itself.
 struct End {
     tun: Arc<FakeTun>,
     socket: Arc<Socket>,
@@ -63,7 +63,7 @@ impl End {
             .for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
     }
 
-    /// Sends what is waiting in the device, handles handshakes, and receives what came.
+    /// Sends what is waiting in the device, handles handshakes, and receives what arrived.
     fn turn(&mut self) {
         let (table, wake) = (
             Arc::new(ArcSwap::from_pointee(table(true))),
@@ -175,7 +175,7 @@ fn pair() -> (End, End) {
     (a, b)
 }
 
-/// The packets that a recipe makes, cut to a size.
+/// Returns the packets of a recipe, with at most `size` bytes of payload each.
 fn segments(recipe: &Recipe, size: usize) -> Vec<Vec<u8>> {
     let packet = if recipe.payload.len() > size {
         recipe.partial()
@@ -212,8 +212,8 @@ proptest! {
             b.turn();
         }
         prop_assert_eq!(b.counters.received.all_drops(), 0);
-        // Flows with few bytes go first, so the order between flows is not that of sending.
-        // What is merged counts up its identification from the first.
+        // Flows with few bytes go first, so the order between flows is not that of sending. Merged packets get consecutive identifications, so these
+        // are not compared.
         let bare = |packets: Vec<Vec<u8>>| {
             let mut bare: Vec<_> = packets.iter().map(|packet| [&packet[..4], &packet[6..10], &packet[12..]].concat()).collect();
             bare.sort();
@@ -223,7 +223,7 @@ proptest! {
     }
 }
 
-/// The endpoint of a peer lies within what another one may send: an operator's mistake, or a network of pods that contains the nodes.
+/// The endpoint of one peer is inside the allowed IPs of another. Either this is an operator's mistake, or the pod network contains the nodes.
 #[test]
 fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() {
     let (mut a, mut b) = pair();
@@ -274,7 +274,7 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     };
     assert_eq!(send(&mut a, "192.0.2.7", 51820), 1);
     assert_eq!(send(&mut a, "2001:db8::7", 51821), 1);
-    // Other ports, other addresses, and pods that build tunnels among themselves.
+    // Packets to other ports or addresses pass, and so do tunnels between pods.
     for (to, port) in [
         ("192.0.2.7", 51821),
         ("192.0.2.8", 51820),
@@ -283,7 +283,7 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     ] {
         assert_eq!(send(&mut a, to, port), 0, "{to} {port}");
     }
-    // What a peer that does not look sends is not forwarded to another one.
+    // A peer without this check may send such a datagram. It is not forwarded to another peer.
     let key = Secret::new([9; 32]).public();
     b.device.change().remove_peer(&key);
     assert_eq!(send(&mut b, "192.0.2.7", 51820), 0);
@@ -316,7 +316,7 @@ fn udp(source: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
     packet
 }
 
-/// Equal segments are one send and one write, on the way out and in.
+/// Segments of equal size leave in one send and are delivered in one write.
 #[test]
 fn a_stream_stays_together() {
     let (mut a, mut b) = pair();
@@ -361,7 +361,7 @@ fn a_stream_stays_together() {
     assert_eq!(written[0][virtio::LEN..].len(), recipe.partial().len());
 }
 
-/// What one thread has sealed and not sent is little when other threads may overtake it.
+/// With several queues, a thread seals only few datagrams before it sends them, because other threads may overtake it.
 #[test]
 fn few_datagrams_wait_sealed_with_several_queues() {
     let (a, _b) = pair();
@@ -406,7 +406,7 @@ fn few_datagrams_wait_sealed_with_several_queues() {
     }
 }
 
-/// Keeps the texts of what is logged.
+/// Records the texts of log events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -440,7 +440,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A firewall of this host refuses what the device sends. It is logged once, without the library's own messages, and counted.
+/// A firewall of this host refuses the device's datagrams. Each failure is counted, and a single line is logged.
 #[test]
 fn unsendable_handshake_is_logged_and_counted() {
     let counters = Arc::<Counters>::default();
@@ -496,7 +496,7 @@ fn unsendable_handshake_is_logged_and_counted() {
     );
 }
 
-/// As the kernel does (HANDSHAKE_DSCP).
+/// The kernel does the same (HANDSHAKE_DSCP).
 #[test]
 fn handshakes_ask_for_a_better_class_than_packets() {
     let device = Arc::new(WireGuard::new(Arc::default()));
@@ -520,6 +520,6 @@ fn handshakes_ask_for_a_better_class_than_packets() {
     };
     handshakes.round(&mut handshakes::HandshakeState::default());
     assert_eq!(*line.tos.lock().unwrap(), [0x88]);
-    // A keepalive is a packet like others.
+    // A keepalive has the same class as packets.
     assert_eq!(crate::wireguard::tos(&[4, 0, 0, 0]), 0);
 }

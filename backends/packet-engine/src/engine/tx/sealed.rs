@@ -1,4 +1,4 @@
-//! With WireGuard: packets are sealed, one after another into the room for generated headers, and gathered like others.
+//! Sending side with WireGuard: seals packets one after another into the buffer for generated headers, and gathers them like others.
 
 use super::{Datagram, Tx, TxState, Unpacked};
 use crate::ecn;
@@ -58,7 +58,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         };
         match unpacked.split {
             Split::Whole => {
-                // Behind the packet, its slot in the buffer has room for the padding.
+                // The packet's slot in the buffer has room for the padding after the packet.
                 let padded = sealer.padded(length);
                 buffer
                     .get_mut(start + length..start + padded)
@@ -88,7 +88,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Seals a single packet, which is padded, or keeps it until there is a session.
+    /// Seals a padded packet, or queues it until there is a session.
     #[inline]
     fn seal_one(
         &self,

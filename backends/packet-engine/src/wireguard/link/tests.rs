@@ -1,4 +1,4 @@
-//! The times of initiations, and which of three sessions stays.
+//! Tests of the timestamps of initiations.
 
 use super::*;
 

@@ -1,21 +1,22 @@
-//! Floods of handshake messages. A round of the thread a millisecond is what a processor manages; what counts is whom it works for.
+//! Floods of handshake messages. The thread does one round per millisecond, which is what a processor manages. The tests check for which senders it
+//! works.
 
 use super::*;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
 
-/// Messages of the flood in a round: 150 000 a second.
+/// Messages of the flood per round: 150 000 per second.
 const FLOOD: usize = 150;
 const INITIATION: usize = 148;
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
-/// A sender of handshakes: a peer, or somebody who knows no more than the node's public key.
+/// A sender of handshakes: a peer, or an unknown sender that has only the node's public key.
 struct Sender {
     tunn: Tunn,
     key: PublicKey,
     address: SocketAddr,
-    /// Handshakes that it completed.
+    /// Handshakes that the sender completed.
     completed: usize,
 }
 
@@ -39,7 +40,7 @@ impl Sender {
         }
     }
 
-    /// Peers of the node, each with an address of its own.
+    /// Adds peers to the node, each with its own address, and returns them.
     fn peers(node: &Node, count: u8) -> Vec<Self> {
         let peer = |number| {
             let peer = Self::new(
@@ -64,7 +65,7 @@ impl Sender {
         }
     }
 
-    /// Takes a message of the node. Returns what it answers.
+    /// Handles a message of the node. Returns the reply.
     fn takes(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         let mut buffer = [0; 256];
         match self.tunn.decapsulate(None, message, &mut buffer) {
@@ -76,9 +77,9 @@ impl Sender {
         }
     }
 
-    /// Floods the node until it wants proof of the address, and returns an initiation with that proof.
+    /// Floods the node until it demands a proof of the address. Returns an initiation with that proof.
     fn proven(&mut self, node: &mut Node) -> Vec<u8> {
-        // A cookie is for one message.
+        // A cookie reply refers to one message, so the flood repeats a single message.
         let message = self.initiation();
         for _ in 0..1000 {
             repeat(node, self.address, &message, FLOOD);
@@ -87,7 +88,7 @@ impl Sender {
                 if to == self.address && message.len() == COOKIE {
                     self.takes(&message);
                     node.sent.clear();
-                    // What was left of it.
+                    // Let the node process the rest of the flood.
                     (0..100).for_each(|_| round(node));
                     return self.initiation();
                 }
@@ -97,14 +98,14 @@ impl Sender {
     }
 }
 
-/// A node whose clock goes by rounds.
+/// Returns a node whose clock advances only with its rounds.
 fn node() -> Node {
     let mut node = Node::new(1);
     node.stopped = Some(Instant::now());
     node
 }
 
-/// One round of the node's thread, and a millisecond.
+/// Runs one round of the node's thread and advances its clock by a millisecond.
 fn round(node: &mut Node) {
     let now = node.now();
     let Node {
@@ -120,14 +121,14 @@ fn round(node: &mut Node) {
     node.ahead += Duration::from_millis(1);
 }
 
-/// Has the node receive a message so many times. Returns how often it was left for the thread.
+/// Lets the node receive a message this many times. Returns how often the message was queued for the thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
     (0..times)
         .filter(|_| node.receives(from, message).is_ok())
         .count()
 }
 
-/// Gives the peers what the node sent them, and the node what they answer.
+/// Delivers the node's messages to the peers, and their replies to the node.
 fn deliver(node: &mut Node, peers: &mut [Sender]) {
     while let Some((to, message)) = node.sent.pop_front() {
         if message.len() == INITIATION {
@@ -141,7 +142,7 @@ fn deliver(node: &mut Node, peers: &mut [Sender]) {
     }
 }
 
-/// How many peers complete a handshake in `tries`, each at a moment of its own, while `flood` sends.
+/// Returns how many peers complete a handshake in `tries` attempts, each at its own moment, while `flood` sends.
 fn renew(
     node: &mut Node,
     peers: &mut [Sender],
@@ -158,7 +159,7 @@ fn renew(
             round(node);
             deliver(node, peers);
         }
-        // What is on its way.
+        // Deliver what is in flight.
         (0..100).for_each(|_| {
             flood(node);
             round(node);
@@ -168,7 +169,7 @@ fn renew(
     peers.iter().filter(|peer| peer.completed > 0).count()
 }
 
-/// Somebody proves an address once and repeats one message without end.
+/// An unknown sender proves its address once and then repeats one message endlessly.
 #[test]
 fn peers_renew_while_one_address_floods_with_its_cookie() {
     let mut node = node();
@@ -179,7 +180,7 @@ fn peers_renew_while_one_address_floods_with_its_cookie() {
         node.device.counters.received.drops(Reason::UnknownPeer),
         node.now(),
     );
-    // The first try may be answered with a cookie, the second has it.
+    // The first attempt may get a cookie reply. The second one uses the cookie.
     let renewed = renew(&mut node, &mut peers, 2, |node| {
         repeat(node, elsewhere(), &message, FLOOD);
     });
@@ -189,14 +190,14 @@ fn peers_renew_while_one_address_floods_with_its_cookie() {
         renewed >= 38,
         "{renewed} of 40 peers, and {curves} messages of the flood reached the curve in {seconds} s"
     );
-    // Its bucket, and what waits each time that there was no load before.
+    // The token bucket admits some messages, and so does the queue whenever the node was not under load before.
     assert!(
         (curves as f64) < 200.0 * seconds + 200.0,
         "{curves} messages of the flood reached the curve in {seconds} s"
     );
 }
 
-/// Peers and the flood have one address, that of a NAT. A session that lives tells which port is a peer's.
+/// Peers and the flood share one address, that of a NAT. The endpoint of a peer shows which port is the peer's.
 #[test]
 fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     let mut node = node();
@@ -216,7 +217,7 @@ fn peers_renew_while_a_neighbour_behind_their_nat_floods() {
     assert!(renewed >= 38, "{renewed} of 40 peers");
 }
 
-/// Somebody has many networks, and proved an address in each.
+/// An unknown sender has many networks and proved an address in each.
 #[test]
 fn peers_renew_while_many_networks_flood_with_their_cookies() {
     let mut node = node();
@@ -258,7 +259,7 @@ fn a_cookie_proves_an_address_with_its_port() {
     assert_eq!(identity.proof(elsewhere(), &damaged, now), None);
 }
 
-/// The thread has no processor for a while. What one address sends meanwhile leaves room for others.
+/// While the thread gets no processor time, messages from one address leave room for others.
 #[test]
 fn a_full_inbox_has_room_for_other_sources() {
     let mut node = node();
@@ -269,11 +270,11 @@ fn a_full_inbox_has_room_for_other_sources() {
         .iter_mut()
         .filter_map(|peer| node.receives(peer.address, &peer.initiation()).err())
         .count();
-    // By chance a peer may share the room of the flood: one in 256 does, three of eight in one run of 300 000.
+    // By chance, a peer may share a counter with the flood. One in 256 peers does, and three of eight in one run of 300 000.
     assert!(refused <= 2, "{refused} of 8 peers found no room");
 }
 
-/// Initiations from forged addresses, a thousand a second: 1.2 Mb/s. All that they take is the node's public key.
+/// A thousand initiations per second from forged addresses are 1.2 Mb/s. A sender needs only the node's public key to make them.
 #[test]
 fn a_thousand_forged_initiations_a_second_are_no_load() {
     let mut node = node();
@@ -300,7 +301,7 @@ fn a_thousand_forged_initiations_a_second_are_no_load() {
     );
 }
 
-/// Peers answer the node's own initiations while strangers send theirs from anywhere.
+/// Peers respond to the node's own initiations while unknown senders send initiations from any address.
 #[test]
 fn peer_answers_find_room_during_a_flood_of_initiations() {
     let mut node = node();
@@ -339,7 +340,7 @@ fn peer_answers_find_room_during_a_flood_of_initiations() {
     );
 }
 
-/// Copies of a peer's initiation, which anybody on the path can repeat.
+/// Anyone on the path can send copies of a peer's initiation.
 #[test]
 fn a_copy_of_an_initiation_waits_for_no_lock() {
     let mut node = node();
@@ -362,7 +363,7 @@ fn a_copy_of_an_initiation_waits_for_no_lock() {
             }
             done.send(device.counters.received.drops(Reason::Replayed))
         });
-        // Far more than it takes; with the lock held it would last for ever.
+        // Far longer than needed. If the thread waited for the lock, it would never finish.
         let dropped = waits.recv_timeout(Duration::from_secs(20));
         drop(held);
         dropped
@@ -370,8 +371,8 @@ fn a_copy_of_an_initiation_waits_for_no_lock() {
     assert_eq!(dropped, Ok(100));
 }
 
-/// Somebody recorded many initiations that never arrived, and sends them all at once. Each is genuine, so that it is known only after curve
-/// operations under the peer's lock that it is too old.
+/// An attacker recorded many initiations that never arrived, and sends them all at once. Each is genuine, so only curve operations show that it is too
+/// old.
 #[test]
 fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     let mut node = node();
@@ -382,14 +383,14 @@ fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     (0..50).for_each(|_| round(&mut node));
     deliver(&mut node, &mut peers);
     let replayed = |node: &Node| node.device.counters.received.drops(Reason::Replayed);
-    // Six a millisecond.
+    // Six per millisecond.
     for old in recorded.chunks(6) {
         old.iter()
             .for_each(|old| node.receives(elsewhere(), old).unwrap());
         round(&mut node);
     }
     assert_eq!((replayed(&node), peers[0].completed), (1, 1));
-    // The peer is asked for proof in the meantime, and not again.
+    // Meanwhile, the peer is asked once to prove its address.
     peers[0].completed = 0;
     let unknown = recorded[6].clone();
     let renewed = renew(&mut node, &mut peers, 2, |node| {

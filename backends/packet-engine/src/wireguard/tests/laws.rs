@@ -1,4 +1,4 @@
-//! What holds for any datagrams and any changes.
+//! Properties that hold for any datagrams and any changes.
 
 use super::*;
 use proptest::collection::vec;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Nothing that is not exactly what a peer sent is delivered, and nothing panics.
+    /// Only datagrams that are exactly what a peer sent are delivered. None causes a panic.
     #[test]
     fn junk_is_dropped(junk in vec((any::<prop::sample::Index>(), 1u8.., vec(any::<u8>(), 0..200), 0u32..6, prop::sample::select(vec![4usize, 16, 32, 40, 64, 92, 148, 200])), 1..20)) {
         let (a, mut b) = pair();
@@ -22,7 +22,7 @@ proptest! {
             typed.resize(length, 0xff);
             typed[..4].copy_from_slice(&kind.to_le_bytes());
             let _ = b.receives(a.address, &typed);
-            // To a session that exists.
+            // A datagram for an existing session.
             let mut aimed = good[..8].to_vec();
             aimed.extend([0xff; 8]);
             aimed.extend(&noise);
@@ -34,7 +34,7 @@ proptest! {
         prop_assert_eq!(b.delivered.len(), 1);
     }
 
-    /// Whatever moves between peers, a packet is sealed for the owner of its destination and accepted from the owner of its source.
+    /// However allowed IPs move between peers, a packet is sealed for the owner of its destination and accepted only from the owner of its source.
     #[test]
     fn a_packet_is_only_opened_by_its_owner(steps in vec((0usize..3, 0usize..3, 0u8..4, prop::sample::select(vec![24u8, 25, 26]), 0usize..3, 0u8..4), 1..40)) {
         let mut nodes: Vec<Node> = (1..=3).map(Node::new).collect();

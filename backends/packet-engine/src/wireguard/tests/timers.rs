@@ -1,4 +1,4 @@
-//! What becomes due, and when: rekeys, keepalives, the end of sessions.
+//! Tests of timers: rekeys, keepalives, and the end of sessions.
 
 use super::*;
 use crate::wireguard::keypair::RENEWED_AFTER;
@@ -14,14 +14,14 @@ fn back() -> Vec<u8> {
     packet(ip("10.5.2.9"), ip("10.5.1.9"), b"back")
 }
 
-/// Sets both clocks, in seconds since the session.
+/// Sets both clocks to this many seconds after the session began.
 fn at(nodes: [&mut Node; 2], seconds: u64) {
     for node in nodes {
         node.ahead = Duration::from_secs(seconds);
     }
 }
 
-/// A and B with one session, which A asked for.
+/// Returns A and B with one session, which A initiated.
 fn session_of_a() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     b.device.change().set_peer(a.key, None, None, 0).unwrap();
@@ -38,7 +38,7 @@ fn session_of_a() -> (Node, Node) {
     (a, b)
 }
 
-/// The lengths of what a node sends now.
+/// Returns the lengths of the messages that a node sends now.
 fn lengths(node: &mut Node) -> Vec<usize> {
     node.work();
     node.sent
@@ -60,7 +60,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
         );
         assert_eq!(lengths(&mut a).contains(&INITIATION), asks, "{seconds} s");
     }
-    // The answer is lost, and the session goes on until the next try.
+    // The response is lost. The session continues until the next attempt.
     passes(&mut a, &mut b, &there());
     at([&mut a, &mut b], 127);
     settle(&mut [&mut a, &mut b]);
@@ -69,7 +69,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
     passes(&mut b, &mut a, &back());
 }
 
-/// By count either asks, also the one that answered.
+/// After many packets, either side requests the next session, also the responder.
 #[test]
 fn either_asks_for_the_next_session_after_many_packets() {
     let (mut a, mut b) = session_of_a();
@@ -119,7 +119,7 @@ fn packet_is_acknowledged_after_ten_seconds_unless_something_was_sent() {
     assert_eq!(lengths(&mut b), [0; 0], "its own packet said so");
 }
 
-/// A metric every half minute, one way: what is acknowledged each time needs no handshake.
+/// Single packets in one direction, 16 seconds apart: keepalives acknowledge them, so no handshake is needed.
 #[test]
 fn seldom_packets_one_way_cause_no_handshake() {
     let (mut a, mut b) = session_of_a();
@@ -134,7 +134,7 @@ fn seldom_packets_one_way_cause_no_handshake() {
     assert_eq!(count(&b.device.counters.handshakes.initiated), 0);
 }
 
-/// Fifteen seconds after the first packet without an answer, not after the last that came.
+/// Fifteen seconds after the first unanswered packet, not after the last received one.
 #[test]
 fn unanswered_packet_causes_a_handshake_after_fifteen_seconds() {
     let (mut a, mut b) = session_of_a();
@@ -164,10 +164,10 @@ fn session_opens_and_seals_for_three_minutes() {
     );
 }
 
-/// The peer's preshared key was changed before ours. It tries again and again, and what it is answered leads to nothing.
+/// The peer's preshared key was changed before ours. The peer initiates handshakes repeatedly, and none of our responses leads to a session.
 #[test]
 fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
-    // Both asked for one, so that each end may send in another session.
+    // Both sides initiated a handshake, so each may send in a different session.
     let (mut a, mut b) = pair();
     pause();
     b.device
@@ -189,7 +189,7 @@ fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     assert!(b.device.counters.received.drops(Reason::BadTag) >= 12);
 }
 
-/// What nothing is due with is not visited: ten thousand idle peers cost nothing.
+/// A peer is not visited while nothing is due for it: ten thousand idle peers cost nothing.
 #[test]
 fn idle_peer_is_visited_at_the_end_of_its_sessions_only() {
     let (mut a, mut b) = session_of_a();

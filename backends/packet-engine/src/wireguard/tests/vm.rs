@@ -1,4 +1,5 @@
-//! The peer is the kernel's WireGuard, which few machines' kernels have: `make test-vm`. Its clock is the machine's, ours goes ahead as a test wants.
+//! Tests with the kernel's WireGuard as the peer. Few machines have a kernel with it, so `make test-vm` runs them in a virtual machine. The kernel uses
+//! the machine's clock; tests move our clock ahead.
 
 use super::*;
 use crate::wireguard::keypair::RENEWED_AFTER;
@@ -8,16 +9,16 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
 const SOON: Duration = Duration::from_secs(60);
-/// From one initiation to the next, with all of its jitter.
+/// The longest time from one initiation to the next, including the random delay.
 const NEXT_TRY: Duration = Duration::from_millis(5400);
-/// The age at which the initiator asks for the next session.
+/// The age of a session at which its initiator requests the next one.
 const RENEWED: Duration = Duration::from_secs(120);
-/// The kernel's pod, and ours.
+/// Addresses of the kernel's pod, and of ours.
 const THEIRS: &str = "10.5.1.1";
 const OURS: &str = "10.5.2.9";
 /// The port of both pods.
 const PORT: u16 = 2000;
-/// So many packets go between two looks at what came: the buffers of sockets hold them.
+/// Packets that are sent between two checks for arrived ones. The socket buffers have room for this many.
 const BATCH: u64 = 64;
 
 fn run(command: &str, input: &str) -> String {
@@ -49,10 +50,10 @@ fn socket(address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Handshake messages that passed.
+/// Counts of handshake messages that passed.
 #[derive(Default)]
 struct Seen {
-    /// Cookies, and initiations that prove an address with one.
+    /// Cookie replies, and initiations that prove an address with a cookie.
     cookies: usize,
     proofs: usize,
 }
@@ -71,19 +72,19 @@ impl Seen {
 struct Pair {
     node: Node,
     kernel: PublicKey,
-    /// Where the kernel's device is.
+    /// The endpoint of the kernel's device.
     there: SocketAddr,
     line: UdpSocket,
     /// The kernel's pod.
     pod: UdpSocket,
-    /// The numbers that came to it.
+    /// Numbers of the packets that arrived at the kernel's pod.
     arrived: Vec<u64>,
     sent: Seen,
     received: Seen,
 }
 
 impl Pair {
-    /// Only who knows where the other is can begin.
+    /// Creates the pair. We know the kernel's endpoint only if `we_begin`. Otherwise, only the kernel can initiate the first handshake.
     fn new(we_begin: bool) -> Self {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         run("ip link set lo up", "");
@@ -149,19 +150,19 @@ impl Pair {
         );
     }
 
-    /// The kernel forgets the peer, and has another one of that key.
+    /// Removes the kernel's peer, and adds a new one with the same key.
     fn renew_kernels_peer(&self) {
         run(&format!("wg set wg0 peer {} remove", self.node.key), "");
         self.set_kernels_peer();
     }
 
-    /// From now on each turn takes our node a millisecond, however long the machine needs.
+    /// Lets our node's clock advance by one millisecond per turn from now on, however long the machine needs.
     fn stop_the_clock(&mut self) {
         self.node.stopped = Some(self.node.now());
         self.node.ahead = Duration::ZERO;
     }
 
-    /// Hands over what both sides sent.
+    /// Delivers what both sides sent.
     fn turn(&mut self) {
         if self.node.stopped.is_some() {
             self.node.ahead += Duration::from_millis(1);
@@ -181,7 +182,7 @@ impl Pair {
         }
     }
 
-    /// What the kernel's device sent.
+    /// Returns the datagrams that the kernel's device sent.
     fn incoming(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut buffer = [0; 2048];
         let mut all = Vec::new();
@@ -205,7 +206,7 @@ impl Pair {
         }
     }
 
-    /// A numbered packet to the kernel's pod, sealed. None if it waits for a session.
+    /// Returns a sealed packet with this number to the kernel's pod, or `None` if it waits for a session.
     fn sealed(&self, number: u64) -> Option<Vec<u8>> {
         let packet = packet(ip(OURS), ip(THEIRS), &number.to_be_bytes());
         let (to, datagram) = self.node.pod_sends(&packet).unwrap()?;
@@ -224,13 +225,13 @@ impl Pair {
         self.pod.send_to(&number.to_be_bytes(), to).unwrap();
     }
 
-    /// The numbers that came to our pod.
+    /// Returns the numbers of the packets that arrived at our pod.
     fn delivered(&self) -> Vec<u64> {
         let number = |packet: &Vec<u8>| u64::from_be_bytes(packet[28..].try_into().unwrap());
         self.node.delivered.iter().map(number).collect()
     }
 
-    /// A packet of this number passes each way.
+    /// Sends a packet with this number in each direction, and waits until both arrive.
     fn passes(&mut self, number: u64) {
         self.send(number);
         self.until("ours comes", |pair| pair.arrived.contains(&number));
@@ -245,13 +246,13 @@ impl Pair {
         (count(&handshakes.initiated), count(&handshakes.completed))
     }
 
-    /// We asked for one more session since then, once or, if a message was lost or refused, again; and there is one more.
+    /// Whether we requested a session since then and one more was completed. If a message was lost or refused, we may have requested it repeatedly.
     fn asked_and_completed(&self, initiated: u64, completed: u64) -> bool {
         let now = self.handshakes();
         now.0 > initiated && now.1 == completed + 1
     }
 
-    /// One side asks for the first session.
+    /// Creates a pair with a first session, initiated by us or by the kernel.
     fn meets(we_begin: bool) -> Self {
         let mut pair = Self::new(we_begin);
         if we_begin {
@@ -269,7 +270,7 @@ impl Pair {
         pair
     }
 
-    /// Initiations of strangers who know the kernel's public key, or ours.
+    /// Returns initiations of unknown senders to the device with this public key.
     fn strangers(key: PublicKey) -> Vec<Vec<u8>> {
         let initiation = |n: u8| {
             let identity = noise::Identity::new(&[100 + n; 32]);
@@ -283,7 +284,8 @@ impl Pair {
     }
 }
 
-/// Whoever began, we ask for the next session after so many packets (a small limit in this build); as initiator after two minutes, too.
+/// We request the next session after a number of packets (a small limit in this build), whichever side initiated the current one. As the initiator, we
+/// also request it after two minutes.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn sessions_are_renewed_by_count_and_by_time_without_loss() {
@@ -311,7 +313,7 @@ fn sessions_are_renewed_by_count_and_by_time_without_loss() {
         pair.until("the kernel's come", |pair| {
             pair.node.delivered.len() as u64 == number / BATCH
         });
-        // Ours is the last initiation at any rate.
+        // In any case, the last initiation was ours.
         let (initiated, completed) = pair.handshakes();
         pair.node.ahead += RENEWED;
         pair.passes(number);
@@ -322,12 +324,12 @@ fn sessions_are_renewed_by_count_and_by_time_without_loss() {
     }
 }
 
-/// A session goes on while handshakes fail for a wrong preshared key, whichever side asks.
+/// A session continues while handshakes fail because of a wrong preshared key, whichever side initiates them.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     let mut pair = Pair::meets(true);
-    // The session is to last for all tries.
+    // The session has to last for all attempts.
     pair.stop_the_clock();
     pair.set_kernels_psk([5; 32]);
     pair.node.ahead += RENEWED;
@@ -340,17 +342,17 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
         assert!(initiated > before.0 && completed == before.1);
         pair.passes(100 + number);
         pair.node.ahead += NEXT_TRY;
-        // By the kernel's clock, which limits initiations as ours does.
+        // The kernel limits initiations as we do, but by its own clock.
         pause();
     }
     assert_eq!((pair.arrived.len(), pair.node.delivered.len()), (16, 16));
-    // Changed here, too: the next handshake succeeds.
+    // The key is also changed here, so the next handshake succeeds.
     let completed = pair.handshakes().1;
     pair.set_peer(None, Some([5; 32]));
     pair.send(200);
     pair.until("the next session", |pair| pair.handshakes().1 > completed);
     pair.passes(201);
-    // The kernel asks, with another key than ours; we go on with the session that there is until it has ours.
+    // The kernel initiates a handshake with another key than ours. We keep the current session until the kernel has our key.
     pair.renew_kernels_peer();
     pair.set_kernels_psk([6; 32]);
     let answered = |pair: &Pair| count(&pair.node.device.counters.handshakes.answered);
@@ -368,7 +370,7 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     assert!(!pair.delivered().contains(&300));
 }
 
-/// Packets overtake 1500 others, and come twice.
+/// Packets overtake 1500 others, and arrive twice.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn reordered_packets_come_and_copies_do_not() {
@@ -395,14 +397,14 @@ fn reordered_packets_come_and_copies_do_not() {
     pair.arrived.sort_unstable();
     assert!(pair.arrived.iter().copied().eq(0..=2 * REACH));
 
-    // The other way.
+    // The other direction.
     pair.node.delivered.clear();
     let mut incoming = Vec::new();
     for first in (0..2 * REACH).step_by(BATCH as usize) {
         (first..first + BATCH).for_each(|number| pair.kernel_sends(number));
         let deadline = Instant::now() + SOON;
         while (incoming.len() as u64) < first + BATCH && Instant::now() < deadline {
-            // A keepalive has no packet.
+            // A keepalive carries no packet.
             let packets = pair
                 .incoming()
                 .into_iter()
@@ -435,7 +437,7 @@ fn each_side_follows_the_other_to_its_new_port() {
     let here = pair.line.local_addr().unwrap();
     let endpoints = run("wg show wg0 endpoints", "");
     assert!(endpoints.ends_with(&here.to_string()), "{endpoints}");
-    // A free port: bound once, and let go.
+    // A free port: bound once and released.
     let port = UdpSocket::bind(local(0))
         .unwrap()
         .local_addr()
@@ -448,7 +450,7 @@ fn each_side_follows_the_other_to_its_new_port() {
     pair.passes(2);
 }
 
-/// Under a flood of handshakes the kernel wants a proof of our address, gets it, and answers.
+/// Under a flood of handshakes, the kernel demands a proof of our address, gets it, and responds.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn we_prove_our_address_to_a_kernel_under_load() {
@@ -457,7 +459,7 @@ fn we_prove_our_address_to_a_kernel_under_load() {
     let flood = UdpSocket::bind(local(0)).unwrap();
     pair.send(0);
     for _ in 0..20 {
-        // The message comes after those that are load.
+        // Our message arrives after the messages that cause the load.
         for message in strangers.iter().cycle().take(1000) {
             let _ = flood.send_to(message, pair.there);
         }
@@ -479,14 +481,14 @@ fn we_prove_our_address_to_a_kernel_under_load() {
     pair.passes(1);
 }
 
-/// Under a flood of handshakes we want a proof of its address from the kernel, and answer then.
+/// Under a flood of handshakes, we demand a proof of the kernel's address, get it, and respond.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn the_kernel_proves_its_address_to_us_under_load() {
     let mut pair = Pair::new(false);
     let strangers = Pair::strangers(pair.node.key);
     let mut port = 0;
-    // A slow machine works off no load in the second for which load is remembered.
+    // A slow machine needs longer to process the load than the second for which load is remembered.
     pair.stop_the_clock();
     pair.kernel_sends(0);
     pair.until("there is a session in spite of it", |pair| {
@@ -497,7 +499,7 @@ fn the_kernel_proves_its_address_to_us_under_load() {
                 .receives(SocketAddr::new(elsewhere().ip(), 1000 + port), message);
         }
         pair.node.work();
-        // Cookies for strangers go nowhere.
+        // Cookie replies to unknown senders are not delivered.
         let there = pair.there;
         pair.node.sent.retain(|(to, _)| *to == there);
         pair.delivered().contains(&0)

@@ -1,0 +1,274 @@
+//! The sections EXAMPLES and FILES of the manual pages.
+
+use std::path::Path;
+
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+/// The section of the manual: system administration.
+const SECTION: &str = "8";
+
+/// Commands with what they do.
+type Lines = &'static [(&'static str, &'static str)];
+
+/// The examples of each page, by its name.
+const EXAMPLES: &[(&str, Lines)] = &[
+    (
+        "flanneld",
+        &[
+            (
+                "flanneld --etcd-endpoints=http://10.0.0.1:2379 --iface=auto",
+                "Leases in etcd; packets leave by the interface that reaches it.",
+            ),
+            (
+                "flanneld --subnet-dir=/srv/flannel --iface-cidr=192.168.56.0/24",
+                "Leases in a directory that all nodes share.",
+            ),
+            (
+                "NODE_NAME=node-1 flanneld --kube-subnet-mgr --kubeconfig-file=/etc/kubernetes/admin.conf",
+                "Leases in the Nodes of Kubernetes, outside of a pod.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl",
+        &[
+            ("flannelctl status", "Shows this node in ten lines."),
+            (
+                "flannelctl doctor",
+                "Diagnoses this node and prints the commands that fix it.",
+            ),
+            (
+                "flannelctl probe 10.244.3.7",
+                "Traces the path to a pod and shows where it breaks.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-doctor",
+        &[
+            ("flannelctl doctor", "Diagnoses this node."),
+            (
+                "flannelctl doctor --cluster",
+                "Diagnoses all nodes and groups the findings by cause.",
+            ),
+            (
+                "kubectl flannel doctor",
+                "The same, with a link kubectl-flannel to flannelctl in PATH.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-status",
+        &[
+            ("flannelctl status --watch", "Repeats every two seconds."),
+            (
+                "flannelctl status --node node-2",
+                "Runs in flannel's pod on a Kubernetes node.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-peers",
+        &[
+            (
+                "flannelctl peers",
+                "Lists the other nodes, faulty ones first.",
+            ),
+            (
+                "flannelctl peers --all",
+                "Also fetches every other node's report.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-routes",
+        &[(
+            "flannelctl routes",
+            "Compares desired and actual kernel state.",
+        )],
+    ),
+    (
+        "flannelctl-probe",
+        &[
+            ("flannelctl probe node-3", "Traces the path to a node."),
+            ("flannelctl probe 10.244.3.7", "Traces the path to a pod."),
+            (
+                "flannelctl probe 10.96.0.10:53",
+                "Connects to a TCP port, from the node and with an address of pods.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-leases",
+        &[
+            (
+                "flannelctl leases --etcd-endpoints=http://10.0.0.1:2379 --long",
+                "Leases in etcd, with the times of their holders.",
+            ),
+            (
+                "flannelctl leases --subnet-dir=/srv/flannel",
+                "Leases in a directory.",
+            ),
+            (
+                "flannelctl leases --kube-subnet-mgr",
+                "Leases in the Nodes of Kubernetes.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-reserve",
+        &[(
+            "flannelctl reserve --etcd-endpoints=http://10.0.0.1:2379 10.244.7.0/24 --address 192.168.56.107",
+            "Reserves a free subnet for the node with this address.",
+        )],
+    ),
+    (
+        "flannelctl-release",
+        &[(
+            "flannelctl release --etcd-endpoints=http://10.0.0.1:2379 10.244.7.0-24",
+            "Frees the lease of a node that is gone.",
+        )],
+    ),
+    (
+        "flannelctl-cleanup",
+        &[
+            (
+                "flannelctl cleanup --dry-run",
+                "Prints what would be removed.",
+            ),
+            (
+                "flannelctl cleanup --cni",
+                "Also removes the bridge cni0 and the CNI plugin's files.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-support-bundle",
+        &[
+            ("flannelctl support-bundle --list", "Lists the contents."),
+            (
+                "flannelctl support-bundle --file=- > node-1.tar.gz",
+                "Writes the archive to standard output.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-lab",
+        &[
+            (
+                "flannelctl lab --backend host-gw",
+                "Three hosts with routes.",
+            ),
+            (
+                "flannelctl lab --vagrant",
+                "Hosts with the NAT address 10.0.2.15, as in a Vagrant lab.",
+            ),
+        ],
+    ),
+    (
+        "flannelctl-completion",
+        &[(
+            "source <(flannelctl completion bash)",
+            "Completes flags in this shell.",
+        )],
+    ),
+    (
+        "flannelctl-man",
+        &[(
+            "flannelctl man /usr/local/share/man/man8",
+            "Writes these pages.",
+        )],
+    ),
+];
+
+/// The examples of a page.
+fn examples(page: &str) -> Lines {
+    let found = EXAMPLES.iter().find(|(name, _)| *name == page);
+    found.map_or(&[], |(_, lines)| *lines)
+}
+
+/// The files of a program: those of flanneld, with which every command of flannelctl deals.
+const FILES: Lines = &[
+    (
+        "/etc/default/flanneld",
+        "Options of the daemon, as variables.",
+    ),
+    (
+        "/run/flannel/subnet.env",
+        "Subnet and MTU of this node, for the CNI plugin and Docker.",
+    ),
+    (
+        "/run/flannel/subnet.env.sock",
+        "Socket of the daemon, for flannelctl.",
+    ),
+    (
+        "/run/flannel/subnet.env.ended",
+        "Exit report of a daemon that ended.",
+    ),
+    (
+        "/run/flannel/wgkey",
+        "Private key of the backend wireguard.",
+    ),
+    (
+        "/etc/cni/net.d/10-flannel.conflist",
+        "Configuration of the CNI plugin.",
+    ),
+];
+
+/// Writes the manual page of a command into a directory.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> {
+    let man = Man::new(command.clone()).section(SECTION).manual("flannel");
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if command.get_after_help().is_some() || command.get_after_long_help().is_some() {
+        man.render_extra_section(&mut page)?;
+    }
+    section("EXAMPLES", examples(name)).to_writer(&mut page)?;
+    section("FILES", FILES).to_writer(&mut page)?;
+    if command.get_version().is_some() {
+        man.render_version_section(&mut page)?;
+    }
+    std::fs::write(dir.join(man.get_filename()), page)
+}
+
+/// A section of lines, each with an explanation below it.
+fn section(title: &str, lines: Lines) -> Roff {
+    let mut roff = Roff::new();
+    if !lines.is_empty() {
+        roff.control("SH", [title]);
+    }
+    for (line, text) in lines {
+        roff.control("TP", []);
+        roff.text([bold(*line)]);
+        roff.text([roman(*text)]);
+    }
+    roff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_has_examples() {
+        for command in crate::command().get_subcommands() {
+            let page = format!("flannelctl-{}", command.get_name());
+            assert!(!examples(&page).is_empty(), "{page}");
+        }
+        for page in ["flanneld", "flannelctl"] {
+            assert!(examples(page).len() >= 3, "{page}");
+        }
+    }
+}
