@@ -64,11 +64,13 @@ else
 	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
 endif
 
-picture: ## Draw docs/demo.svg from a real run of the demonstration
+picture: ## Draw docs/demo.svg and docs/trap.svg from real runs of the demonstration
 	./e2e/setup.sh demo
 	cargo build -p flanneld -p flannelctl -p flannel-lab
 	$(SUDO) script -qec "stty columns 200; ./target/debug/flannelctl lab" /dev/null > target/demo.typescript < /dev/null
 	python3 docs/demo-svg.py 'make demo' < target/demo.typescript > docs/demo.svg
+	$(SUDO) script -qec "stty columns 120; ./target/debug/flannelctl lab --vagrant" /dev/null > target/trap.typescript < /dev/null
+	sed '/Who reaches whom/,$$d' target/trap.typescript | python3 docs/demo-svg.py 'make demo ARGS=--vagrant' 120 > docs/trap.svg
 
 # A clean clone is compiled once: what would save time in the next build costs this one more.
 ifeq ($(wildcard target/debug/incremental),)
@@ -97,6 +99,10 @@ e2e: ## End-to-end tests on hosts in namespaces [ARGS=rules:: or the name of a t
 	cargo build --workspace
 	@# A thread for each: the lab lets as many run as the machine bears.
 	cargo test -p e2e --no-fail-fast -- --test-threads=512 $(ARGS)
+
+book: ## The documentation as a book, target/book/index.html, with every link checked
+	./e2e/setup.sh book
+	./docs/book.sh $(TOOLS)/mdbook
 
 bench: ## How packets move, scale, healing and memory against the goals [ARGS=--quick, --datapath or --help; GO_FLANNELD=/path/to/flanneld GO_FLANNEL_CNI=/path/to/flannel]
 	./e2e/setup.sh bench

@@ -8,6 +8,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/flannel-rs
 deny_version=0.20.2
 machete_version=0.9.2
+mdbook_version=0.5.2
 hack_version=0.6.46
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
@@ -92,6 +93,8 @@ test_packages() {
     /usr/bin/python3 -c 'import dbus, gi' 2>/dev/null || packages+=(python3 python3-dbus python3-gi)
     # The order in which files are written.
     need strace strace
+    # Evaluates the Vagrantfile.
+    need ruby ruby
 }
 
 # Sets `go` to a Go toolchain of 1.24 or later, or of 1.MINOR.
@@ -276,6 +279,12 @@ vm_now() {
     "$here/vm/get.sh" "$folder"
 }
 
+# Without its server and its search, mdbook is built in a third of the time.
+book_tool() {
+    [ ! -x "$cache/tools/bin/mdbook" ] || return 0
+    say "mdbook@$mdbook_version into $cache/tools (some minutes)"
+    cargo install --quiet --locked --no-default-features --root "$cache/tools" "mdbook@$mdbook_version"
+}
 cargo_tools() {
     local missing=()
     cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
@@ -304,7 +313,8 @@ case $what in
     vm) test_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
     test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
+    book) book_tool ;;
     # The sets of kube-proxy with IPVS.
     soak) need ipset ipset; install_packages ;;
-    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance, soak or test" ;;
+    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance, soak, book or test" ;;
 esac

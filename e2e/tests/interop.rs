@@ -1,6 +1,7 @@
-//! Our node and a real Go flannel in one cluster, and a node that changes from one to the other and back without a lost packet.
+//! Runs our node and a real Go flannel in one cluster, and replaces one by the other and back on one node.
+//! No packet is lost during the replacement, except with wireguard.
 //!
-//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`; without it each test fails.
+//! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Without that path each test fails.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +26,7 @@ use serde_json::Value;
 const GO_FLANNELD: &str = "GO_FLANNELD";
 const SOON: Duration = Duration::from_secs(10);
 const DAMPED: Duration = Duration::from_secs(50);
-/// Long enough for an emulated machine.
+/// Deadline in the virtual machine, which is emulated.
 const IN_THE_VM: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -56,7 +57,6 @@ fn swap_to_ours_and_back_vxlan_direct() -> Result<()> {
     swap(go_flanneld()?, &VXLAN_DIRECT, EtcdVersion::V34)
 }
 
-/// In the virtual machine, whose kernel has the needed modules.
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_mixed_cluster_wireguard() -> Result<()> {
@@ -69,8 +69,8 @@ fn vm_mixed_cluster_ipip() -> Result<()> {
     mixed(go_flanneld()?, &IPIP, EtcdVersion::V36)
 }
 
-/// Go flannel deletes the device when it ends and makes another, so that packets are lost then. The lease is unchanged: subnet,
-/// address, key, port.
+/// Go flannel deletes its device when it exits and creates another one when it starts, so packets are lost meanwhile.
+/// The lease keeps its subnet, address, key and port.
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
@@ -126,7 +126,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     })
 }
 
-/// A title, and the `Backend` of the network's configuration.
+/// Title of a backend, and its `Backend` value in the network configuration.
 type Backend = (&'static str, &'static str);
 const VXLAN: Backend = ("vxlan", r#"{"Type":"vxlan"}"#);
 const VXLAN_DIRECT: Backend = ("vxlan direct", r#"{"Type":"vxlan","DirectRouting":true}"#);
@@ -137,7 +137,7 @@ const WIREGUARD: Backend = (
 const IPIP: Backend = ("ipip", r#"{"Type":"ipip"}"#);
 const HOST_GW: Backend = ("host-gw", r#"{"Type":"host-gw"}"#);
 
-/// The Go binary under test.
+/// Returns the path of the Go flanneld under test. Returns an error if `GO_FLANNELD` names no file.
 fn go_flanneld() -> Result<PathBuf> {
     let path = std::env::var_os(GO_FLANNELD)
         .filter(|path| !path.is_empty())
@@ -151,12 +151,12 @@ fn go_flanneld() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Three hosts, an etcd, and the options of both daemons.
+/// Three hosts, an etcd, and what both daemons need to start.
 struct Bed {
     etcd: Etcd,
     hosts: Vec<Host>,
     go: PathBuf,
-    /// A key file for each host.
+    /// Folder with a key file for each host.
     keys: PathBuf,
     ipv6: bool,
 }
@@ -201,7 +201,7 @@ impl Bed {
             .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
-    /// A host's lease: the key, and the value without NodeID.
+    /// Returns the key of a host's lease, and its value without `NodeID`.
     fn lease(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
         for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
@@ -216,7 +216,8 @@ impl Bed {
     }
 }
 
-/// All objects of flannel in a kernel: links with their indexes and MACs, addresses, routes of any protocol, neighbours, FDB.
+/// Lists all flannel objects in a host's kernel: links with their indexes and MACs, addresses, routes, neighbours, FDB.
+/// The list does not show whether a route has our protocol or Go flannel's.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
@@ -258,7 +259,7 @@ fn everybody_reaches_everybody(pods: &[Pod], within: Duration) -> Result<()> {
     })
 }
 
-/// Two Go nodes and one of ours: all pods reach each other; one Go node leaves and our node removes its state.
+/// Runs two Go nodes and one of ours: all pods reach each other. Then one Go node leaves, and our node removes its state.
 fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;
@@ -267,7 +268,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
         let [first, second, third] = &bed.hosts[..] else {
             anyhow::bail!("three hosts")
         };
-        // Ours starts second, so one Go node is there before it and one joins later.
+        // Our daemon starts second: one Go node is there before it, and one joins later.
         let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
         let daemons = [&leaving, &ours, &staying];
         let pods = bed
@@ -305,7 +306,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
         let (key, _) = bed.lease(first)?;
         leaving.terminate(STOP)?;
         bed.etcd.client()?.del(&key)?;
-        // With wireguard a peer has no route of its own.
+        // A wireguard peer has no route of its own, so its allowed IPs are checked as well.
         let gone = || {
             second
                 .netns()
@@ -319,7 +320,7 @@ fn mixed(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     })
 }
 
-/// One of three Go nodes runs ours for a while, and then Go flannel again, while all pods exchange packets.
+/// Replaces the daemon of one of three Go nodes by ours and back, while all pods exchange packets.
 fn swap(go: PathBuf, backend: &Backend, version: EtcdVersion) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend, version)?;

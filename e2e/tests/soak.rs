@@ -1,6 +1,6 @@
-//! The packet engine under load: neither memory nor open files grow, and almost no packet is lost.
+//! The userspace datapath under load: memory and open files do not grow, and almost no packet is lost.
 //!
-//! Short by default. `FLANNEL_TEST_SOAK` is the time in seconds, `FLANNEL_TEST_RATE` the packets a second (`make soak`).
+//! The default run is short. `FLANNEL_TEST_SOAK` is the time in seconds, `FLANNEL_TEST_RATE` the packets a second (`make soak`).
 
 #![allow(
     clippy::unwrap_used,
@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 mod starvation;
 
 const STOP: Duration = Duration::from_secs(20);
-/// Growth of resident memory after the first second under load, in KiB.
+/// Limit of the growth of resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
-/// Files that are open for a moment: the lease's when it is refreshed, and those of programs that list rules.
+/// Number of files that may be open for a moment: the lease's when it is refreshed, and those of programs that list rules.
 const TRANSIENT: usize = 16;
 
-/// Resident memory in KiB, and open files.
+/// Returns a daemon's resident memory in KiB, and its number of open files.
 fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let resident = status
@@ -40,7 +40,7 @@ fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     ))
 }
 
-/// Processor time that the hypervisor took away (steal), in ticks of 10 ms.
+/// Returns the processor time that the hypervisor took away (steal), in ticks of 10 ms.
 fn stolen() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     stat.lines()
@@ -49,17 +49,17 @@ fn stolen() -> u64 {
         .unwrap_or(0)
 }
 
-/// The result of a stream.
+/// Result of a stream.
 #[derive(Default)]
 struct Passed {
     sent: u64,
     came: u64,
-    /// Packets lost in seconds without steal time, and the number of seconds with steal time.
+    /// Packets lost in seconds without steal time. `disturbed` is the number of seconds with steal time.
     lost_undisturbed: i64,
     disturbed: u64,
 }
 
-/// A stream of datagrams of changing size.
+/// Sends datagrams of changing size at `rate` packets a second for `time`. Calls `each_second` once a second.
 fn stream(
     from: &Pod,
     to: &Pod,
@@ -87,7 +87,7 @@ fn stream(
         while begun.elapsed() < time {
             std::thread::sleep(Duration::from_micros(500));
             let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64 - skipped;
-            // Packets that a busy machine did not send in time are skipped, not sent in a burst.
+            // Skips packets that a busy machine did not send in time, instead of sending them in a burst.
             for _ in 0..due.saturating_sub(sent).min(rate / 200 + 1) {
                 let _ = sender.send(&[7; 1400][..64 + (sent % 1300) as usize]);
                 sent += 1;
@@ -182,7 +182,7 @@ fn soak(backend: &Value) -> Result<()> {
             "{backend}: {came} of {sent} packets in {time} s; {lost_undisturbed} lost outside of {disturbed} s in which the host took processor time away; {first:?} after a second, {:?} at the end",
             daemons.iter().map(takes).collect::<Result<Vec<_>>>()?
         );
-        // A short run on a busy machine may lose a burst; a long run shows the engine's own loss.
+        // A short run on a busy machine may lose a burst; a long run shows the datapath's own loss.
         let (lost, most) = if time >= 60 {
             (lost_undisturbed, sent / 100_000)
         } else {

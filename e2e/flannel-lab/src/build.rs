@@ -1,4 +1,4 @@
-//! The network: hosts, the store, the daemons and the pods.
+//! Builds the network: hosts, the store, the daemons and the pods.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Pod, Store, Uplink};
 
 use crate::plan::Plan;
+use crate::trap;
 use terminal::lab::StoreKind;
 use terminal::screen::Screen;
 
@@ -13,17 +14,17 @@ const READY: Duration = Duration::from_secs(30);
 
 /// The running network. Fields are dropped in this order.
 pub(crate) struct Network {
-    /// One on each host, in the hosts' order.
+    /// One daemon on each host, in the order of the hosts.
     pub daemons: Vec<Flanneld>,
     /// The etcd server, if leases are kept in etcd.
     pub etcd: Option<Etcd>,
-    /// Where leases are kept.
+    /// The lease store.
     pub store: Store,
-    /// How each daemon was started.
+    /// The options with which each daemon was started.
     pub options: FlanneldOptions,
-    /// `h1`, `h2`, …
+    /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// Owns all of it.
+    /// The lab that owns all of these.
     pub lab: Lab,
 }
 
@@ -68,6 +69,9 @@ impl Network {
                 .configure(&plan.net_conf())
                 .map(|()| ((), plan.net_conf()))
         })?;
+        if plan.vagrant {
+            trap::demonstrate(&hosts, &FlanneldOptions::new(&store), screen)?;
+        }
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut network = Network {
             daemons: Vec::new(),

@@ -6,7 +6,7 @@ use lab::{EtcdVersion, Lab, binaries};
 use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
 
-/// Fails with the remedy if a requirement is missing.
+/// Checks the requirements. Returns an error with the remedy if one is missing.
 pub(crate) fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
     let mut tools = vec![
@@ -43,7 +43,7 @@ pub(crate) fn require(plan: &Plan) -> Result<()> {
         ip("link add ipip0 type ipip local 192.0.2.1")
             .context("cannot create IPIP devices: run `modprobe ipip`, use a kernel with CONFIG_NET_IPIP, or use `--backend vxlan`")?;
     }
-    // Without WireGuard in the kernel, flanneld encrypts behind a TUN device.
+    // Without WireGuard in the kernel, flanneld encrypts in userspace, behind a TUN device.
     let userspace =
         plan.backend == Backend::Wireguard && ip("link add wireguard0 type wireguard").is_err();
     if userspace || matches!(plan.backend, Backend::Udp | Backend::VxlanUserspace) {

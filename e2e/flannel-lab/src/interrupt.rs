@@ -1,4 +1,4 @@
-//! Ctrl-C: removes the labs before the program ends.
+//! Removes the labs when a signal such as Ctrl-C ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,12 +10,12 @@ use terminal::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
+/// Installs handlers: from now on, SIGINT, SIGTERM and SIGHUP remove this process's labs and end it.
 pub(crate) fn remove_labs_on_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    // Signals are caught from here on, not only once the thread runs.
+    // Catch signals from here on, not only once the thread runs.
     let entered = runtime.enter();
     let (mut int, mut term, mut hup) = (
         signal(SignalKind::interrupt())?,
@@ -46,7 +46,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
         .context("starting the thread that waits for signals")
 }
 
-/// If a signal made the work fail, leaves ending the process to the signal thread.
+/// Blocks if a signal interrupted the work, because the signal thread ends the process. Returns the error otherwise.
 pub(crate) fn yield_to_signal(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();

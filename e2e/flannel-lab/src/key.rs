@@ -1,4 +1,4 @@
-//! One key on the terminal, not a line; the terminal is as before afterwards, however the wait ends.
+//! Reads a single key from the terminal, without a line end. Restores the terminal afterwards, however the wait ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +10,10 @@ use nix::sys::termios::{
 };
 use nix::unistd::read;
 
-/// The terminal that shows no keys now, and what it was set to.
+/// The terminal with echo disabled, and its previous settings.
 static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 
-/// Waits for a key that is pressed from now on; its first byte, or 0 when the terminal is gone.
+/// Waits for a key that is pressed from now on. Returns its first byte, or 0 if the terminal is closed.
 pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
@@ -32,7 +32,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
         .try_clone_to_owned()
         .context("keeping the terminal open")?;
     *CHANGED.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, before));
-    // Input from before the question is discarded.
+    // TCSAFLUSH discards the input from before the wait.
     tcsetattr(&terminal, SetArg::TCSAFLUSH, &keys).context("changing the terminal's settings")?;
     let mut key = [0];
     let outcome = loop {
@@ -47,14 +47,14 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
         .map(|_| u8::from_be_bytes(key))
 }
 
-/// Undoes what [`wait`] has changed, from whichever thread ends the program.
+/// Restores the settings that [`wait`] changed. Any thread that ends the program may call it.
 pub(crate) fn restore() {
     if let Some((terminal, before)) = CHANGED
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take()
     {
-        // Some keys are several bytes, of which one was read. A terminal that is gone needs nothing.
+        // Some keys send several bytes, of which only one was read: TCSAFLUSH discards the rest. A closed terminal has nothing to restore.
         let _ = tcsetattr(&terminal, SetArg::TCSAFLUSH, &before);
     }
 }
@@ -81,7 +81,7 @@ mod tests {
         };
         for interrupted in [false, true] {
             write(&pty.master, b"typed too early\n").unwrap();
-            // The kernel hands it over a little later.
+            // The kernel delivers the input a little later.
             let mut line = [PollFd::new(pty.slave.as_fd(), PollFlags::POLLIN)];
             assert_eq!(poll(&mut line, PollTimeout::from(20_000_u16)), Ok(1));
             std::thread::scope(|scope| {
@@ -95,10 +95,10 @@ mod tests {
                 if interrupted {
                     restore();
                     assert_eq!(settings(), before);
-                    // The program ends then; here its thread still reads, and lines again.
+                    // The program would end now. In this test its thread still reads, now a line.
                     write(&pty.master, b"k\n").unwrap();
                 } else {
-                    // An arrow: three bytes.
+                    // An arrow key sends three bytes.
                     write(&pty.master, b"\x1b[A").unwrap();
                 }
                 assert_eq!(

@@ -1,4 +1,4 @@
-//! `flannelctl lab --kube`: a real Kubernetes cluster with flannel installed as an operator does it, from nothing to a Service call.
+//! `flannelctl lab --kube`: a real Kubernetes cluster in which flannel is installed as an operator does it, up to a Service call.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::key;
 use terminal::screen::{Screen, Style};
 
-/// A pod answers a Service call within this time, image caches being cold.
+/// Timeout until a pod responds to a Service call with cold image caches.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A pod that answers each TCP connection with its own name, and the Service in front of both.
+/// Manifest of a pod that replies to each TCP connection with its own name, and of the Service in front of all these pods.
 const WEB: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -38,17 +38,17 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 "#;
 
-/// The parts of the demonstration.
+/// Options of the demonstration.
 pub(crate) struct Plan<'a> {
     /// Number of nodes.
     pub nodes: u8,
-    /// Whether all nodes are 10.0.2.15 on their first interface.
+    /// Whether all nodes have 10.0.2.15 on their first interface.
     pub vagrant: bool,
     /// The folder with flannel's image archives.
     pub images: &'a Path,
-    /// The manifest.
+    /// The path of flannel's manifest.
     pub manifest: &'a Path,
-    /// Leave it running.
+    /// Whether to leave the cluster running.
     pub keep: bool,
 }
 
@@ -147,7 +147,7 @@ fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
     Ok((pods, addresses))
 }
 
-/// The rows of a table.
+/// The rows of a table, each with its cells.
 type Rows = Vec<Vec<(String, Style)>>;
 
 fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {

@@ -1,4 +1,4 @@
-//! flannel-lab, which `flannelctl lab` runs: a network of hosts on this machine, from nothing to traffic.
+//! flannel-lab, which `flannelctl lab` runs: builds a network of hosts on this machine and sends traffic through it.
 
 mod build;
 mod checks;
@@ -8,6 +8,7 @@ mod kube;
 mod plan;
 mod show;
 mod traffic;
+mod trap;
 
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ use types::Family;
 use crate::build::Network;
 use crate::plan::Plan;
 
-/// Build hosts in network namespaces on this machine, connect them with flannel, and show it at work.
+/// Build hosts in network namespaces on this machine and demonstrate flannel.
 #[derive(Debug, Parser)]
 #[command(name = "flannel-lab", version, max_term_width = 80)]
 struct Cli {
@@ -34,14 +35,14 @@ fn main() -> ExitCode {
     match run(&cli.args).and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // With the ends of logs.
+            // The error contains the ends of logs, which need several lines.
             out::complain_at_length(error);
             ExitCode::FAILURE
         }
     }
 }
 
-/// Builds the lab, shows it at work and removes it.
+/// Builds the lab, demonstrates it and removes it.
 fn run(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {

@@ -3,23 +3,23 @@
 use terminal::lab::{Backend, StoreKind};
 use types::Family;
 
-/// The whole network.
+/// The whole network to build.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// How packets travel between hosts.
+    /// The backend that carries packets between hosts.
     pub backend: Backend,
-    /// How many hosts.
+    /// Number of hosts.
     pub hosts: u8,
-    /// Where leases are kept.
+    /// The kind of lease store.
     pub store: StoreKind,
-    /// The families in which pods have addresses.
+    /// The address families of the pods.
     pub families: &'static [Family],
-    /// Whether the hosts are set up as Vagrant does.
+    /// Whether the hosts have the interfaces of Vagrant hosts.
     pub vagrant: bool,
 }
 
 impl Plan {
-    /// The backend's name in the network's configuration.
+    /// Returns the backend's name in the network configuration.
     pub(crate) fn backend_type(&self) -> &'static str {
         match self.backend {
             Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
@@ -31,7 +31,7 @@ impl Plan {
         }
     }
 
-    /// The text of net-conf.json.
+    /// Returns the text of net-conf.json.
     pub(crate) fn net_conf(&self) -> String {
         let v6 = if self.families.contains(&Family::V6) {
             r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","#
@@ -49,7 +49,7 @@ impl Plan {
         )
     }
 
-    /// A summary on one line.
+    /// Returns a summary in one line.
     pub(crate) fn title(&self) -> String {
         let store = match self.store {
             StoreKind::Dir => "leases in a directory",

@@ -1,4 +1,4 @@
-//! Shows the store's contents, a host's kernel state, and commands to try next.
+//! Prints the store's contents, a host's kernel state, and commands to try next.
 
 use anyhow::{Context, Result};
 use lab::Pod;
@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use terminal::lab::Backend;
 use terminal::screen::{Screen, Style};
 
-/// Shows the leases as stored.
+/// Prints the leases as they are stored.
 pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
@@ -29,7 +29,7 @@ pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// Shows the first host's routes to the others.
+/// Prints the first host's routes to the other hosts, and with vxlan its FDB and its neighbours.
 pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {
@@ -48,7 +48,7 @@ pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<(
     Ok(())
 }
 
-/// Shows commands to try next.
+/// Prints commands to try next.
 pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     if !kept {

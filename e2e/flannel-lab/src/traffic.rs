@@ -11,7 +11,7 @@ use terminal::screen::{Screen, Style};
 const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
-/// Shows all of it. Returns whether every pod reaches every other.
+/// Demonstrates all of these. Returns whether every pod reaches every other pod.
 pub(crate) fn demonstrate(
     network: &mut Network,
     pods: &[Pod],
@@ -108,7 +108,7 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
     )
 }
 
-/// Daemons are ready with their own subnet before they know the last peer's.
+/// Repeats the pings until all pods reach each other or [`CONVERGENCE`] has passed: daemons become ready before they know all peers.
 fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Result<PingMatrix> {
     let end = Instant::now() + CONVERGENCE;
     loop {

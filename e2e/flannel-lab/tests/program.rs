@@ -1,4 +1,4 @@
-//! The program as `flannelctl lab` runs it. `cargo test` builds it because of this test, and the end-to-end tests need it.
+//! Tests the program as `flannelctl lab` runs it. This test also makes `cargo test` build the program, which the end-to-end tests need.
 
 #![allow(clippy::unwrap_used, reason = "tests say what is wrong by failing")]
 

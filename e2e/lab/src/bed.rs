@@ -1,4 +1,4 @@
-//! The bed of most tests of packets: hosts on one switch, each with a daemon and a pod, leases in a directory.
+//! The test bed of most packet tests: hosts on one switch, each with a daemon and a pod, and leases in a directory.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -21,27 +21,27 @@ const SOON: Duration = Duration::from_secs(60);
 /// Hosts with a daemon and a pod each. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Bed {
-    /// One on each host, in the hosts' order.
+    /// One daemon on each host, in the order of the hosts.
     pub daemons: Vec<Flanneld>,
-    /// The options of each daemon, to start it again.
+    /// The options of each daemon, for a restart.
     pub options: Vec<FlanneldOptions>,
-    /// One on each host, in the hosts' order.
+    /// One pod on each host, in the order of the hosts.
     pub pods: Vec<Pod>,
     /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The directory of [`Bed::leases`], as daemons use it.
+    /// The store in the directory [`Bed::leases`].
     pub store: Store,
-    /// The files of the leases.
+    /// The directory of the lease files.
     pub leases: PathBuf,
-    /// The switch that connects the hosts by `enp0s8`.
+    /// The switch to which each host is connected by `enp0s8`.
     pub lan: Switch,
 }
 
 impl Bed {
-    /// Builds it; each host's daemon is started with what `change` makes of the usual options.
+    /// Builds the hosts and the rest of the bed. `change` adapts the usual options of each host's daemon.
     ///
     /// # Errors
-    /// When something cannot be built, or a daemon is not ready in time.
+    /// Returns an error if a part cannot be built, or if a daemon is not ready in time.
     pub fn start(
         lab: &Lab,
         hosts: u8,
@@ -53,10 +53,10 @@ impl Bed {
         Bed::on(lab, &lan, hosts, net_conf, change)
     }
 
-    /// Builds it on existing hosts.
+    /// Builds the bed on existing hosts.
     ///
     /// # Errors
-    /// When something cannot be built, or a daemon is not ready in time.
+    /// Returns an error if a part cannot be built, or if a daemon is not ready in time.
     pub fn on(
         lab: &Lab,
         lan: &Switch,
@@ -70,10 +70,10 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The same, with nothing but the daemons.
+    /// Builds the bed on existing hosts, without pods.
     ///
     /// # Errors
-    /// When something cannot be built, or a daemon is not ready in time.
+    /// Returns an error if the store cannot be configured, or if a daemon cannot start or is not ready in time.
     pub fn without_pods(
         lab: &Lab,
         lan: &Switch,
@@ -106,10 +106,10 @@ impl Bed {
         })
     }
 
-    /// A pod on each host, in the subnet of its daemon: for a bed that keeps its leases elsewhere.
+    /// Builds a pod on each host, in the subnet of its daemon. For tests that keep their leases in another store.
     ///
     /// # Errors
-    /// When a daemon has no subnet, or a pod cannot be built.
+    /// Returns an error if a daemon has no subnet, or if a pod cannot be built.
     pub fn pods(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<Pod>> {
         hosts
             .iter()
@@ -118,10 +118,10 @@ impl Bed {
             .collect()
     }
 
-    /// Waits until each pod reaches each other one, in all families.
+    /// Waits until each pod reaches every other pod, in all address families.
     ///
     /// # Errors
-    /// When one does not; the error shows who.
+    /// Returns an error that names the pods if one does not reach another in time.
     pub fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
@@ -137,10 +137,10 @@ impl Bed {
         Ok(())
     }
 
-    /// Fails when a daemon has logged an error or a panic.
+    /// Checks that no daemon has logged an error or a panic.
     ///
     /// # Errors
-    /// The lines.
+    /// Returns an error with these log lines if there are any.
     pub fn require_no_errors(&self) -> Result<()> {
         for (host, daemon) in self.hosts.iter().zip(&self.daemons) {
             let errors = daemon.errors();

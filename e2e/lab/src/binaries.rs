@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// The folder of our own binaries, when it is not the one of the program that asks.
+/// Environment variable with the folder of our own binaries. Default: the folder of the running program or the one above it.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
-/// The folder of etcd 3.6, when it is not the one that `make setup` fills.
+/// Environment variable with the folder of etcd 3.6. Default: the folder that `make setup` fills.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
 
-/// The folder of the reference CNI plugins 1.9.1, when it is not the one that `make setup` fills.
+/// Environment variable with the folder of the reference CNI plugins 1.9.1. Default: the folder that `make setup` fills.
 pub const CNI_DIR: &str = "FLANNEL_CNI_DIR";
 
-/// Both ends of the reference CNI plugins that users have.
+/// Version of the reference CNI plugins: the newest and the oldest that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CniVersion {
     /// 1.9.1, built by `make setup`.
@@ -21,7 +21,7 @@ pub enum CniVersion {
     V111,
 }
 
-/// Both ends of what users run.
+/// Version of etcd: the newest and the oldest that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EtcdVersion {
     /// 3.6, built by `make setup`.
@@ -30,17 +30,17 @@ pub enum EtcdVersion {
     V34,
 }
 
-/// One of our own binaries: from `$FLANNEL_BIN_DIR`, else from the folder of this program or the one above it.
+/// Returns the path of one of our own binaries: from `$FLANNEL_BIN_DIR`, else from the folder of this program or the one above it.
 ///
 /// # Errors
-/// When it has not been built.
+/// Returns an error if the binary has not been built.
 pub fn own(name: &str) -> Result<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os(BIN_DIR) {
         folders.push(PathBuf::from(folder));
     } else {
         let program = std::env::current_exe().context("finding this program")?;
-        // A test's program is in target/debug/deps, one folder below the binaries.
+        // A test program is in target/debug/deps, one folder below the binaries.
         folders.extend(program.ancestors().skip(1).take(2).map(PathBuf::from));
     }
     match folders
@@ -55,10 +55,10 @@ pub fn own(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// A program of etcd: `etcd`, `etcdctl` or `etcdutl`.
+/// Returns the path of a program of etcd: `etcd`, `etcdctl` or `etcdutl`.
 ///
 /// # Errors
-/// When it is not installed.
+/// Returns an error if the program is not installed.
 pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
     let folders = match version {
         EtcdVersion::V36 => {
@@ -76,10 +76,11 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
     }
 }
 
-/// A command of Kubernetes, from `$KUBEBUILDER_ASSETS`, from `PATH`, or from what `make setup` built: all of them from one folder.
+/// Returns the path of a Kubernetes command, from `$KUBEBUILDER_ASSETS`, from `PATH`, or from what `make setup` built.
+/// Uses the first folder that contains all the commands.
 ///
 /// # Errors
-/// When they are not installed.
+/// Returns an error if no folder contains all the commands.
 pub fn kubernetes(name: &str) -> Result<PathBuf> {
     const COMMANDS: [&str; 6] = [
         "kube-apiserver",
@@ -105,10 +106,10 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
         .join(name))
 }
 
-/// Helm, from the path or as `make setup` builds it.
+/// Returns the path of Helm, from `PATH` or from what `make setup` built.
 ///
 /// # Errors
-/// When it is not there.
+/// Returns an error if Helm is not installed.
 pub fn helm() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path)
@@ -119,10 +120,10 @@ pub fn helm() -> Result<PathBuf> {
         .context("there is no helm: `make setup` builds it")
 }
 
-/// The library that gives a program another time of day, where distributions have it.
+/// Returns the path of `libfaketime`, which gives a program another time of day, from the library folders of distributions.
 ///
 /// # Errors
-/// When it is not installed.
+/// Returns an error if the library is not installed.
 pub fn faketime() -> Result<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib")
         .into_iter()
@@ -136,10 +137,10 @@ pub fn faketime() -> Result<PathBuf> {
     found.context("there is no libfaketime.so.1: `make setup` gets it")
 }
 
-/// A file of what `make setup` keeps, such as `containerd/usr/bin/containerd`.
+/// Returns the path of a file that `make setup` keeps in the cache, such as `containerd/usr/bin/containerd`.
 ///
 /// # Errors
-/// When it is not there.
+/// Returns an error if the file is missing.
 pub fn kept(name: &str) -> Result<PathBuf> {
     let path = cache(name);
     if !path.exists() {
@@ -148,10 +149,10 @@ pub fn kept(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of the reference CNI plugins.
+/// Returns the folder of the reference CNI plugins.
 ///
 /// # Errors
-/// When they are not installed.
+/// Returns an error if the plugins are not installed.
 pub fn cni(version: CniVersion) -> Result<PathBuf> {
     let folder = match version {
         CniVersion::V191 => {

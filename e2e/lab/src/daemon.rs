@@ -1,4 +1,4 @@
-//! The daemon under test, and what it finds on its host.
+//! The daemon under test, and the programs and files that it finds on its host.
 
 pub(crate) mod file_store;
 pub(crate) mod flannelctl;

@@ -1,4 +1,4 @@
-//! A host: a namespace with uplinks, in which daemons run and pods live.
+//! A host: a namespace with uplinks, for daemons and pods.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ struct Inner {
     pods: AtomicU32,
 }
 
-/// A host; clones are the same one.
+/// A host. Clones refer to the same host.
 #[derive(Debug, Clone)]
 pub struct Host {
     inner: Arc<Inner>,
@@ -59,46 +59,46 @@ impl Host {
         Ok(host)
     }
 
-    /// Its name in the lab, which is its host name too.
+    /// Returns the name in the lab, which is also the host name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The host's network namespace.
+    /// Returns the host's network namespace.
     pub fn netns(&self) -> &Netns {
         &self.inner.netns
     }
 
-    /// Its folder in the lab.
+    /// Returns the host's folder in the lab.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error if the folder cannot be created.
     pub fn folder(&self) -> Result<PathBuf> {
         self.inner.site.folder(&self.inner.name)
     }
 
-    /// Path of `subnet.env` in its `/run/flannel`, which a reboot clears.
+    /// Returns the path of `subnet.env` in the host's `/run/flannel`, which a reboot clears.
     ///
     /// # Errors
-    /// When the host's folder cannot be made.
+    /// Returns an error if the host's folder cannot be created.
     pub fn subnet_file(&self) -> Result<PathBuf> {
         Ok(self.folder()?.join("run/flannel/subnet.env"))
     }
 
-    /// The lab that it is part of.
+    /// Returns the site of the host's lab.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.inner.site
     }
 
-    /// The number of its next pod, from 1.
+    /// Returns the number of the next pod. Counts from 1.
     fn next_pod(&self) -> u32 {
         self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Adds an interface with its addresses and gateway.
+    /// Adds an interface with its addresses and gateways.
     ///
     /// # Errors
-    /// When it exists already, or its addresses are refused.
+    /// Returns an error if the interface exists already, or if the kernel refuses its addresses.
     pub fn attach(&self, uplink: &Uplink) -> Result<()> {
         let port = uplink.attach(&self.inner.netns)?;
         self.inner
@@ -109,10 +109,10 @@ impl Host {
         Ok(())
     }
 
-    /// The first v4 address of an uplink, in their order.
+    /// Returns the first IPv4 address of the uplinks.
     ///
     /// # Errors
-    /// When it has none.
+    /// Returns an error if no uplink has an IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
         self.find(|net| {
             if let IpNet::V4(net) = net {
@@ -124,10 +124,10 @@ impl Host {
         .with_context(|| format!("{} has no v4 address", self.name()))
     }
 
-    /// The first v6 address of an uplink, in their order.
+    /// Returns the first IPv6 address of the uplinks.
     ///
     /// # Errors
-    /// When it has none.
+    /// Returns an error if no uplink has an IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
         self.find(|net| {
             if let IpNet::V6(net) = net {
@@ -139,10 +139,10 @@ impl Host {
         .with_context(|| format!("{} has no v6 address", self.name()))
     }
 
-    /// The v4 address of the named interface, as it was built.
+    /// Returns the IPv4 address with which the named uplink was built.
     ///
     /// # Errors
-    /// When it has none.
+    /// Returns an error if the uplink was built without an IPv4 address.
     pub fn v4_of(&self, interface: &str) -> Result<Ipv4Addr> {
         let uplinks = self
             .inner
@@ -175,10 +175,10 @@ impl Host {
             .find_map(pick)
     }
 
-    /// Cuts an uplink without the host noticing: packets vanish, the carrier stays.
+    /// Makes an uplink drop all packets. The carrier stays, so the host does not notice.
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// Returns an error if the host has no such uplink.
     pub fn cut(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(false)
     }
@@ -186,15 +186,15 @@ impl Host {
     /// Lets packets pass again after [`Host::cut`].
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// Returns an error if the host has no such uplink.
     pub fn reconnect(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(true)
     }
 
-    /// Pulls the plug of an uplink: the carrier goes.
+    /// Takes the carrier from an uplink, as if its cable was unplugged.
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// Returns an error if the host has no such uplink.
     pub fn unplug(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(false)
     }
@@ -202,7 +202,7 @@ impl Host {
     /// Restores the carrier after [`Host::unplug`].
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// Returns an error if the host has no such uplink.
     pub fn replug(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(true)
     }
@@ -220,10 +220,10 @@ impl Host {
         found.with_context(|| format!("{} has no uplink {interface}", self.name()))
     }
 
-    /// Switches the host off: its processes are killed, its kernel state, pods and `/run` are lost.
+    /// Switches the host off. Its processes are killed; its kernel state, its pods and its `/run` are lost.
     ///
     /// # Errors
-    /// When the namespace resists.
+    /// Returns an error if a cable or the namespace cannot be removed.
     pub fn power_off(&self) -> Result<()> {
         self.inner.netns.kill_all();
         for (_, port) in self
@@ -233,7 +233,7 @@ impl Host {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
         {
-            // A namespace's end removes its interfaces later than it returns; the switch must forget them now.
+            // The kernel removes the interfaces some time after the namespace; the switch must forget them now.
             port.remove()?;
         }
         self.inner.netns.delete()?;
@@ -241,10 +241,10 @@ impl Host {
         Ok(())
     }
 
-    /// Switches a host on that was switched off: the same uplinks, nothing else.
+    /// Switches the host on after [`Host::power_off`]. It has the same uplinks and nothing else.
     ///
     /// # Errors
-    /// When it is on.
+    /// Returns an error if the host is on.
     pub fn power_on(&self) -> Result<()> {
         boot(&self.inner.site, &self.inner.name)?;
         self.inner.pods.store(0, Ordering::Relaxed);
@@ -260,10 +260,10 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a program on this host, with its host name, its `/run` and files; output goes to `<folder>/<log>.log`.
+    /// Starts a program on this host, with the host's name, `/run` and files. Its output goes to `<folder>/<log>.log`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn spawn(&self, log: &str, launch: &Launch) -> Result<Process> {
         let folder = self.folder()?;
         let machine = Machine {
@@ -281,13 +281,13 @@ impl Host {
     }
 }
 
-/// A namespace that forwards, with nothing in it yet.
+/// Creates an empty namespace that forwards packets.
 fn boot(site: &Site, name: &str) -> Result<Netns> {
     let netns = site.netns(name)?;
     netns.sysctl("net/ipv4/ip_forward", "1")?;
     netns.sysctl("net/ipv6/conf/all/forwarding", "1")?;
     netns.sysctl("net/ipv6/conf/default/forwarding", "1")?;
-    // A new namespace inherits this from the machine, which differs between distributions.
+    // A new namespace inherits rp_filter from the machine, and its value differs between distributions.
     netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
     netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
     Ok(netns)

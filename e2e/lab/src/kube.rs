@@ -1,4 +1,4 @@
-//! Kubernetes in the lab: a single API server, for the daemon's requests, or a whole cluster of real nodes.
+//! Kubernetes in the lab: a single API server for the daemon's requests, or a whole cluster of real nodes.
 
 #![allow(
     clippy::indexing_slicing,

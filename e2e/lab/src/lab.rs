@@ -1,4 +1,4 @@
-//! The lab: what is built in it goes when it goes.
+//! The lab: owns everything that is built in it and removes it on drop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::site::name::{self, KEPT, LabName, OWNER};
 use crate::site::{Site, sweep};
 use crate::turn;
 
-/// As the standard library's, but does not panic when stderr is closed: the lab still has to be removed.
+/// Like the macro of the standard library, but does not panic when stderr is closed: the lab still has to be removed.
 macro_rules! eprintln {
     ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
 }
 
 /// Environment variable that keeps labs from being removed.
 const KEEP: &str = "FLANNEL_LAB_KEEP";
-/// Lines of each log that a failure shows.
+/// Lines of each log that a failure message shows.
 const TAIL: usize = 25;
 
-/// Hosts, switches and what runs on them; all of it is removed on drop.
+/// Hosts, switches and the processes on them. All of it is removed on drop.
 #[derive(Debug)]
 pub struct Lab {
     site: Arc<Site>,
@@ -33,16 +33,16 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Opens an empty lab and sweeps up those of dead processes.
+    /// Opens an empty lab and removes the labs of dead processes.
     ///
     /// # Errors
-    /// When this is not root, or namespaces cannot be made.
+    /// Returns an error if this process is not root, or if the lab's folder cannot be written.
     pub fn new(title: &str) -> Result<Lab> {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab makes network namespaces and interfaces: run it as root");
         }
         turn::lab();
-        // Another process may be sweeping the same remains at this moment.
+        // Another process may be removing the same remains at this moment.
         let _ = sweep::remove_stale();
         let site = Arc::new(Site {
             name: LabName::next(),
@@ -52,7 +52,7 @@ impl Lab {
             site,
             title: title.to_owned(),
         };
-        // Before the first namespace: a sweep must know the owner of remains.
+        // Before the first namespace, because a sweep must know the owner of remains.
         std::fs::write(lab.folder("")?.join(OWNER), sweep::owner())?;
         std::fs::write(lab.folder("")?.join("title"), title)?;
         if lab.site.is_kept() {
@@ -65,70 +65,70 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Opens a lab, works in it, and adds the ends of its logs to a failure.
+    /// Opens a lab, runs `work` in it, and adds the ends of the lab's logs to a failure.
     ///
     /// # Errors
-    /// Those of [`Lab::new`], and those of the work.
+    /// Returns the errors of [`Lab::new`] and of `work`.
     pub fn run<T>(title: &str, work: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
         let lab = Lab::new(title)?;
-        // The cause first: test runners may truncate failures.
+        // The cause comes first because test runners may truncate failures.
         work(&lab).map_err(|error| {
             let context = format!("lab {title}: {error:#}\nIts logs end so:\n{}", lab.logs());
             error.context(context)
         })
     }
 
-    /// The prefix of its namespaces' names.
+    /// Returns the prefix of the lab's namespace names.
     pub fn prefix(&self) -> String {
         self.site.name.prefix()
     }
 
-    /// A folder for the lab's files, made when it is not there; it goes with the lab.
+    /// Returns a folder for the lab's files. Creates it if it is missing. It is removed with the lab.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error if the folder cannot be created.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.site.folder(name)
     }
 
-    /// A switch: a bridge in a namespace of its own.
+    /// Builds a switch: a bridge in its own namespace.
     ///
     /// # Errors
-    /// When it cannot be built.
+    /// Returns an error if the switch cannot be built.
     pub fn switch(&self, name: &str) -> Result<Switch> {
         Switch::build(self.site.netns(&format!("sw-{name}"))?)
     }
 
-    /// A host with the given uplinks; it forwards packets, as every flannel node does.
+    /// Builds a host with the given uplinks. It forwards packets, as every flannel node does.
     ///
     /// # Errors
-    /// When it cannot be built.
+    /// Returns an error if the host cannot be built.
     pub fn host(&self, name: &str, uplinks: &[Uplink]) -> Result<Host> {
         Host::build(&self.site, name, uplinks)
     }
 
-    /// Hosts `h1`, `h2`, … with `enp0s8` = 192.168.56.101, .102, … and fd00:56::101, … on a switch.
+    /// Builds the hosts `h1`, `h2`, … on a switch. Their `enp0s8` has 192.168.56.101, .102, … and fd00:56::101, ….
     ///
     /// # Errors
-    /// When one cannot be built.
+    /// Returns an error if a host cannot be built.
     pub fn hosts(&self, switch: &Switch, count: u8) -> Result<Vec<Host>> {
         (1..=count)
             .map(|number| self.host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?]))
             .collect()
     }
 
-    /// A router with one leg in each switch.
+    /// Builds a router with one interface in each switch.
     ///
     /// # Errors
-    /// When it cannot be built.
+    /// Returns an error if the router cannot be built.
     pub fn router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
         Router::build(&self.site, name, legs)
     }
 
-    /// A NAT box: what comes in by the inner leg leaves by the outer one under its own address.
+    /// Builds a NAT box. Packets that enter by the inner interface leave by the outer one, with its address as source.
     ///
     /// # Errors
-    /// When it cannot be built.
+    /// Returns an error if the NAT box cannot be built.
     pub fn nat(
         &self,
         name: &str,
@@ -138,17 +138,17 @@ impl Lab {
         NatBox::build(&self.site, name, inner, outer)
     }
 
-    /// Leaves everything running when the lab is dropped, until [`crate::remove_ended`].
+    /// Keeps everything running after the lab is dropped, until [`crate::remove_ended`].
     ///
     /// # Errors
-    /// When the mark cannot be written.
+    /// Returns an error if the mark file cannot be written.
     pub fn keep(&self) -> Result<()> {
         std::fs::write(self.folder("")?.join(KEPT), "")?;
         self.site.kept.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The last lines of every log in the lab, for the reader of a failure.
+    /// Returns the last lines of every log in the lab, for a failure message.
     pub fn logs(&self) -> String {
         let mut text = String::new();
         for path in log_files(&self.site.name.folder()) {

@@ -1,10 +1,10 @@
-//! A data centre on one machine: hosts, pods, switches, routers and NAT boxes in network namespaces.
+//! A simulated data centre on one machine: hosts, pods, switches, routers and NAT boxes in network namespaces.
 //!
-//! A [`Lab`] owns everything that is built in it and removes it when it is dropped. Hosts run the real daemon
-//! ([`Flanneld`]) and the real store ([`Etcd`]); [`Probe`], [`Transfer`] and [`PingMatrix`] show whether traffic gets through.
+//! A [`Lab`] owns everything that is built in it and removes it on drop. Hosts run the real daemon ([`Flanneld`]) and the real
+//! store ([`Etcd`]). [`Probe`], [`Transfer`] and [`PingMatrix`] check whether traffic arrives.
 //!
-//! Modules depend on those before them only: `output`, `net` (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers,
-//! processes), `lab`, `store`, `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), and [`Bed`] on top.
+//! A module depends only on modules before it in this order: `output`, `net` (namespaces, switches), `site` (names, removal),
+//! `host` (hosts, pods, routers, processes), `lab`, `store`, `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), [`Bed`].
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -90,7 +90,7 @@ pub use turn::{HeldTurn, api_turn, cluster_turn, load_turn};
 pub use vagrant::Vagrant;
 pub use wait::{eventually, eventually_ok, throughout};
 
-/// Reads a number from an environment variable; the default applies when it is not set or is no number.
+/// Reads a number from an environment variable. Returns the default if the variable is not set or is not a number.
 pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name)
         .ok()
@@ -98,7 +98,7 @@ pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
         .unwrap_or(default)
 }
 
-/// Picks what a problem or a finding shows: its code in a build with `--cfg mute`, else its text.
+/// Returns the text that a problem or a finding shows: its code in a build with `--cfg mute`, else its text.
 pub const fn code_or_text<'a>(code: &'a str, text: &'a str) -> &'a str {
     if cfg!(mute) { code } else { text }
 }

@@ -1,4 +1,4 @@
-//! Packets that tests send, and what became of them.
+//! Test packets and measurements of their delivery.
 
 pub(crate) mod capture;
 pub mod craft;

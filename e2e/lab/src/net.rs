@@ -1,4 +1,4 @@
-//! Namespaces, what is in them, and the switches that connect them.
+//! Network namespaces, their contents, and the switches that connect them.
 
 pub(crate) mod http;
 pub(crate) mod multicast;

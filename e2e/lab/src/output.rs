@@ -1,26 +1,26 @@
-//! What a program printed.
+//! Access to the output of a program.
 
 use std::process::Output;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Its standard output.
+/// Returns the standard output.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Its standard error.
+/// Returns the standard error.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Its standard output, followed by its standard error.
+/// Returns the standard output followed by the standard error.
 pub fn texts(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// Its exit status and all that it printed, for the message of a failure.
+/// Returns the exit status and all output, for a failure message.
 pub fn outcome(output: &Output) -> String {
     format!(
         "{}\nstdout: {}\nstderr: {}",
@@ -30,18 +30,18 @@ pub fn outcome(output: &Output) -> String {
     )
 }
 
-/// Its standard output as a JSON document, whatever its exit code.
+/// Parses the standard output as a JSON document. Ignores the exit code.
 ///
 /// # Errors
-/// When it is no JSON; the error holds all output.
+/// Returns an error with all output if the standard output is not JSON.
 pub fn json(output: &Output) -> Result<Value> {
     serde_json::from_slice(&output.stdout).with_context(|| outcome(output))
 }
 
-/// The standard output of a program that succeeded.
+/// Returns the standard output of a program that succeeded.
 ///
 /// # Errors
-/// When it exited with another code than 0; the error holds all output.
+/// Returns an error with all output if the exit code is not 0.
 pub fn succeeded(command: &str, output: &Output) -> Result<String> {
     if !output.status.success() {
         bail!("{command}: {}: {}", output.status, texts(output).trim());

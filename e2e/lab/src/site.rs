@@ -20,18 +20,18 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes one of the lab's namespaces.
+    /// Creates a namespace that belongs to the lab.
     pub(crate) fn netns(&self, host: &str) -> Result<Netns> {
         let netns = Netns::create(self.name.netns(host))?;
         Ok(netns)
     }
 
-    /// Gives a process's namespace one of the lab's names, if it has not got it yet.
+    /// Names the namespace of a process after the lab, unless it already has that name.
     pub(crate) fn netns_of(&self, name: &str, pid: u32) -> Result<Netns> {
         Netns::attach(self.name.netns(name), pid)
     }
 
-    /// A folder of the lab, made when it is not there.
+    /// Returns a folder of the lab. Creates it if it is missing.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.name.folder().join(name);
         std::fs::create_dir_all(&folder)

@@ -1,4 +1,4 @@
-//! The lease stores of a lab, and the daemons' arguments for them.
+//! The lease stores of a lab, and the daemon arguments for them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,17 @@ pub(crate) mod ca;
 pub(crate) mod etcd;
 pub(crate) mod etcd_client;
 
-/// The daemons' default prefix.
+/// The daemon's default prefix of keys.
 pub(crate) const PREFIX: &str = "/coreos.com/network";
-// The files of a directory are named as the keys of etcd are.
+// Files in a directory have the same names as keys in etcd.
 const CONFIG: &str = "config";
 const SUBNETS: &str = "subnets";
 
-/// A store, as a daemon and a test see it.
+/// A lease store, for daemons and tests.
 #[derive(Debug, Clone)]
 pub struct Store {
     kind: Kind,
-    /// Prefix of the keys in etcd. Daemons get no argument for the default one.
+    /// Prefix of the keys in etcd. The default prefix needs no daemon argument.
     prefix: String,
 }
 
@@ -32,7 +32,7 @@ enum Kind {
 }
 
 impl Store {
-    /// Leases as files in a directory.
+    /// Creates a store that keeps leases as files in a directory.
     pub fn dir(folder: &Path) -> Store {
         Store {
             kind: Kind::Dir(folder.to_owned()),
@@ -40,7 +40,7 @@ impl Store {
         }
     }
 
-    /// Leases in etcd, below the default prefix.
+    /// Creates a store that keeps leases in etcd, below the default prefix.
     pub fn etcd(client: &EtcdClient) -> Store {
         Store {
             kind: Kind::Etcd(client.clone()),
@@ -48,22 +48,22 @@ impl Store {
         }
     }
 
-    /// The same store with another prefix.
+    /// Returns the same store with another prefix.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Store {
         prefix.clone_into(&mut self.prefix);
         self
     }
 
-    /// Writes the network's configuration, the text of net-conf.json.
+    /// Writes the network configuration: the text of net-conf.json.
     ///
     /// # Errors
-    /// When the store cannot be written.
+    /// Returns an error if the store cannot be written.
     pub fn configure(&self, net_conf: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => {
                 std::fs::create_dir_all(folder.join(SUBNETS))?;
-                // Daemons may be reading, and the documentation tells operators to rename.
+                // Daemons may be reading the file; the documentation also tells operators to rename it into place.
                 std::fs::write(folder.join(".config.new"), net_conf)?;
                 std::fs::rename(folder.join(".config.new"), folder.join(CONFIG))
                     .context("writing the network's configuration")
@@ -72,10 +72,10 @@ impl Store {
         }
     }
 
-    /// The subnets' keys, without what precedes them, and values.
+    /// Returns the subnets: keys without their prefix, and values.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// Returns an error if the store cannot be read.
     pub fn subnets(&self) -> Result<Vec<(String, String)>> {
         match &self.kind {
             Kind::Dir(folder) => {
@@ -105,12 +105,12 @@ impl Store {
         }
     }
 
-    /// The full key of `config` or `subnets/…` in etcd.
+    /// Returns the full key of `config` or `subnets/…` in etcd.
     pub fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
 
-    /// The daemons' arguments for this store.
+    /// Returns the daemon arguments for this store.
     pub fn args(&self) -> Vec<String> {
         match &self.kind {
             Kind::Dir(folder) => vec![format!("--subnet-dir={}", folder.display())],

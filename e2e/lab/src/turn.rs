@@ -1,8 +1,10 @@
-//! How many labs and clusters run at once: as many as the processors bear. Tests mostly wait, so more of them run than there are processors; one that
-//! waits for its turn must not keep another from running. The test program therefore has a thread for every test, and this is the only limit.
+//! Limits how many labs and clusters run at once to what the processors bear. Tests mostly wait, so more of them run than there are processors.
+//! A test that waits for its turn must not keep another one from running. The test program therefore has a thread for every test, and this is the
+//! only limit.
 //!
-//! What the processors bear is measured by work: how much longer than alone a little of it takes. The kernel's own counts of waiting tasks
-//! (`proc_loadavg(5)`) contain tasks that sleep already, and its pressure (`/proc/pressure/cpu`) is the same for one that waits as for twenty.
+//! The load is measured by a short piece of work: how many times longer it takes than on an idle machine. Figures of the kernel do not fit:
+//! its counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep, and its pressure (`/proc/pressure/cpu`) is the same for
+//! one waiting task as for twenty.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,16 +13,16 @@ use std::time::{Duration, Instant};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
 
-/// Processor time of a sample: longer than what the scheduler gives a task at once.
+/// Processor time of a sample: longer than the time slice that the scheduler gives a task.
 const SAMPLE: Duration = Duration::from_millis(8);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(300);
-/// So many samples since the last start decide whether one more may start.
+/// Number of samples since the last start that decide whether one more test may start.
 const SAMPLES: usize = 4;
 
 static TURNS: Turns = Turns::new();
 
 thread_local! {
-    /// The turn of this thread's test, until the thread ends.
+    /// The turn that the test on this thread holds, until the thread ends.
     static HELD: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
@@ -28,16 +30,16 @@ thread_local! {
 enum Kind {
     /// Hosts with daemons and probes.
     Lab,
-    /// A lab that loads the processors for seconds: two at once would disturb each other's measurements.
+    /// A lab that loads the processors for seconds. Two at once would disturb each other's measurements.
     Load,
-    /// The same with an API server, which takes 300 MB. Many of its tests mostly wait.
+    /// A lab with an API server, which takes 300 MB. Many of these tests mostly wait.
     ApiServer,
-    /// A cluster takes 1 GB, and all processors at its start.
+    /// A cluster, which takes 1 GB, and all processors while it starts.
     Cluster,
 }
 
 impl Kind {
-    /// So many run however busy the machine is: what else it does may never end.
+    /// Returns how many may run however busy the machine is, because other load on it may never end.
     fn min(self) -> usize {
         match self {
             Kind::Lab => 3,
@@ -45,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// More do not run, whatever the processors bear: memory.
+    /// Returns the limit even on an idle machine, because memory is limited.
     fn max(self) -> usize {
         match self {
             Kind::Lab => 8,
@@ -55,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// One more runs while work takes fewer times as long as alone. More for those of Kubernetes, which end last.
+    /// Returns the slowdown below which one more may start. Kubernetes tests tolerate more, because they end last.
     fn max_slowdown(self) -> f64 {
         match self {
             Kind::Lab | Kind::Load => 4.0,
@@ -63,18 +65,18 @@ impl Kind {
         }
     }
 
-    /// Whether one more runs next to so many. `slowdown`: how many times as long as alone work takes, once that is known.
+    /// Reports whether one more may start while `running` run. `slowdown` is how many times longer work takes than on an idle machine, once known.
     fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
         let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
         running < self.min() || running < self.max() && bears
     }
 }
 
-/// The right to run.
+/// The right to run a kind of test. Ends the turn on drop.
 #[derive(Debug)]
 struct Turn(&'static Turns, Kind);
 
-/// The right of this thread to run what it has asked for, until it is dropped.
+/// The right of this thread to run a kind of test, until it is dropped.
 #[derive(Debug)]
 pub struct HeldTurn(());
 
@@ -87,14 +89,14 @@ struct Turns {
     samples: Mutex<Samples>,
 }
 
-/// How many times as long as alone work took, lately: one measurement for all queues, for it takes processor time itself.
+/// Recent slowdown samples. All queues share them, because a measurement takes processor time itself.
 #[derive(Debug)]
 struct Samples {
     values: Vec<f64>,
     last: Option<Instant>,
 }
 
-/// Those of a kind, in the order in which they came: a long test that the tests' order has first must not start last.
+/// The tests of a kind, in order of arrival: a long test that the test order puts first must not start last.
 #[derive(Debug)]
 struct Queue {
     state: Mutex<State>,
@@ -104,23 +106,23 @@ struct Queue {
 #[derive(Debug)]
 struct State {
     running: usize,
-    /// How many have come.
+    /// Number of tests that have arrived.
     came: usize,
-    /// How many of them no longer wait. The next one decides whether it may run; the others wait behind it.
+    /// Number of tests that no longer wait. The next one decides whether it may run; the others wait behind it.
     went: usize,
 }
 
-/// Waits until this test alone may load the processors for seconds. Its labs wait no more.
+/// Waits until only this test may load the processors for seconds. Its labs then do not wait.
 pub fn load_turn() -> HeldTurn {
     take(Kind::Load)
 }
 
-/// Waits until this test may start an API server. Its labs wait no more.
+/// Waits until this test may start an API server. Its labs then do not wait.
 pub fn api_turn() -> HeldTurn {
     take(Kind::ApiServer)
 }
 
-/// Waits until this test may start a cluster. Its labs wait no more.
+/// Waits until this test may start a cluster. Its labs then do not wait.
 pub fn cluster_turn() -> HeldTurn {
     take(Kind::Cluster)
 }
@@ -137,7 +139,7 @@ impl Drop for HeldTurn {
     }
 }
 
-/// Waits until this test may build a lab, at its first one.
+/// Waits until this test may build a lab. Only the first lab of a thread waits.
 pub(crate) fn lab() {
     HELD.with(|held| {
         held.borrow_mut()
@@ -206,7 +208,7 @@ impl Turns {
                 queue.moved.notify_all();
                 return Turn(self, kind);
             }
-            // What is measured decides once: those that must not start whatever it is leave it to the others.
+            // Reading the slowdown uses up the samples. A queue at its limit leaves them to the other queues.
             let waits = state.running < kind.max();
             drop(state);
             std::thread::sleep(SAMPLE_INTERVAL);
@@ -214,9 +216,9 @@ impl Turns {
         }
     }
 
-    /// The slowdown since this last returned one; none while it is not known.
+    /// Returns the mean slowdown since the last value that this returned, or `None` while there are too few samples.
     fn slowdown(&self) -> Option<f64> {
-        // The first of another queue is measuring.
+        // A lock that is held means that the first test of another queue is measuring.
         let mut samples = self.samples.try_lock().ok()?;
         if samples
             .last
@@ -231,12 +233,12 @@ impl Turns {
     }
 }
 
-/// The mean of the samples, once there are enough.
+/// Returns the mean of the samples once there are enough of them.
 fn mean(samples: &[f64]) -> Option<f64> {
     (samples.len() >= SAMPLES).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// Works for a while; returns how many times as long as alone that took.
+/// Takes a sample: works for [`SAMPLE`] of processor time and returns how many times longer that took.
 fn slowdown() -> Option<f64> {
     let used = || {
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;

@@ -1,4 +1,4 @@
-//! The hosts that Vagrant and VirtualBox make, on which flannel announces 10.0.2.15 from each of them.
+//! Hosts like those of Vagrant with VirtualBox, on which Go flannel without `--iface` announces 10.0.2.15 from each of them.
 
 use anyhow::Result;
 
@@ -8,10 +8,10 @@ use crate::host::uplink::Uplink;
 use crate::lab::Lab;
 use crate::net::switch::Switch;
 
-/// Hosts whose default route leads, on `enp0s3`, from 10.0.2.15 to a NAT box of their own.
+/// Hosts with a default route on `enp0s3` to a separate NAT box each. Their address there is 10.0.2.15, except with [`Lab::vagrant_apart`].
 #[derive(Debug, Clone)]
 pub struct Vagrant {
-    /// The switch of `enp0s8`: the host-only network, the only one on which the hosts reach each other.
+    /// The switch of `enp0s8`: the host-only network. The hosts reach each other only on it.
     pub lan: Switch,
     /// The switch behind the NAT boxes.
     pub world: Switch,
@@ -19,23 +19,23 @@ pub struct Vagrant {
     pub internet: Host,
     /// The hosts `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The NAT box of each host, 10.0.2.2 to it and 198.51.100.101, … to the world.
+    /// The NAT box of each host: 10.0.2.2 on the side of the host, 198.51.100.101, … outside.
     pub nat_boxes: Vec<NatBox>,
 }
 
 impl Lab {
-    /// Hosts as Vagrant with VirtualBox makes them: all are 10.0.2.15 on `enp0s3`, and differ on `enp0s8` only.
+    /// Builds hosts as Vagrant with VirtualBox does: all have 10.0.2.15 on `enp0s3` and differ only on `enp0s8`.
     ///
     /// # Errors
-    /// When something cannot be built.
+    /// Returns an error if a part cannot be built.
     pub fn vagrant(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |_| 15)
     }
 
-    /// The same, but each host has an address of its own behind its NAT box: 10.0.2.15, 10.0.2.16, …
+    /// Builds hosts as [`Lab::vagrant`] does, but each has a different address on `enp0s3`: 10.0.2.15, 10.0.2.16, …
     ///
     /// # Errors
-    /// When something cannot be built.
+    /// Returns an error if a part cannot be built.
     pub fn vagrant_apart(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |number| 14 + number)
     }

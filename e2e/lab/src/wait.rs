@@ -1,19 +1,19 @@
-//! Waits for a condition, and checks that one holds. A test that sleeps instead gives the reason in a comment.
+//! Waits for conditions, and checks that conditions hold over time. A test that sleeps instead gives the reason in a comment.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Between two looks: a tenth of the time so far, within these limits. A look often starts programs, which take time from the other tests.
+/// Limits of the pause between two polls: a tenth of the time so far. A poll often starts programs, which take time from the other tests.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
-/// Between two looks at what is to hold all the time.
+/// Pause between two checks of a condition that has to hold all the time.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
 
-/// Polls until the condition holds and returns how long that took.
+/// Polls until the condition holds. Returns how long that took.
 ///
 /// # Errors
-/// When it still does not hold at the deadline; the error names `what`.
+/// Returns an error that names `what` if the condition still does not hold at the deadline.
 pub fn eventually(
     deadline: Duration,
     what: &str,
@@ -29,10 +29,10 @@ pub fn eventually(
     Ok(start.elapsed())
 }
 
-/// Repeats an attempt until it succeeds and returns its value.
+/// Repeats an attempt until it succeeds. Returns its value.
 ///
 /// # Errors
-/// The last failure, once the deadline has passed.
+/// Returns the last failure once the deadline has passed.
 pub fn eventually_ok<T>(
     deadline: Duration,
     what: &str,
@@ -54,10 +54,10 @@ fn pause(start: Instant) {
     std::thread::sleep((start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
 }
 
-/// Checks again and again, for so long, that something holds: for what must not happen, which has no event to wait for.
+/// Checks repeatedly during `time` that a condition holds. For events that must not happen and thus cannot be waited for.
 ///
 /// # Errors
-/// The first failure, with the time at which it came.
+/// Returns the first failure, with the time after which it came.
 pub fn throughout(time: Duration, what: &str, mut check: impl FnMut() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     loop {

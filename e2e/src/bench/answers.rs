@@ -1,5 +1,5 @@
-//! A thousand peers in one thread: it receives all that is sent to them, over the overlay or the underlay, and replies as a node
-//! answers; each asks the node once in a cycle, as nodes do.
+//! A thousand peers in one thread. It receives all probes to them, over the overlay or the underlay, and replies as a node does.
+//! Each of them also probes the node once per cycle, as nodes do.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -19,23 +19,23 @@ use nix::sys::socket::{
 const TUNNEL: u16 = 8472;
 const PROBES: u16 = 8473;
 const ECHO: usize = 72;
-/// VXLAN, Ethernet, IP and UDP before a message in the tunnel.
+/// Length of the VXLAN, Ethernet, IP and UDP headers before a message in the tunnel, in bytes.
 const HEADERS: usize = 8 + 14 + 20 + 8;
-/// Questions of all peers together: a quarter of a second for each of them makes a cycle.
+/// Interval between the probes of all peers together. With a thousand peers, a cycle takes a thousand times this interval.
 const QUESTION_EVERY: Duration = Duration::from_millis(250);
 
 /// State of a peer after its first probe.
 struct Known {
-    /// Its number, and that of the node.
+    /// Its ID, and that of the node.
     who: [u8; 8],
     node: [u8; 8],
-    /// Its address in the overlay network, and the node's.
+    /// Its overlay address, and that of the node.
     overlay: (Ipv4Addr, Ipv4Addr),
     /// Hardware address of the node's VXLAN device.
     mac: [u8; 6],
 }
 
-/// Answers and asks until `stop`, on a host to which everything for the peers is routed. Counts the questions that it answers.
+/// Replies to probes and sends probes until `stop`, on a host to which all packets for the peers are routed. Counts its replies in `answered`.
 pub(crate) fn serve(
     host: &Host,
     node: Ipv4Addr,
@@ -65,7 +65,7 @@ pub(crate) fn serve(
                 }
             }
             if Instant::now() >= due && !peers.is_empty() {
-                // Turns that were missed are skipped.
+                // Missed turns are skipped.
                 due = Instant::now() + QUESTION_EVERY;
                 turn += 1;
                 if let Some(known) = peers.values().nth(turn % peers.len()) {
@@ -80,7 +80,7 @@ pub(crate) fn serve(
     })?
 }
 
-/// A question in the tunnel: who was asked, and the answer.
+/// Parses a probe in the tunnel. Returns the probed peer and the reply.
 fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     let (message, packet) = (frame.get(HEADERS..)?, frame.get(22..)?);
     let address = |at: usize| -> Option<Ipv4Addr> {
@@ -95,12 +95,12 @@ fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     Some((known, reply(message)?))
 }
 
-/// The reply of a node that has received all probes recently.
+/// Builds the reply of a node that has received all probes recently. Returns `None` if the message is not a probe.
 fn reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.len() < ECHO || !question.starts_with(b"flpr\x01\x01") {
         return None;
     }
-    // Length and nonce come back; who asks and who is meant change places.
+    // The reply has the same length and nonce, and the IDs of sender and receiver swapped.
     let mut answer = [
         &b"flpr\x01\x02"[..],
         question.get(6..16)?,
@@ -148,7 +148,7 @@ fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
     )
 }
 
-/// A datagram, and to which of the peers it was sent.
+/// Receives a datagram without blocking. Returns its length and the peer to which it was sent.
 pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];
@@ -171,7 +171,7 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(u
     Ok(Some((message.bytes, to.context("no address")?)))
 }
 
-/// Sends in the name of a peer.
+/// Sends a datagram with the address of a peer as source.
 pub(crate) fn send(
     socket: &UdpSocket,
     from: Ipv4Addr,

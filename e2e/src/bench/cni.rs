@@ -1,4 +1,4 @@
-//! The cost of the CNI plugin at a pod's start: ADD through it and through the reference plugins only, in turns.
+//! The cost of the CNI plugin when a pod starts: ADD through it and through the reference plugins only, in turns.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::table::Table;
 
-/// The variable that names Go flannel's plugin.
+/// Environment variable with the path of Go flannel's plugin.
 const GO: &str = "GO_FLANNEL_CNI";
-/// Does nothing: what is left is the plugin's own.
+/// A delegate that does nothing: the rest of the time is the plugin's own.
 const STUB: &str = "#!/bin/sh\necho '{}'\n";
 
-/// A plugin with its configuration, to add pods.
+/// A plugin and its configuration, with which pods are added.
 struct Carrier {
     name: String,
     cni: Cni,
@@ -72,14 +72,14 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// The times of each carrier; the delegate alone comes first.
+/// Measures the ADD times of each plugin. The delegate without a flannel plugin comes first.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
     let carriers = carriers(host, path)?;
     let mut times: Vec<_> = carriers
         .iter()
         .map(|carrier| (carrier.name.clone(), Vec::new()))
         .collect();
-    // The first round makes the bridge.
+    // The first round does not count, because it creates the bridge.
     for round in 0..=rounds {
         for (carrier, (_, times)) in carriers.iter().zip(&mut times) {
             let pod = host.empty_pod("pod")?;
@@ -122,7 +122,7 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
     Ok(carriers)
 }
 
-/// The static plugin if it was built, as `make bench` does.
+/// Returns the path of the static plugin if it was built, as `make bench` does, else of the usual one.
 fn own() -> Result<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") {
         "arm64"

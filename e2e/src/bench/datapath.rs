@@ -1,4 +1,4 @@
-//! How fast packets move: our engine, the kernel's vxlan, plain routes, and Go flannel where its binary is named; in one run, in turns.
+//! Packet rates of our engine, the kernel's vxlan, plain routes, and Go flannel if its binary is given. Measured in one run, in turns.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,19 +16,19 @@ use super::goals::{self, Loaded, Series};
 use super::load::{Cpu, Programs, median, quantile, round_trips, small, tcp};
 
 const STOP: Duration = Duration::from_secs(30);
-/// Foreign processor time in a sample, as a part of all: more than that and it is repeated, twice at most.
+/// Maximum share of processor time that other programs may take during a sample. Above it, the sample is repeated, at most twice.
 const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
-/// Rates of small packets, in thousands a second, from the bottom up.
+/// Rates of small packets, in thousands per second, lowest first.
 const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
-/// Attempts before a rate counts as too high.
+/// Number of failed attempts after which a rate counts as too high.
 const TRIES: usize = 3;
-/// Share of lost packets that counts as no loss.
+/// Share of lost packets below which a rate counts as lossless.
 const NO_LOSS: f64 = 0.005;
-/// Not every kernel has it.
+/// Carrier that is left out if the kernel has no WireGuard.
 const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
-/// A backend between two hosts of its own.
+/// A backend between two separate hosts.
 struct Carrier {
     name: String,
     hosts: Vec<Host>,
@@ -36,7 +36,7 @@ struct Carrier {
     pods: Vec<Pod>,
 }
 
-/// Median figures of a carrier.
+/// Figures of a carrier, one per round.
 #[derive(Clone, Default)]
 struct Figures {
     tcp1: Vec<f64>,
@@ -50,22 +50,22 @@ struct Figures {
     loaded: Loaded,
 }
 
-/// The carriers to measure, and the rounds.
+/// The measurements to make: carriers, rounds and kinds.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub rounds: usize,
     pub time: Duration,
     pub cables: Vec<Cable>,
-    /// Only carriers of these names, or whose name begins with one of these; all where there is none.
+    /// Names of carriers to measure, or prefixes of their names. Empty means all carriers.
     pub only: Vec<String>,
-    /// Whether the daemons' metrics are printed at the end.
+    /// Whether to print the daemons' metrics at the end.
     pub metrics: bool,
     pub streams_only: bool,
-    /// Round trips beside streams in each round.
+    /// Whether to measure round trips during TCP streams in each round, and nothing but these and the streams.
     pub latency: bool,
-    /// An earlier build of flanneld, which is measured beside this one.
+    /// An earlier build of flanneld that is measured next to this one.
     pub before: Option<PathBuf>,
-    /// Small packets at rising rates, which takes long.
+    /// Whether to send small packets at rising rates, which takes long.
     pub ladder: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Takes an argument of the command line without a value; false if it is none of these.
+    /// Applies a command line argument that has no value. Returns false if it is not an argument of the plan.
     pub(crate) fn flag(&mut self, argument: &str) -> bool {
         match argument {
             "--metrics" => self.metrics = true,
@@ -98,10 +98,10 @@ impl Plan {
         true
     }
 
-    /// Whether it can be measured.
+    /// Checks that the plan can be measured.
     ///
     /// # Errors
-    /// Names the argument, or the variable, that is wrong.
+    /// Returns an error that names the wrong argument or environment variable.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(go) = go_flanneld() {
             ensure!(
@@ -129,7 +129,7 @@ impl Plan {
     }
 }
 
-/// Measures; a section of docs/performance.md, and a picture of it.
+/// Measures all carriers. Returns a section of docs/performance.md and a diagram of it (SVG).
 pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     let mut text = String::new();
     let mut bars = Vec::new();
@@ -157,14 +157,14 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     Ok((text, picture(&bars)))
 }
 
-/// Go flannel's program, where it is named.
+/// Returns the path of Go flannel's flanneld, if it is given.
 fn go_flanneld() -> Option<PathBuf> {
     std::env::var_os("GO_FLANNELD")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
 }
 
-/// A carrier's name, the configuration of each of its two nodes, how our engine is to move packets, and another program than ours.
+/// A carrier's name, the backend configuration of each of its two nodes, the mode of our engine, and another flanneld binary to run.
 type Recipe = (String, [Value; 2], &'static str, Option<PathBuf>);
 
 fn every_carrier() -> Vec<Recipe> {
@@ -255,7 +255,7 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
     let Some(before) = &plan.before else {
         return all;
     };
-    // Each beside its former self, so that both find the machine as busy.
+    // Measure each carrier directly before its earlier build, so that the machine is equally busy for both.
     all.into_iter()
         .flat_map(|(name, confs, mode, go)| {
             let ours = !mode.is_empty();
@@ -268,7 +268,8 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
         .collect()
 }
 
-/// The etcd of all carriers, each at a prefix of its own: Go flannel knows no other store. It is reached by an interface that carries nothing else.
+/// The etcd of all carriers, because Go flannel supports no other store. Each carrier has its own prefix. Hosts reach it by an interface
+/// that carries no other packets.
 struct Registry {
     lan: Switch,
     client: EtcdClient,
@@ -282,7 +283,7 @@ impl Registry {
             "store",
             &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?],
         )?;
-        // Beaten often, its heart would count as a foreign program's work; alone it has nobody to hear it.
+        // The work for frequent heartbeats would count as foreign processor time, and a single member has no other member that needs them.
         let etcd = Etcd::start(
             &[&host],
             &EtcdOptions::default()
@@ -309,7 +310,7 @@ fn build(
     cable: Cable,
     (name, confs, mode, go): Recipe,
 ) -> Result<Carrier> {
-    // One cable between the two: a switch would make the kernel work for every frame.
+    // A cable connects the two hosts directly: with a switch, the kernel would have to process every frame once more.
     let [first, second] = [0, 1].map(|index| {
         registry
             .uplink(number, index)
@@ -333,7 +334,7 @@ fn build(
     };
     let store = Store::etcd(&registry.client).prefix(&format!("/carrier/{number}"));
     for (host, conf) in hosts.into_iter().zip(&confs) {
-        // Both modes of vxlan publish the same, so the two may read different configurations of one network.
+        // Both modes of vxlan publish the same data, so the two nodes may have different configurations of one network.
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
         cable.lay(&host)?;
         let mut options = FlanneldOptions::new(&store).iface("enp0s8").deadline(STOP);
@@ -429,7 +430,7 @@ impl Carrier {
         let mut flow = Default::default();
         for _ in 0..=REPEATS {
             let before = std::sync::Mutex::new(Cpu::default());
-            // From the start of the streams until they are counted.
+            // Processor time is measured from the start of the streams until they are counted.
             flow = tcp(from, to, 1, plan.time, || {
                 *before
                     .lock()
@@ -446,7 +447,7 @@ impl Carrier {
         }
         let gigabytes = flow.bytes as f64 / 1e9;
         figures.tcp1.push(flow.gigabits());
-        // Other programs' processor time does not belong to this carrier.
+        // The processor time of other programs does not belong to this carrier.
         figures.cpu.push((used.all - used.foreign) / gigabytes);
         figures.daemons.push(used.daemons / gigabytes);
         figures.foreign = figures.foreign.max(used.foreign / used.all);
@@ -457,7 +458,7 @@ impl Carrier {
             figures.loaded.path.push(beside(1, Programs::RealTime)?);
             return Ok(());
         }
-        // The rest takes long: every third round.
+        // The remaining measurements take long, so only every third round makes them.
         if plan.streams_only || !round.is_multiple_of(3) {
             return Ok(());
         }
@@ -474,7 +475,7 @@ impl Carrier {
         }
         let (mut best, mut cost) = (0, f64::NAN);
         for rate in LADDER {
-            // The machine may pause for longer than any queue lasts: that is not the carrier's loss.
+            // The machine may pause for longer than any queue can buffer. The carrier is not to blame for that loss, so try again.
             let Some(taken) =
                 (0..TRIES).find_map(|_| lossless(from, to, rate * 1000, &pids).ok().flatten())
             else {
@@ -488,7 +489,7 @@ impl Carrier {
     }
 }
 
-/// The median and the 99th percentile of round trips beside so many streams, in microseconds.
+/// Measures round trips during `streams` TCP streams. Returns the median and the 99th percentile, in microseconds.
 fn beside(
     from: &Pod,
     to: &Pod,
@@ -504,7 +505,7 @@ fn beside(
     Ok((quantile(&times, 0.5), quantile(&times, 0.99)))
 }
 
-/// Processor time a packet, in microseconds, at that rate; none when packets are lost.
+/// Sends small packets at a rate. Returns the processor time per packet in microseconds, or `None` if packets were lost.
 fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
     let before = Cpu::now(pids);
     let passed = small(from, to, rate, Duration::from_secs(1))?;
@@ -534,7 +535,7 @@ fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     );
     let what = match cable {
         Cable::Wire => "`wire`: every frame crosses by itself, as on a NIC",
-        Cable::Veth => "`veth`: super-packets cross whole, as between hosts of one machine",
+        Cable::Veth => "`veth`: GSO packets cross unsegmented, as between hosts of one machine",
     };
     let _ = writeln!(out, "### {what}\n");
     out.push_str("| | TCP 1, Gb/s (worst-best) | of kernel vxlan | of plain udp | of Go's udp | TCP 4, Gb/s | CPU s/GB, all (daemons) | 64 B, kpps without loss | us CPU each | RTT idle p50/p99, us | RTT under TCP p50/p99, us | under TCP 4 | under TCP, real-time programs | foreign CPU |\n");
@@ -575,7 +576,7 @@ fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     out.push('\n');
 }
 
-/// Bars of one stream's rate, a group a cable.
+/// Draws an SVG bar chart of the rates of one stream, grouped by cable.
 fn picture(bars: &[(&str, String, f64)]) -> String {
     const ROW: usize = 24;
     let most = bars.iter().map(|(_, _, rate)| *rate).fold(1.0, f64::max);

@@ -1,4 +1,4 @@
-//! Many leases into etcd at once, by its JSON gateway: one process a key would take minutes.
+//! Writes many leases into etcd at once by its JSON gateway. One etcdctl process per key would take minutes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::Netns;
 
-/// Maximum of operations in one transaction, etcd's default.
+/// Maximum number of operations in a transaction: etcd's default.
 const BATCH: usize = 128;
 
-/// Writes keys that all hang on one lease.
+/// Writes keys that all belong to one etcd lease.
 pub(crate) fn put(store: &Netns, entries: &[(String, String)], lease: i64) -> Result<()> {
     for batch in entries.chunks(BATCH) {
         let puts: Vec<serde_json::Value> = batch

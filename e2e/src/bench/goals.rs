@@ -1,5 +1,5 @@
-//! What our own ways of moving packets are to reach: beside the kernel's vxlan, beside an earlier build, and how long a round trip may take beside streams.
-//! What is compared is measured in each round, and the ratio is taken round by round: the speed of a machine that is shared changes between rounds.
+//! Goals of our own datapaths: relative to the kernel's vxlan and to an earlier build, and for round trips during TCP streams.
+//! Compared figures come from the same round, and the ratio is computed per round, because the speed of a shared machine changes between rounds.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use lab::Cable;
 
 use super::load::median;
 
-/// The reference of all ratios.
+/// The carrier to which all ratios refer.
 const KERNEL: &str = "vxlan (kernel)";
 
 #[derive(Clone, Copy)]
 enum Of {
-    /// The rate of one stream: the more, the better.
+    /// The rate of one stream. Higher is better.
     Rate,
-    /// Processor seconds a gigabyte: the fewer, the better.
+    /// Processor seconds per gigabyte. Lower is better.
     Processor,
 }
 
@@ -27,7 +27,7 @@ impl Of {
     }
 }
 
-/// A goal, and the limit that has to hold. Ratios to the kernel's vxlan.
+/// A goal, and the limit that must hold. Both are ratios to the kernel's vxlan.
 struct Goal {
     carrier: &'static str,
     cable: Cable,
@@ -75,22 +75,22 @@ const GOALS: [Goal; 8] = [
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
 
-/// Round trips beside streams: the median and the 99th percentile of each round, in microseconds.
+/// Round trips during TCP streams: the median and the 99th percentile of each round, in microseconds.
 #[derive(Clone, Default)]
 pub(crate) struct Loaded {
-    /// Beside one stream.
+    /// During one stream.
     pub one: Vec<(f64, f64)>,
-    /// Beside four.
+    /// During four streams.
     pub four: Vec<(f64, f64)>,
-    /// Beside one, between programs that no other keeps waiting: what the packets' path alone takes.
+    /// During one stream, between real-time programs: only the time on the packets' path, without waiting for a processor.
     pub path: Vec<(f64, f64)>,
 }
 
 impl Loaded {
-    /// Those beside so many streams, or of the path alone, and what they are called.
+    /// Returns the round trips under a load, and the name of the load.
     fn under(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
         match load {
-            Load::One => ("beside one stream", &self.one),
+            Load::One => ("during one stream", &self.one),
             Load::Four => ("beside four streams", &self.four),
             Load::Path => ("of the path alone", &self.path),
         }
@@ -104,7 +104,7 @@ enum Load {
     Path,
 }
 
-/// How long half of the round trips may take over a wire, in microseconds: the goal, and the limit that has to hold.
+/// Goals for the median round trip over a wire, in microseconds: the goal, and the limit that must hold.
 const WAITS: [(&str, Load, f64, f64); 9] = [
     ("vxlan (userspace)", Load::One, 350.0, 500.0),
     ("vxlan (userspace)", Load::Four, 350.0, 500.0),
@@ -117,7 +117,7 @@ const WAITS: [(&str, Load, f64, f64); 9] = [
     ("wireguard (userspace)", Load::Path, 200.0, 300.0),
 ];
 
-/// Results of a carrier, one figure a round.
+/// Results of a carrier, one figure per round.
 pub(crate) struct Series<'s> {
     pub name: &'s str,
     pub rate: &'s [f64],
@@ -125,7 +125,7 @@ pub(crate) struct Series<'s> {
     pub loaded: &'s Loaded,
 }
 
-/// Whether a figure reaches a goal, or at least the limit. `more` tells that more is better.
+/// Returns which mark a figure reaches: the goal, the limit or neither. `more` means that higher is better.
 fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
     let reaches = |mark: f64| if more { figure >= mark } else { figure <= mark };
     match (reaches(goal), reaches(limit)) {
@@ -135,7 +135,7 @@ fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
     }
 }
 
-/// What follows a carrier's name where an earlier build carries.
+/// Suffix of the name of a carrier that runs an earlier build.
 pub(crate) const BEFORE: &str = ", before";
 
 impl Series<'_> {
@@ -147,7 +147,7 @@ impl Series<'_> {
     }
 }
 
-/// Appends the goals of a cable and how far they were reached, where the kernel's vxlan was measured, too.
+/// Appends the goals of a cable and whether they were reached, if the kernel's vxlan was also measured.
 pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
@@ -169,7 +169,7 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
             .zip(kernel.of(*of))
             .map(|(ours, theirs)| ours / theirs)
             .collect();
-        // From the worst to the best.
+        // Sort from the worst to the best.
         ratios.sort_by(f64::total_cmp);
         if matches!(of, Of::Processor) {
             ratios.reverse();
@@ -190,12 +190,12 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     if !rows.is_empty() {
         let _ = writeln!(
             out,
-            "Beside kernel vxlan in the same round:\n\n| | median of all rounds | worst-best | goal | gate | reached |\n|---|---:|---:|---:|---:|---|\n{rows}"
+            "Relative to kernel vxlan in the same round:\n\n| | median of all rounds | worst-best | goal | gate | reached |\n|---|---:|---:|---:|---:|---|\n{rows}"
         );
     }
 }
 
-/// Appends how long round trips took beside streams over a wire, where that was measured.
+/// Appends the round trips during TCP streams over a wire, if they were measured.
 pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let medians = |rounds: &[(f64, f64)]| {
@@ -234,7 +234,7 @@ pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     }
 }
 
-/// Appends what this build does beside an earlier one, where that was measured too: ratios round by round.
+/// Appends the ratios of this build to an earlier one, round by round, if that was also measured.
 pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
     let mut rows = String::new();
     for former in all {
@@ -245,7 +245,7 @@ pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
         else {
             continue;
         };
-        // With what is reached: goal and limit.
+        // `marks` are the goal and the limit.
         let column = |ours: &[f64], theirs: &[f64], marks: Option<(f64, f64)>| {
             let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
             ratios.sort_by(f64::total_cmp);
@@ -275,7 +275,7 @@ pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
     if !rows.is_empty() {
         let _ = writeln!(
             out,
-            "Beside the build before, as multiples of its figures in the same round:\n\n| | TCP 1 (worst-best) | CPU s/GB | RTT under TCP p50 | p99 |\n|---|---:|---:|---:|---:|\n{rows}"
+            "Relative to the build before in the same round:\n\n| | TCP 1 (worst-best) | CPU s/GB | RTT under TCP p50 | p99 |\n|---|---:|---:|---:|---:|\n{rows}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Time until the daemon repairs the kernel's state after a change from outside; audits are off.
+//! Time until the daemon repairs the kernel's state after a change by another program. Audits are disabled.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use anyhow::{Result, ensure};
 use crate::scale::{Fleet, NET_CONF, value};
 use crate::table::Table;
 
-/// How many peers the node has.
+/// Number of peers of the node.
 pub(crate) const PEERS: u32 = 1000;
-/// Lives of the daemon, with [`ROUNDS`] repairs each: after five within a minute it assumes a conflict and repairs more slowly.
+/// Number of daemon starts, with [`ROUNDS`] repairs each: after five within a minute the daemon assumes a conflict and repairs more slowly.
 const LIVES: usize = 3;
 const ROUNDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The daemon's kernel state, sorted. Reading it takes some 20 ms, which the results include.
+/// Script that prints a hash of the daemon's kernel state. It takes some 20 ms, which the results include.
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
     ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; nft -s list table ip flannel-ipv4; } | sort | sha256sum";
 
@@ -68,7 +68,7 @@ const DAMAGES: [(&str, &str, &str); 10] = [
     ),
 ];
 
-/// Damages a node of many peers, again and again.
+/// Damages the kernel's state of a node with many peers repeatedly and measures the repairs.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
     let fleet = Fleet::with(PEERS, &net_conf, value)?;
@@ -80,7 +80,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             let mut daemon = fleet.node.flanneld(&fleet.options)?;
             let wanted: &String = wanted.get_or_insert(netns.sh(LOOK)?);
             for _ in 0..ROUNDS {
-                // Apart from the quiet after the one before; MACs that are rewritten often are given in to.
+                // Sleep past the pause after the previous repair. A MAC needs longer: the daemon accepts one that is rewritten often.
                 std::thread::sleep(Duration::from_secs(if what.contains("MAC") {
                     5
                 } else {

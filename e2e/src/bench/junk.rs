@@ -1,4 +1,4 @@
-//! Junk handshakes from one processor without a pause, while a peer's packets come at a fixed rate: what is lost of those.
+//! Packet loss of a peer that sends at a fixed rate while one processor sends junk handshakes without a pause.
 
 use std::io::IoSlice;
 use std::net::UdpSocket;
@@ -20,21 +20,21 @@ use crate::wireguard::{PORT, key_of};
 const NET_CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const ROUNDS: usize = 5;
-/// The peer's packets a second, for so long.
+/// The peer's packets per second, and the time for which it sends.
 const RATE: u64 = 25_000;
 const TIME: Duration = Duration::from_secs(2);
-/// How often it is tried while this machine does not generate them.
+/// Number of attempts if this machine does not generate the packets fast enough.
 const TRIES: usize = 5;
-/// Different messages, which are sent again and again.
+/// Number of different messages, which are sent repeatedly.
 const MESSAGES: usize = 256;
 pub(crate) const VOLLEY: usize = 64;
-/// The length of an initiation, and of what its sender signs with the receiver's public key.
+/// Length of a handshake initiation in bytes.
 pub(crate) const INITIATION: usize = 148;
 pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
-/// Initiations of unknown peers. The first MAC is right: that takes no more than the node's public key, and the node has to compute with a curve to see
-/// that it knows no such peer.
+/// Builds initiations of unknown peers. Their first MAC (`mac1`) is valid, which takes only the node's public key. The node therefore has to
+/// compute on the curve before it finds that it does not know the peer.
 fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
     let mut unknown = |number: usize| match Tunn::new(
@@ -53,7 +53,7 @@ fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     (0..MESSAGES).map(&mut unknown).collect()
 }
 
-/// Messages with the form of initiations and random content.
+/// Builds messages with the form of initiations and random content.
 fn noise() -> Vec<Vec<u8>> {
     let message = |_| {
         let mut bytes: Vec<u8> = (0..INITIATION).map(|_| rand::random()).collect();
@@ -65,7 +65,7 @@ fn noise() -> Vec<Vec<u8>> {
     (0..MESSAGES).map(message).collect()
 }
 
-/// Sends them until `stop`, as fast as one processor can; how many a second.
+/// Sends the messages until `stop`, as fast as one processor can. Returns the messages per second.
 pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
@@ -90,7 +90,7 @@ pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool)
     sent as f64 / start.elapsed().as_secs_f64()
 }
 
-/// A stream of packets from the second pod to the first. The generator gives up when it has no processor for longer than queues last.
+/// Sends packets from the second pod to the first. Tries again when this machine stalls for longer than the queues can buffer.
 fn stream(bed: &Bed) -> Result<Small> {
     let [to, from] = bed.pods.as_slice() else {
         return Err(anyhow!("there are two pods"));
@@ -105,7 +105,7 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// The stream during a flood of junk; junk packets a second that were sent, and that the node's engine received.
+/// Sends the stream during a flood of junk. Also returns the junk packets sent per second, and the number that the node's engine dropped.
 fn stream_during_junk(
     bed: &Bed,
     attacker: &Host,
@@ -126,12 +126,12 @@ fn stream_during_junk(
         let rate = flooding.join().map_err(|_| anyhow!("the flood panicked"))?;
         Ok((passed?, rate))
     })?;
-    // Figures are brought up to date every second.
+    // The daemon updates its metrics every second.
     std::thread::sleep(Duration::from_millis(1500));
     Ok((passed, rate, sum(daemon, DROPPED)? - before))
 }
 
-/// Measures both kinds of junk, in turns with none.
+/// Measures the loss without junk and with each kind of junk, in turns.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;

@@ -1,4 +1,4 @@
-//! A cluster of thousands of Nodes: from the start of the daemon to the last route, what that costs, and how it asks.
+//! The start of a daemon in a cluster of thousands of Nodes: time to the last route, cost, and number of API requests.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,16 +10,16 @@ use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, U
 use crate::scale::{memory, stop, sum};
 use crate::table::Table;
 
-/// Kubernetes supports no larger clusters.
+/// The largest number of Nodes that Kubernetes supports.
 pub(crate) const NODES: u32 = 5000;
 const ROUNDS: u32 = 5;
-/// The node's own address.
+/// The InternalIP of the measured node.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
 const CLIENTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
-/// A Node of the size that a kubelet makes: mostly the names of images.
+/// Builds a Node as large as those that a kubelet creates: mostly the names of images.
 fn node(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));
@@ -42,7 +42,7 @@ fn node(number: u32) -> serde_json::Value {
     node
 }
 
-/// Measures the start of one node among so many.
+/// Measures the start of one node among `nodes` Nodes.
 pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
@@ -71,7 +71,7 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Creates the Nodes of the cluster by several clients at once, and then the host's own.
+/// Creates the Nodes of the cluster with several clients at once, and then the host's own.
 fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -103,10 +103,10 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
 #[derive(Default)]
 struct Starts {
     times: Vec<Duration>,
-    /// Both in MiB.
+    /// In MiB, as is `resident`.
     peak: Vec<f64>,
     resident: Vec<f64>,
-    /// In ms.
+    /// In milliseconds.
     processor: Vec<f64>,
     calls: Vec<f64>,
 }
@@ -129,7 +129,7 @@ impl Starts {
         }
         self.times.push(start.elapsed());
         daemon.wait_ready(DEADLINE)?;
-        // Metrics are updated every second.
+        // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
         let (now, highest) = memory(&daemon)?;
         self.resident.push(now);

@@ -1,4 +1,4 @@
-//! Loads between two pods, and what they cost: streams, small packets, round trips; every one bounded in time.
+//! Loads between two pods, and their cost: streams, small packets, round trips. All of them are limited in time.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
     MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
 
-/// Result of one or several streams.
+/// Result of one or more streams.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flow {
     pub bytes: u64,
@@ -25,7 +25,7 @@ impl Flow {
     }
 }
 
-/// TCP from one pod to another with so many streams, for so long; counted where it arrives, after a start of 300 ms.
+/// Sends `streams` TCP streams from one pod to another and calls `during`. Counts the bytes that arrive during `time`, which begins after 300 ms.
 pub(crate) fn tcp(
     from: &Pod,
     to: &Pod,
@@ -100,7 +100,7 @@ pub(crate) fn tcp(
     Ok(counted)
 }
 
-/// Result of small packets at a rate.
+/// Result of small packets at a fixed rate.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Small {
     pub sent: u64,
@@ -113,10 +113,10 @@ impl Small {
     }
 }
 
-/// Packets that one system call sends or receives, at most: the load has to cost less than what it is laid on.
+/// Maximum number of packets per system call: the generator must cost less than the datapath under test.
 const VOLLEY: usize = 64;
 
-/// UDP packets with 64 bytes at so many a second, for so long.
+/// Sends UDP packets with 64 bytes for `time`, `rate` of them per second. Fails if this machine does not generate them fast enough.
 pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to
@@ -140,10 +140,10 @@ pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<S
             if sent >= due {
                 std::thread::sleep(Duration::from_micros(200));
             }
-            // A busy machine is not made up for by a burst.
+            // Limit the burst after the machine was busy.
             let until = due.min(sent + rate / 500);
             while sent < until {
-                // A full queue is a loss like any other.
+                // Errors are ignored: a packet that a full queue refuses counts as lost.
                 let volley = (until - sent).min(VOLLEY as u64);
                 fire(&sender, &mut headers, volley as usize);
                 sent += volley;
@@ -172,7 +172,7 @@ fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets
     );
 }
 
-/// Counts packets until none comes any more.
+/// Counts packets until the socket's read timeout passes without one.
 fn count(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
@@ -195,7 +195,7 @@ fn count(socket: &UdpSocket) -> u64 {
     }
 }
 
-/// Answers each datagram until `stop`.
+/// Replies to each datagram until `stop`.
 pub(crate) struct Echo {
     socket: UdpSocket,
 }
@@ -227,16 +227,16 @@ impl Echo {
     }
 }
 
-/// How the kernel schedules the two programs of a round trip.
+/// Scheduling of the two programs of a round trip.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     Ordinary,
-    /// Above everything that forwards packets.
+    /// With a higher priority than all threads that forward packets.
     RealTime,
 }
 
 impl Programs {
-    /// Schedules the calling thread so.
+    /// Applies this scheduling to the calling thread.
     fn schedule(self) -> Result<()> {
         if self == Programs::Ordinary {
             return Ok(());
@@ -251,7 +251,7 @@ impl Programs {
     }
 }
 
-/// Round trips, one after the other, for so long; sorted, in microseconds.
+/// Measures round trips, one after the other, for `time`. Returns them sorted, in microseconds.
 pub(crate) fn round_trips(
     from: &Pod,
     to: &Pod,
@@ -283,7 +283,7 @@ pub(crate) fn round_trips(
             let begun = Instant::now();
             let mut buffer = [0; 16];
             if socket.send(&number.to_le_bytes()).is_ok() {
-                // A late answer to an earlier one is none to this.
+                // Skip late replies to earlier packets.
                 while socket
                     .recv(&mut buffer)
                     .is_ok_and(|length| buffer.get(..length) != Some(&number.to_le_bytes()[..]))
@@ -304,13 +304,13 @@ pub(crate) fn round_trips(
     Ok(times)
 }
 
-/// A quantile of sorted figures: 0.5 is the median.
+/// Returns a quantile of sorted figures: 0.5 is the median.
 pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// The median of figures in any order; those that are none do not count.
+/// Returns the median of unsorted figures. Ignores NaN.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = figures
         .iter()
@@ -321,21 +321,21 @@ pub(crate) fn median(figures: &[f64]) -> f64 {
     quantile(&sorted, 0.5)
 }
 
-/// Processor time, in seconds, as `/proc` counts it.
+/// Processor time in seconds, from `/proc`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
     /// Processor time of the whole machine.
     pub all: f64,
     /// Processor time of the named processes.
     pub daemons: f64,
-    /// Processor time of all programs but these and this one.
+    /// Processor time of all programs except the named processes, this one and the kernel's threads.
     pub foreign: f64,
 }
 
 const TICK: f64 = 0.01;
 
 impl Cpu {
-    /// Up to now.
+    /// Reads the processor time up to now.
     pub(crate) fn now(daemons: &[u32]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let ticks: Vec<f64> = stat
@@ -376,7 +376,7 @@ impl Cpu {
                     .unwrap_or(0.0)
             };
             let time = (field(11) + field(12)) * TICK;
-            // The kernel's threads work for the senders of packets.
+            // Kernel threads do not count as foreign: they process the packets of the load.
             let kernel = field(1) == 2.0 || pid == 2;
             if daemons.contains(&pid) {
                 cpu.daemons += time;
@@ -387,7 +387,7 @@ impl Cpu {
         cpu
     }
 
-    /// Since an earlier look.
+    /// Returns the processor time since an earlier reading.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             all: self.all - before.all,

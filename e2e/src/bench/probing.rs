@@ -1,4 +1,4 @@
-//! The cost of probes to a thousand peers that reply, and the time until a cut is known.
+//! The cost of probes to a thousand peers that reply, and the time until a cut is detected.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use crate::answers;
 use crate::scale::{Fleet, memory, stop, sum};
 use crate::table::Table;
 
-/// How many peers there are.
+/// Number of peers.
 pub(crate) const PEERS: u32 = 1000;
-/// Rounds with probes and without, in turns.
+/// Number of rounds, each without probes and with them.
 const ROUNDS: usize = 4;
-/// From the start of the daemon to the measurement.
+/// Time between the start of the daemon and the measurement.
 const SETTLED: Duration = Duration::from_secs(20);
 const WINDOW: Duration = Duration::from_secs(40);
-/// How often a node is cut off.
+/// Number of times that a node is cut off.
 const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Processor time of all threads in seconds, from schedstat: /proc/PID/stat counts ticks of 10 ms only.
+/// Returns the processor time of all threads in seconds. From schedstat, because /proc/PID/stat has a resolution of only 10 ms.
 pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -37,22 +37,22 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     Ok(sum)
 }
 
-/// What a daemon takes: memory in MiB, and shares of a processor in percent.
+/// Resources that a daemon uses: memory in MiB, and shares of a processor in percent.
 struct Taken {
     memory: f64,
     rest: f64,
-    /// From the moment on at which all peers fall silent.
+    /// From the moment at which all peers stop replying.
     silence: f64,
 }
 
-/// The share of a processor that a daemon takes from now on.
+/// Measures the share of a processor that a daemon uses during [`WINDOW`], in percent.
 fn share(daemon: &Flanneld) -> Result<f64> {
     let (start, before) = (Instant::now(), processor(daemon)?);
     std::thread::sleep(WINDOW);
     Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Measures a daemon at rest, and while no peer answers.
+/// Measures a daemon first while all peers reply and then while none does.
 fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let options = if probes {
         fleet.options.clone()
@@ -74,7 +74,7 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
         let peers = text
             .lines()
             .filter(|line| line.starts_with("flannel_probe_peers{"));
-        // Some are not probed yet, and on a busy machine some are slow.
+        // Some peers are not probed yet, and on a busy machine some are slow.
         let harmed = peers.filter(|line| {
             !["well", "slow", "unknown"]
                 .iter()
@@ -110,7 +110,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let peers = fleet
         .lab
         .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    // One host receives what is sent to any peer.
+    // One host receives the packets to all peers.
     fleet
         .node
         .netns()
@@ -159,7 +159,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// One of three nodes is cut off, again and again.
+/// Cuts off one of three nodes repeatedly and measures the times until detection and recovery.
 fn cuts(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-probing")?;
     let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
@@ -169,7 +169,7 @@ fn cuts(table: &mut Table) -> Result<()> {
     let mut is_well = || all_peers_well(&bed);
     wait(Instant::now(), "all are well", &mut is_well)?;
     for cut in 0..CUTS {
-        // At any moment of a cycle.
+        // Varying times hit different moments of a probe cycle.
         std::thread::sleep(Duration::from_millis(6000 + 1100 * cut as u64));
         let start = Instant::now();
         host.cut("enp0s8")?;
@@ -198,7 +198,7 @@ fn cuts(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// How many peers of a node have this state.
+/// Returns the number of a node's peers that are in this state.
 fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
     sum(
         bed.daemons.get(node).context("a daemon")?,
@@ -213,7 +213,7 @@ fn all_peers_well(bed: &Bed) -> Result<bool> {
     Ok(well == 6.0)
 }
 
-/// The exit code of `flannelctl status`.
+/// Returns the exit code of `flannelctl status`.
 fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
     let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
     let (host, daemon) = bed
@@ -229,9 +229,10 @@ fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
         .code())
 }
 
-/// When both others know that the third node is cut off, when their `flannelctl status` shows it, and when that node itself knows.
+/// Returns three times since `start`: until both other nodes report the third node as cut off, until their `flannelctl status` does, and until
+/// the third node reports its peers as cut off.
 ///
-/// All three are polled in one loop, so that none waits for another.
+/// One loop polls all three, so that none waits for another.
 fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     let mut times: [Option<Duration>; 3] = [None; 3];
     wait(start, "all know it", &mut || {
@@ -249,7 +250,7 @@ fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     Ok(times)
 }
 
-/// Polls until it holds; returns how long that took from `start`.
+/// Polls until the condition holds. Returns the time since `start`.
 fn wait(start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>) -> Result<Duration> {
     while !holds()? {
         ensure!(

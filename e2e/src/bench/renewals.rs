@@ -1,4 +1,4 @@
-//! Peers of WireGuard in user space that renew their sessions while one address, which it proved, sends handshakes without a pause.
+//! Peers of userspace WireGuard that renew their sessions while one address with a valid cookie sends handshakes without a pause.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -23,15 +23,15 @@ const PEERS: u32 = 100;
 const ROUNDS: usize = 3;
 /// Interval between the first initiations of two peers.
 const START_INTERVAL: Duration = Duration::from_millis(100);
-/// Time without an answer after which a peer sends another initiation.
+/// Time without a response after which a peer sends another initiation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5200);
-/// Sessions are renewed from 120 s on, and end after 180 s.
+/// Time that a renewal may take: sessions are renewed from 120 s on and end after 180 s.
 const IN_TIME: Duration = Duration::from_secs(60);
 /// Length of a handshake response in bytes.
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
-/// A tunnel to the node, without limits of its own.
+/// Creates a tunnel to the node. It has no rate limit.
 fn tunnel(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
     let limiter = RateLimiter::new(&PublicKey::from(&private), u64::MAX);
     Tunn::new(private, node, None, None, number, Some(Arc::new(limiter)))
@@ -44,7 +44,7 @@ fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
     }
 }
 
-/// An initiation of an unknown peer with a valid cookie, which a node sends only under load.
+/// Builds an initiation of an unknown peer with a valid cookie. Floods the node first, because it sends cookies only under load.
 fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
     let mut unknown = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
     let message = vec![initiation(&mut unknown)?; VOLLEY];
@@ -82,13 +82,13 @@ fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result
 /// A peer that renews its session.
 struct Renewal {
     tunn: Tunn,
-    /// When it begins, and when it sends the next initiation.
+    /// Time at which it begins, and time of its next initiation.
     begins: Instant,
     next: Instant,
     done: Option<Duration>,
 }
 
-/// Has all peers renew their sessions. Returns how long each took that did in time.
+/// Renews the sessions of all peers. Returns the times of the renewals that succeeded in time.
 fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Duration>> {
     let start = Instant::now();
     let peer = |number: u32| {
@@ -134,7 +134,7 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     Ok(peers.into_values().filter_map(|peer| peer.done).collect())
 }
 
-/// Renews all sessions during a flood. Returns the times, and the packets a second of the flood.
+/// Renews all sessions during a flood. Returns the times, and the packets per second of the flood.
 fn renew_during_flood(
     attacker: &Host,
     socket: &UdpSocket,
@@ -162,7 +162,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let attacker = fleet
         .lab
         .host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
-    // One host receives what is sent to any peer.
+    // One host receives the packets to all peers.
     fleet
         .node
         .netns()
@@ -186,7 +186,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         undisturbed.extend(times);
         let before = sum(&daemon, DROPPED)?;
         let (times, rate) = renew_during_flood(&attacker, &socket, node, key)?;
-        // Figures are brought up to date every second.
+        // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
         let dropped = sum(&daemon, DROPPED)? - before;
         ensure!(

@@ -1,4 +1,4 @@
-//! Thousands of leases: from the start of the daemon to the last route, what that costs, and one lease more.
+//! Thousands of leases: the time and cost from the start of the daemon to the last route, and the time of one more lease.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -16,10 +16,9 @@ pub(crate) const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
-/// Vxlan.
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
 
-/// A node and the etcd with all the leases.
+/// A node, and an etcd with the leases of its peers.
 pub(crate) struct Fleet {
     pub node: Host,
     pub options: FlanneldOptions,
@@ -30,17 +29,17 @@ pub(crate) struct Fleet {
     store: Store,
     store_host: Host,
     lease: i64,
-    /// The lease's value of the node with a number.
+    /// Returns the lease value of the node with a number.
     value: fn(u32) -> String,
 }
 
 impl Fleet {
-    /// Writes the leases of so many peers, with vxlan.
+    /// Writes the leases of `peers` peers with vxlan.
     pub(crate) fn of(peers: u32) -> Result<Fleet> {
         Fleet::with(peers, NET_CONF, value)
     }
 
-    /// Writes leases with another configuration of the network.
+    /// Writes the leases of `peers` peers with another network configuration.
     pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
@@ -86,12 +85,12 @@ impl Fleet {
         self.node.netns().ip("link del flannel.1").map(drop)
     }
 
-    /// Waits until the kernel of the node sends packets for a peer's pods.
+    /// Waits until the node's kernel has a route to a peer's pods. Returns the time since `start`.
     fn wait_route(&self, number: u32, start: Instant) -> Result<Duration> {
         let target = Ipv4Addr::from(u32::from(subnet(number)) + 2);
         self.node.netns().run(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
-            // There is no default route: without the peer's, the kernel refuses.
+            // There is no default route: without the peer's route, the kernel refuses.
             while socket.connect((target, 9)).is_err() {
                 ensure!(
                     start.elapsed() < DEADLINE,
@@ -103,7 +102,7 @@ impl Fleet {
         })?
     }
 
-    /// How many routes lead through the tunnel.
+    /// Returns the number of routes through the tunnel.
     fn routes(&self) -> Result<usize> {
         let text = self
             .node
@@ -116,22 +115,22 @@ impl Fleet {
     }
 }
 
-/// 10.64.0.0/24 and on: apart from the pool in which the node finds its own.
+/// Returns a peer's subnet: 10.64.0.0/24 and the following ones, outside of the range from which the node gets its own.
 fn subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
 
-/// The lease's value of a node.
+/// Returns the lease value of a node.
 pub(crate) fn value(number: u32) -> String {
     value_at(number, number)
 }
 
-/// Underlay address of a peer.
+/// Returns the underlay address of a peer.
 pub(crate) fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
-/// The lease's value of a node at another address.
+/// Returns the lease value of a node with another node's underlay address.
 fn value_at(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
     lease(
@@ -142,7 +141,7 @@ fn value_at(number: u32, address: u32) -> String {
     )
 }
 
-/// The lease of a node with a number, as ours write it.
+/// Returns the lease value of a node as our daemon writes it.
 pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
@@ -150,7 +149,7 @@ pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) ->
     )
 }
 
-/// Resident memory in MiB: now, and at its highest.
+/// Returns the resident memory and its peak, in MiB.
 pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
@@ -163,7 +162,7 @@ pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     Ok((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-/// The sum of a metric over its labels.
+/// Returns the sum of the metrics that begin with `name`, such as all label sets of a metric.
 pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text
@@ -182,7 +181,7 @@ pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// Measures a fleet of so many peers.
+/// Measures starts and new leases with `peers` peers.
 pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
     let mut starts = Starts::default();
@@ -200,18 +199,18 @@ pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
 /// The results of each start.
 #[derive(Default)]
 struct Starts {
-    /// To the last route in the kernel.
+    /// Time to the last route in the kernel.
     cold: Vec<Duration>,
-    /// To readiness, with everything in the kernel already.
+    /// Time to readiness if all objects are already in the kernel.
     warm: Vec<Duration>,
-    /// In ms.
+    /// In milliseconds.
     processor: Vec<f64>,
-    /// Both in MiB.
+    /// In MiB, as is `peak`.
     resident: Vec<f64>,
     peak: Vec<f64>,
     calls: Vec<f64>,
     writes: Vec<f64>,
-    /// Writes by a restart.
+    /// Kernel writes of a restart.
     rewrites: Vec<f64>,
 }
 
@@ -219,7 +218,7 @@ impl Starts {
     fn measure_cold(&mut self, fleet: &Fleet, peers: u32) -> Result<()> {
         let start = Instant::now();
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
-        // The last route is the last object that is written.
+        // The daemon writes the last route after all other objects.
         self.cold.push(fleet.wait_route(peers - 1, start)?);
         let counted = fleet.routes()?;
         ensure!(
@@ -234,7 +233,7 @@ impl Starts {
             neighbours.trim() == fdb.trim() && fdb.trim() == peers.to_string(),
             "{neighbours} neighbours, {fdb} FDB entries instead of {peers}"
         );
-        // Metrics are updated every second.
+        // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
         let (now, highest) = memory(&daemon)?;
         self.resident.push(now);
@@ -309,7 +308,7 @@ impl Starts {
     }
 }
 
-/// The goals for a size, and what Go flannel needs.
+/// The goals for a number of peers, and the figures of Go flannel.
 struct Goals {
     cold: (&'static str, &'static str),
     warm: &'static str,
@@ -344,13 +343,13 @@ impl Goals {
     }
 }
 
-/// One lease more, again and again.
+/// Measures the time from one more lease to its route, repeatedly.
 fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready(DEADLINE)?;
     let mut times = Vec::new();
     for number in peers..peers + NEW_LEASES {
-        // Not in the quiet after the one before.
+        // Sleep past the daemon's pause after the previous lease.
         std::thread::sleep(Duration::from_millis(250));
         let start = Instant::now();
         fleet.put(number..number + 1)?;
@@ -371,7 +370,7 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     stop(daemon)
 }
 
-/// Leases that change all the time: a hundred a second of them, one by one.
+/// Measures the processor time for a hundred lease changes per second, one by one, and the delay of the last one.
 fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Result<()> {
     const ROUNDS: u32 = 5;
     const CHANGES: u32 = 300;
@@ -381,7 +380,7 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
         let (start, before) = (Instant::now(), daemon.cpu_seconds()?);
         for change in 0..CHANGES {
             let number = peers + change % NEW_LEASES;
-            // Another address each time: a route or an FDB entry changes.
+            // Each change has another address, so a route or an FDB entry changes.
             let value = value_at(number, 10_000 + round * CHANGES + change);
             gateway::put(
                 fleet.store_host.netns(),

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Rows in the order in which they were measured.
+/// Rows in the order of the measurements.
 #[derive(Default)]
 pub(crate) struct Table {
     rows: Vec<[String; 5]>,
 }
 
 impl Table {
-    /// Adds a row of any figures: the median and the worst of them, in milliseconds for times.
+    /// Adds a row of times: their median and the worst one, in milliseconds.
     pub(crate) fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
         let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         self.figures(what, milliseconds, "ms", goal, go);
     }
 
-    /// Adds a row of figures in another unit than ms.
+    /// Adds a row of figures in any unit: their median and the highest one.
     pub(crate) fn figures(
         &mut self,
         what: &str,
@@ -50,7 +50,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The whole as markdown, with the machine named.
+    /// Returns the whole table as Markdown, after a line about the machine.
     pub(crate) fn markdown(&self) -> String {
         let mut out = measured();
         out.push_str(
@@ -64,12 +64,12 @@ impl Table {
     }
 }
 
-/// On what and how it was measured: the first line of a section.
+/// Returns the first line of a section: the command and the machine of the measurement.
 pub(crate) fn measured() -> String {
     format!("Measured by `make bench` on {}.\n\n", machine())
 }
 
-/// Three significant digits.
+/// Formats a figure with three significant digits.
 fn rounded(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
@@ -94,7 +94,7 @@ fn machine() -> String {
     )
 }
 
-/// Puts a section into docs/performance.md, between its marks.
+/// Replaces a section of docs/performance.md, between its marks.
 pub(crate) fn write(section: &str, text: &str) -> Result<()> {
     let marks = [
         format!("<!-- make bench, {section}: begin -->\n"),
@@ -113,7 +113,7 @@ pub(crate) fn write(section: &str, text: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Writes the picture next to it.
+/// Writes the diagram next to docs/performance.md.
 pub(crate) fn picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))

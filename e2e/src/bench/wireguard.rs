@@ -1,4 +1,4 @@
-//! Thousands of peers of WireGuard in user space, each of which answers the node's handshake: what a node needs for them.
+//! The start of a node with thousands of peers of userspace WireGuard that all respond to its handshakes: time, memory and processor share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -18,17 +18,17 @@ use crate::probing::processor;
 use crate::scale::{DEADLINE, Fleet, lease, memory, public, stop, sum};
 use crate::table::Table;
 
-/// How many peers there are.
+/// Number of peers.
 pub(crate) const PEERS: u32 = 10_000;
 const ROUNDS: usize = 3;
 pub(crate) const PORT: u16 = 51820;
-/// The first byte of a message with a packet, or with none to keep a session alive.
+/// The first byte of a data message: one with a packet, or an empty keepalive.
 const DATA: u8 = 4;
-/// When all have a session, it is measured for so long.
+/// Time for which the processor share is measured, once all peers have a session.
 const WINDOW: Duration = Duration::from_secs(20);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
-/// The private key of a peer.
+/// Returns the private key of a peer.
 pub(crate) fn secret(number: u32) -> StaticSecret {
     let mut bytes = [7; 32];
     if let Some(first) = bytes.first_chunk_mut() {
@@ -47,7 +47,7 @@ pub(crate) fn value(number: u32) -> String {
     )
 }
 
-/// The public key of a node, by the file of its private one.
+/// Returns the public key of a node, computed from the file of its private key.
 pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey"))
         .context("the node's key")?;
@@ -58,7 +58,7 @@ pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     Ok(PublicKey::from(&StaticSecret::from(bytes)))
 }
 
-/// Answers the node's handshakes in the name of all peers until `stop`, and counts those that have a session with it.
+/// Responds to the node's handshakes for all peers until `stop`. Counts the peers that have a session with the node in `sessions`.
 fn serve(
     host: &Host,
     node: Ipv4Addr,
@@ -95,7 +95,7 @@ fn serve(
     Ok(())
 }
 
-/// Time and memory of a start with all the peers.
+/// Figures of each start with all peers.
 #[derive(Default)]
 struct Figures {
     ready: Vec<Duration>,
@@ -105,19 +105,19 @@ struct Figures {
     share: Vec<f64>,
 }
 
-/// Measures a node with so many peers.
+/// Measures a node with [`PEERS`] peers.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet
         .lab
         .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    // One host receives what is sent to any peer.
+    // One host receives the packets to all peers.
     fleet
         .node
         .netns()
         .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
-    // The key is made by the first start.
+    // The first start creates the node's key.
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready(DEADLINE)?;
     let (key, node) = (key_of(&daemon)?, fleet.node.v4()?);

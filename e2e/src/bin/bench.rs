@@ -1,4 +1,4 @@
-//! Measures what the project has goals for, and shows the results next to the goals: `make bench`.
+//! Measures the figures for which the project has goals, and prints the results next to the goals: `make bench`.
 //!
 //! `--help` lists its arguments.
 
@@ -65,28 +65,28 @@ With GO_FLANNELD=/path/to/flanneld in the environment Go flannel is measured
 beside ours, with GO_FLANNEL_CNI=/path/to/flannel its CNI plugin. It needs root.
 ";
 
-/// Pods added by each plugin; with `--quick`.
+/// Number of pods that each plugin adds, and the number with `--quick`.
 const CNI_ROUNDS: usize = 40;
 const CNI_QUICK: usize = 10;
 
-/// The measurements that the command line orders.
+/// The measurements that the command line selects.
 struct Order {
     markdown: bool,
     sizes: Vec<u32>,
     heal: bool,
     /// Number of pods that each plugin adds.
     cni: usize,
-    /// How many Nodes of Kubernetes there are.
+    /// Number of Kubernetes Nodes.
     nodes: u32,
     probing: bool,
     wireguard: bool,
-    /// Only the renewals of WireGuard.
+    /// Whether only the renewals of WireGuard are measured.
     renewals: bool,
     packets: bool,
     plan: datapath::Plan,
 }
 
-/// Reads the command line; none for `--help`.
+/// Parses the command line. Returns `None` for `--help`.
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
@@ -197,12 +197,12 @@ fn ended(outcome: Result<()>) -> ExitCode {
     }
 }
 
-/// In one line and without a backtrace.
+/// Prints an error in one line and without a backtrace.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(stderr(), "bench: {error:#}");
 }
 
-/// On standard output. A reader that goes away (`| head`) is no error.
+/// Prints to standard output. A reader that closes the pipe early (`| head`) is not an error.
 fn show(text: &str) -> Result<()> {
     match writeln!(stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -212,7 +212,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-/// Measures what was ordered, prints the tables, and writes them into the documentation if that was ordered too.
+/// Makes the selected measurements, prints the tables, and with `--markdown` writes them into the documentation.
 fn measure(order: &Order) -> Result<()> {
     let scale = measure_scale(order)?;
     let kube = measured(order.nodes > 0, |table| {
@@ -264,7 +264,7 @@ fn measure(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// The Markdown of a table, if something was measured.
+/// Returns the Markdown of a table, or `None` if nothing was measured.
 fn measured(
     is_ordered: bool,
     measure: impl FnOnce(&mut Table) -> Result<()>,

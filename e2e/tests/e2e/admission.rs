@@ -11,7 +11,7 @@ use crate::healing::scenarios;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A pool of four subnets around the nodes' own network, 192.168.56.0/24.
+/// Returns a configuration with a pool of four subnets around the nodes' own network, 192.168.56.0/24.
 fn around(backend: &str) -> String {
     format!(
         r#"{{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0","Backend":{backend}}}"#
@@ -25,7 +25,7 @@ scenarios! { works_around_the_underlay;
     udp_works_when_the_pool_contains_the_underlay => ("around-udp", r#"{"Type":"udp"}"#),
 }
 
-/// Pods reach each other in a network that contains the nodes' addresses, and no node refuses another.
+/// Checks that pods reach each other in a network that contains the nodes' addresses, and that no node refuses another's lease.
 fn works_around_the_underlay((title, backend): (&str, &str)) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &around(backend), |_, options| options)?;
@@ -46,7 +46,7 @@ fn works_around_the_underlay((title, backend): (&str, &str)) -> Result<()> {
                 "{}",
                 daemon.log_tail(20)
             );
-            // The path to the other node is still the wire.
+            // The route to the other node still uses the underlay.
             let route = host.netns().sh("ip -4 route get 192.168.56.103")?;
             ensure!(route.contains("dev enp0s8"), "{route}");
         }
@@ -94,7 +94,7 @@ fn refused_leases_are_reported_while_nodes_stay_ready() {
                 text.contains("192.168.56.0/24, the network of the underlay"),
                 "{text}"
             );
-            ensure!(text.contains(&format!("{inside}, which lies in")), "{text}");
+            ensure!(text.contains(&format!("{inside}, which is in")), "{text}");
             let status: serde_json::Value = serde_json::from_str(&daemon.get("/status")?.1)?;
             ensure!(
                 status["refused"]
@@ -119,11 +119,11 @@ fn refused_leases_are_reported_while_nodes_stay_ready() {
     .unwrap();
 }
 
-/// A lease of another backend is reported once, with both types, and marked; so is a key that is no text.
+/// A lease of another backend is reported once, with both types, and listed as not used. A key that is not UTF-8 is reported as well.
 #[test]
 fn peer_of_another_backend_is_reported() {
     Lab::run("other-backend", |lab| {
-        // The nodes draw their subnets from the rest of the pool.
+        // The nodes take their subnets from the rest of the pool.
         let conf = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"vxlan"}}"#;
         let bed = Bed::start(lab, 2, conf, |_, options| options)?;
         put(&bed, "10.5.3.0-24", r#"{"PublicIP":"192.168.56.103","PublicIPv6":null,"BackendType":"host-gw"}"#)?;
@@ -154,7 +154,7 @@ fn peer_of_another_backend_is_reported() {
         }
         ensure!(listed.matches("not used: ").count() == 3, "{listed}");
         bed.reach()?;
-        // With the network's backend it is a peer again, and nothing more is logged.
+        // A lease with the network's backend makes its node a peer, and nothing more is logged.
         put(
             &bed,
             "10.5.4.0-24",

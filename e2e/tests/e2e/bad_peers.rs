@@ -1,4 +1,4 @@
-//! One bad peer is one bad peer, with leases in etcd and in a directory: it is named, and the other nodes stay ready and reach each other.
+//! A bad peer affects only itself, with leases in etcd and in a directory. It is reported, and the other nodes stay ready and reach each other.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const HOLDS: Duration = Duration::from_secs(15);
 const HOST_GW: &str =
     r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","Backend":{"Type":"host-gw"}}"#;
-/// Subnets of peers that nobody reaches: off the link, and at the link's broadcast address.
+/// Subnets of unreachable peers: off the link, and at the link's broadcast address.
 const FAR: (&str, &str) = (
     "10.5.3.0",
     r#"{"PublicIP":"10.99.0.5","PublicIPv6":null,"BackendType":"host-gw"}"#,
@@ -24,7 +24,8 @@ const BROADCAST: (&str, &str) = (
     r#"{"PublicIP":"192.168.56.255","PublicIPv6":null,"BackendType":"host-gw"}"#,
 );
 
-/// The one that admission refuses is among the leases that are not used, the one that the kernel refuses among the failed peers.
+/// Checks that all daemons are ready and report both peers: the one that admission refuses among the leases that are not used,
+/// the one that the kernel refuses among the failed peers.
 fn require_named_and_ready(daemons: &[Flanneld]) -> Result<()> {
     for daemon in daemons {
         eventually(DEADLINE, "the far one is refused", || {
@@ -67,13 +68,13 @@ fn bad_peers_in_a_directory_hold_no_node_back() {
         }
         require_named_and_ready(&bed.daemons)?;
         bed.reach()?;
-        // The peers are on the link still while the address of one node is absent for a moment.
+        // The peers count as on the link while the address of one node is absent for a moment.
         let netns = bed.hosts[0].netns();
         netns.sh("ip address delete 192.168.56.101/24 dev enp0s8; sleep 0.2; ip address add 192.168.56.101/24 dev enp0s8")?;
         bed.reach()?;
         let refused = bed.daemons[0].log().matches("is on no network of this node's underlay").count();
         ensure!(refused == 1, "only the far one is ever refused:\n{}", bed.daemons[0].log());
-        // A direct network to the far one makes it a peer.
+        // An address in the far peer's network makes it a peer.
         netns.sh("ip address add 10.99.0.1/24 dev enp0s8")?;
         eventually(DEADLINE, "it is a peer", || netns.sh("ip route show 10.5.3.0/24").is_ok_and(|route| route.contains("via 10.99.0.5")))?;
         netns.sh("ip address delete 10.99.0.1/24 dev enp0s8; ip route add 10.99.0.0/24 dev enp0s8 scope link")?;

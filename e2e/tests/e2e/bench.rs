@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use lab::{Lab, binaries, texts, write_script};
 
-/// The flags of Go flannel v0.28 that take a value.
+/// Flags of Go flannel v0.28 that take a value.
 const GO_FLAGS: &str = "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password iface iface-regex iface-can-reach \
     subnet-file public-ip public-ipv6 subnet-lease-renew-margin healthz-ip healthz-port iptables-resync net-config-path v vmodule";
 
@@ -19,7 +19,7 @@ fn bench(args: &[&str], go: &str) -> Output {
         .unwrap()
 }
 
-/// A program that accepts only Go flannel's flags and then runs our flanneld.
+/// Writes a script that accepts only Go flannel's flags and then runs our flanneld. Returns its path.
 fn stand_in(lab: &Lab) -> String {
     let script = lab.folder("").unwrap().join("go-flanneld");
     let flags = GO_FLAGS
@@ -64,7 +64,7 @@ fn go_flannel_is_measured_when_its_path_is_given() {
         ["udp (plain)", "udp (Go flannel)"],
         "{text}"
     );
-    // The rate of one stream and its ratio to Go's must be figures, not the sign for a missing one.
+    // The rate of one stream and its ratio to Go's must be numbers, not the placeholder for a missing one.
     for row in rows {
         let rate: f64 = row[2].split(' ').next().unwrap().parse().unwrap();
         let part: f64 = row[5].parse().unwrap();

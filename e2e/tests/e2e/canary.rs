@@ -1,6 +1,6 @@
-//! No secret leaves the daemon: a canary is in every secret, and no log, answer, file for others, output of flannelctl or support bundle shows it.
+//! No secret leaves the daemon. Each secret contains a canary, which no log, response, file for others, output of flannelctl or support bundle shows.
 //!
-//! The table is *store × secret*: one test for each store, one [`Row`] for each secret and the way in which the daemon gets it.
+//! The tests form a table of stores and secrets: one test for each store, one [`Row`] for each secret and the way in which the daemon gets it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ use crate::kube::turn;
 
 const SOON: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// A word that nothing else contains.
+/// A word that occurs nowhere else.
 pub(crate) const CANARY: &str = "c4n4ry-0d9e8f7a6b";
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
 const API_PATHS: [&str; 3] = ["/api/v1/node", "/api/v1/node?rows", "/api/v1/findings"];
 /// The only output that may be empty.
 const NEIGHBOUR_FILE: &str = "a file next to subnet.env";
 
-/// One row of the table: a secret, how the daemon gets it, and what the daemon makes of it.
+/// One row of the table: a secret, how the daemon gets it, and the expected outcome.
 struct Row {
     name: String,
-    /// Written before the daemon starts.
+    /// Files that are written before the daemon starts.
     files: Vec<(PathBuf, String)>,
     options: FlanneldOptions,
-    /// Flags of the store for flannelctl.
+    /// Flags of flannelctl that name the store.
     store: Vec<String>,
     secrets: Vec<String>,
     outcome: Outcome,
@@ -43,11 +43,11 @@ enum Outcome {
     ReadyWithCanary,
     /// A warning, an error or an exit.
     Complaint,
-    /// The same, and the daemon is not ready.
+    /// A warning, an error or an exit, and the daemon is not ready.
     Refusal,
     /// A warning, an error or readiness.
     ComplaintOrReady,
-    /// The same, and then exit code 1 with this text in the log and in the exit report.
+    /// A warning, an error or readiness, then exit code 1 with this text in the log and in the exit report.
     Exit(&'static str),
 }
 
@@ -87,7 +87,7 @@ fn complains(daemon: &Flanneld) -> bool {
     log.contains("WARN") || log.contains("ERROR")
 }
 
-/// Without the secret in the daemon, silence would prove nothing.
+/// Checks that the daemon got the secret: without it, silence would prove nothing.
 fn require_canary_given(daemon: &Flanneld) -> Result<()> {
     let pid = daemon.pid();
     let given = ["cmdline", "environ"].iter().any(|name| {
@@ -118,12 +118,12 @@ impl Cage {
         })
     }
 
-    /// The host's /etc/default/flanneld.
+    /// Returns the path of the host's /etc/default/flanneld.
     fn default_file(&self) -> PathBuf {
         self.folder.join("default/flanneld")
     }
 
-    /// Checks all rows, one after the other: they share the host's subnet.env. The error names each row that failed.
+    /// Checks all rows in turn, because they share the host's subnet.env. Returns an error that names each row that failed.
     fn check_all(&mut self, rows: &[Row]) -> Result<()> {
         ensure!(!rows.is_empty(), "no rows");
         let failures: Vec<String> = rows
@@ -151,7 +151,7 @@ impl Cage {
         let checked = self
             .check_daemon(row, &mut daemon)
             .map_err(|error| anyhow!("{error:#}\nits log ends so:\n{}", daemon.log_tail(20)));
-        // The next row's log begins empty.
+        // The log of the next row starts empty.
         std::fs::remove_file(daemon.log_path())?;
         checked
     }
@@ -181,7 +181,7 @@ impl Cage {
         Ok(())
     }
 
-    /// Fails when an output contains one of the secrets. The daemon runs, or has ended; `store` are flannelctl's flags.
+    /// Checks that no output contains one of the secrets, with a daemon that runs or has ended. `store` holds the flags of flannelctl.
     fn require_silence(
         &mut self,
         what: &str,
@@ -244,7 +244,7 @@ impl Cage {
         Ok(outputs)
     }
 
-    /// All texts of a support bundle.
+    /// Makes a support bundle and returns all its texts.
     fn bundle(&mut self) -> Result<String> {
         let program = binaries::own("flannelctl")?;
         let bundle = self.folder.join(format!("b{}.tar.gz", self.scripts));
@@ -271,7 +271,7 @@ impl Cage {
             .collect())
     }
 
-    /// Runs a script with the host's own /etc/default, whatever its exit code.
+    /// Runs a script with the host's own /etc/default, and returns its output regardless of the exit code.
     fn sh(&mut self, script: &str) -> Result<String> {
         self.scripts += 1;
         let mount = format!(
@@ -287,7 +287,7 @@ impl Cage {
     }
 }
 
-/// The log, and what the daemon answers if it runs.
+/// Returns the log and, if the daemon runs, its responses.
 fn answers(daemon: &Flanneld) -> Vec<(&'static str, String)> {
     let mut outputs = vec![("log", daemon.log())];
     for path in HEALTH_PATHS {
@@ -299,7 +299,7 @@ fn answers(daemon: &Flanneld) -> Vec<(&'static str, String)> {
     outputs
 }
 
-/// The longest line of a PEM file, which nothing contains by chance.
+/// Returns the longest line of a PEM file, which is long enough to occur nowhere else by chance.
 fn longest_line(pem: &Path) -> Result<String> {
     let text = std::fs::read_to_string(pem)?;
     text.lines()
@@ -327,7 +327,7 @@ fn etcd_secrets_are_never_shown() -> Result<()> {
     })
 }
 
-/// The value of `--etcd-<name>`.
+/// Returns the value of `--etcd-<name>`.
 fn etcd_arg(args: &[String], name: &str) -> Result<String> {
     args.iter()
         .find_map(|arg| {
@@ -356,7 +356,7 @@ fn etcd_options(args: &[String]) -> FlanneldOptions {
         .arg("--v=10")
 }
 
-/// Each place of the password, and each mistake that could show a secret.
+/// Returns rows for each place of the password, and for each mistake that could show a secret.
 fn etcd_rows(cage: &Cage, all: &[String]) -> Result<Vec<Row>> {
     let mut secrets = ["keyfile", "cafile", "certfile"]
         .iter()
@@ -431,7 +431,7 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
     })
 }
 
-/// A kubeconfig for one user.
+/// Returns a kubeconfig for one user.
 fn kubeconfig(server: &str, ca: &Path, user: &str) -> String {
     let ca = ca.display();
     format!(
@@ -439,7 +439,7 @@ fn kubeconfig(server: &str, ca: &Path, user: &str) -> String {
     )
 }
 
-/// Each kind of credential, accepted, refused and malformed.
+/// Returns rows for each kind of credential: accepted, refused and malformed.
 fn kubernetes_rows(cage: &Cage, server: &str, ca: &Path) -> Result<Vec<Row>> {
     let (net_conf, config, token_file) = (
         cage.folder.join("net-conf.json"),
@@ -497,7 +497,7 @@ fn kubernetes_rows(cage: &Cage, server: &str, ca: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Kubeconfigs that the API server refuses, or that nobody can parse.
+/// Returns kubeconfigs that the API server refuses or that cannot be parsed, with their names.
 fn refused_kubeconfigs(server: &str, ca: &Path, token_file: &Path) -> Vec<(&'static str, String)> {
     let key =
         |text: &str| format!("{{client-certificate-data: '{text}', client-key-data: '{text}'}}");
@@ -547,13 +547,13 @@ fn network_configuration_secrets_are_never_shown() -> Result<()> {
         let mut cage = Cage::new(lab, host)?;
         let folder = lab.folder("leases")?;
         let store = Store::dir(&folder);
-        // It makes the folder; each row has another configuration.
+        // This creates the folder. Each row writes its own configuration.
         store.configure(VXLAN)?;
         cage.check_all(&net_conf_rows(&store, &folder))
     })
 }
 
-/// A preshared key in each backend's configuration, well-formed and malformed.
+/// Returns rows with a preshared key in each backend's configuration, well-formed and malformed.
 fn net_conf_rows(store: &Store, folder: &Path) -> Vec<Row> {
     let psk = format!(r#"{{"Type":"wireguard","PSK":"{CANARY}"}}"#);
     let network = |backend: &str| format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#);
@@ -637,7 +637,7 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
     })
 }
 
-/// A daemon or a program that fails shows no secret either, and would prove nothing.
+/// Checks that the daemon and flannelctl respond. A program that fails does not show a secret either, which proves nothing.
 fn require_answers(daemon: &Flanneld) -> Result<()> {
     for path in HEALTH_PATHS {
         daemon.get(path)?;
@@ -658,7 +658,7 @@ fn require_answers(daemon: &Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// Makes a bundle that only root can read, and unpacks it in the folder.
+/// Makes a support bundle, checks that only root can read it, and unpacks it in the folder.
 fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
     let file = folder.join("b.tar.gz").display().to_string();
     succeeded(
@@ -679,7 +679,7 @@ fn unpack_bundle(host: &Host, daemon: &Flanneld, folder: &Path) -> Result<()> {
         .map(drop)
 }
 
-/// Each item of the list is in the bundle, or the reason for its absence.
+/// Checks that the bundle contains each listed item, or the reason for its absence.
 fn require_complete(daemon: &Flanneld, bundle: &Path) -> Result<()> {
     let listed = texts(&daemon.flannelctl(&["support-bundle", "--list"])?);
     for item in listed

@@ -1,4 +1,4 @@
-//! Proves what a node does about its own host: no loop over the default route, and findings that come and go.
+//! Checks of a node's own host: no packet loops over the default route, and findings appear and disappear with their causes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -26,14 +26,14 @@ fn reaches(from: &lab::Netns, to: IpAddr) -> bool {
     .is_some()
 }
 
-/// Addresses of the node's subnets that no pod has.
+/// Returns one address of each of the node's subnets that no pod has.
 fn unassigned_addresses(env: &SubnetEnv) -> [IpAddr; 2] {
     let v4 = Ipv4Addr::from(u32::from(env.subnet.unwrap().network()) + 77);
     let v6 = Ipv6Addr::from(u128::from(env.v6_subnet.unwrap().network()) + 77);
     [v4.into(), v6.into()]
 }
 
-/// How many packets for the network came to a host.
+/// Returns the number of packets for the pod network that reached a host.
 fn counted(gateway: &Host) -> u64 {
     let listing = gateway
         .netns()
@@ -75,7 +75,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
         for nobody in unassigned_addresses(&env) {
             assert!(!reaches(host.netns(), nobody));
         }
-        // Both, before the count that follows: one may wait for its neighbour longer than for its answer.
+        // Waits for both packets before the count below: a packet may wait for its neighbour longer than ping waits for a reply.
         eventually(DEADLINE, "without the flag they leave", || {
             counted(&gateway) >= 2
         })
@@ -100,7 +100,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
             for nobody in unassigned_addresses(&env) {
                 assert!(!reaches(pod.netns(), nobody));
             }
-            // The bridge of the first pod wins.
+            // The route of the first pod's bridge takes precedence over the blackhole.
             let near = host.pod("p1", &env).unwrap();
             for target in near.addresses() {
                 eventually(DEADLINE, "pods reach each other", || {
@@ -116,7 +116,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
         );
         assert!(daemon.errors().is_empty(), "{:?}", daemon.errors());
         drop(daemon);
-        // Without the flag they go.
+        // Without the flag, flanneld removes the blackholes.
         let _daemon = host.flanneld(&options).unwrap();
         assert_eq!(
             host.netns()
@@ -129,7 +129,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() {
 
 const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// How many findings of a check the daemon reports.
+/// Returns the number of findings of a check that the daemon reports.
 fn findings(daemon: &lab::Flanneld, check: &str) -> Option<u32> {
     daemon.findings(check).ok().flatten()
 }
@@ -251,7 +251,7 @@ fn firewalls_are_reported_by_name() {
                 )
         );
     }
-    // The remedies that the daemon names, and what firewalld does on its own's.
+    // Applies the remedies that the daemon prints. firewalld does not run here, so the rules that it would add are added directly.
     host.netns()
         .sh("nft add rule inet firewalld input_zones udp dport 8472 accept; nft add rule inet firewalld forward_zones ip saddr 10.244.0.0/16 accept
              iptables -N ufw-user-input; iptables -A ufw-before-input -j ufw-user-input
@@ -275,7 +275,8 @@ fn firewalls_are_reported_by_name() {
     );
 }
 
-/// A chain of nftables with policy drop is named whatever our rules are in, soon after it comes, and no more soon after it lets pods pass.
+/// flanneld reports an nftables chain with policy drop soon after it appears, with rules in either program.
+/// The finding disappears soon after the chain lets pods pass.
 #[test]
 fn nftables_firewall_is_noticed_with_iptables_rules() {
     a_firewall_in_nftables_is_seen_when_it_comes(false);
@@ -287,7 +288,7 @@ fn nftables_firewall_is_noticed_with_nftables_rules() {
 }
 
 fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
-    // Shorter than the time between two looks that no change brings about.
+    // Shorter than the interval at which flanneld lists the firewalls without an event.
     const SOON: Duration = Duration::from_secs(20);
     let config = format!(
         r#"{{"Network":"10.244.0.0/16","EnableNFTables":{nftables},"Backend":{{"Type":"vxlan"}}}}"#
@@ -296,7 +297,7 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
     let store = store(&lab, &config);
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 2).unwrap();
-    // Without iptables-legacy, whose rules send no netlink events: flanneld lists the firewalls every 30 s, or after an event.
+    // iptables-legacy is left out, because its rules send no netlink events. flanneld lists the firewalls every 30 s, or after an event.
     let programs = Programs::none(&lab, "nft")
         .unwrap()
         .with_nft()
@@ -331,7 +332,7 @@ fn a_firewall_in_nftables_is_seen_when_it_comes(nftables: bool) {
             .rfind(|line| line.contains(&format!("{family} wall gate")))
             .unwrap()
             .to_owned();
-        // The line for the next start of the host is this machine's affair.
+        // Skips the part of the remedy for the next boot, which would change files of this machine.
         let remedy = line
             .split_once("remedy=\"")
             .unwrap()
@@ -383,7 +384,7 @@ fn sysctls_are_set_on_request_and_kept() {
                 .arg("--set-sysctls"),
         )
         .unwrap();
-    // Before it is ready: pods may begin then.
+    // They are set before the daemon is ready, because pods may start then.
     for key in needed {
         assert_eq!(sysctl(host, key), "1", "{key}");
     }
@@ -409,12 +410,12 @@ fn sysctls_are_set_on_request_and_kept() {
     assert!(
         daemon
             .log()
-            .matches("another program changed a sysctl, set it again name=net.ipv4.ip_forward ")
+            .matches("another program changed a sysctl; set it again name=net.ipv4.ip_forward ")
             .count()
             == 1,
         "logged, and not each time"
     );
-    // The doctor may have looked in between.
+    // The doctor may have run while the sysctl was wrong.
     eventually(DEADLINE, "nothing is found", || {
         findings(&daemon, "ip-forward") == Some(0)
     })

@@ -1,4 +1,4 @@
-//! Proves that `flannelctl cleanup` leaves a host as it was before flannel ever ran, ours or Go's, with everything of others in place.
+//! `flannelctl cleanup` restores a host to its state before flannel ran, ours or Go's, and keeps the objects of others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use lab::{FlanneldOptions, Host, Lab, Launch, Store, binaries, eventually, eventually_ok};
 
-/// All tests start at once: under load a daemon that needs a second to start has needed half a minute.
+/// All tests start at once. Under that load, a daemon that usually needs a second to start has needed half a minute.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What others have on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
+/// Objects of others on the host: rules of every kind, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
     for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
         $program -t nat -N MINE; $program -t nat -A MINE -j RETURN; $program -t nat -A POSTROUTING -o vx0 -j MINE
@@ -33,9 +33,10 @@ const OTHERS: &str = "
     ip rule add from 172.30.0.0/24 lookup 77 priority 7000; ip route add default via 192.168.56.253 table 77
 ";
 
-/// Everything that a program can have in the kernel of a host, without the groups that the kernel joins for addresses when it comes to it.
+/// Returns all kernel state of a host that a program can create.
+/// Leaves out multicast groups, which the kernel joins for addresses at a time of its own.
 pub(crate) fn dump(host: &Host) -> String {
-    // A device has its link-local address some time after it is up, and its routes once the kernel knows that nobody else has the address.
+    // A device gets its link-local address some time after it is up. Its routes follow when duplicate address detection is done.
     let unsettled = "
         ip -6 address show tentative
         for device in cni0 vx0; do
@@ -55,7 +56,7 @@ pub(crate) fn dump(host: &Host) -> String {
     host.netns().sh(script).unwrap()
 }
 
-/// The lines that only one of two dumps has.
+/// Returns the lines that only one of two dumps has.
 fn differences(before: &str, after: &str) -> String {
     let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
         (before.lines().collect(), after.lines().collect());
@@ -65,7 +66,7 @@ fn differences(before: &str, after: &str) -> String {
         .join("\n")
 }
 
-/// Runs `flannelctl cleanup` with the host's own `/run`: whether it succeeded, and its output.
+/// Runs `flannelctl cleanup` with the host's own `/run`. Returns whether it succeeded, and its output.
 fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let log = format!(
@@ -80,7 +81,7 @@ fn cleanup(host: &Host, args: &[&str]) -> (bool, String) {
     (status.success(), process.log())
 }
 
-/// The files in the host's `/run/flannel`.
+/// Lists the files in the host's `/run/flannel`.
 fn run_files(host: &Host) -> Vec<String> {
     let folder = host.subnet_file().unwrap().parent().unwrap().to_owned();
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -89,7 +90,8 @@ fn run_files(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// A dry run prints what a real one does and changes nothing. The real one restores `before`. Another one has nothing to do.
+/// Checks that a dry run prints what a real run does and changes nothing, and that a real run restores `before`.
+/// Also checks that another run has nothing to do.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> String {
     let there = dump(host);
     let files = run_files(host);
@@ -155,7 +157,7 @@ fn cleanup_restores_the_host_after_flanneld() {
             ],
         ),
         (r#""Backend":{"Type":"host-gw"}"#, &["--ip-masq"]),
-        // Its blackhole for the whole network stays when daemon and device are gone.
+        // This backend's blackhole for the whole network stays when daemon and device are gone.
         (
             r#""Backend":{"Type":"wireguard","Implementation":"userspace"}"#,
             &["--ip-masq"],
@@ -212,13 +214,13 @@ fn cleanup_restores_the_host_after_flanneld() {
             output.contains("removed file /run/flannel/subnet.env"),
             "{output}"
         );
-        // And it can begin again.
+        // flanneld can start again afterwards.
         drop(daemon);
         host.flanneld(&options).unwrap();
     }
 }
 
-/// What Go flannel leaves, from its captures: `-S` listings become payloads of iptables-restore.
+/// Turns a capture of Go flannel's rules, in the form of `-S` listings, into restore programs and their payloads.
 fn payloads(listing: &str) -> Vec<(String, String)> {
     let mut out: Vec<(String, String)> = Vec::new();
     for section in listing.split("# ").skip(1) {
@@ -289,7 +291,7 @@ fn cleanup_restores_the_host_after_go_flannel() {
             std::fs::write(&file, read("subnet.env")).unwrap();
             comes_back_to(host, &before, &[]);
 
-            // Without subnet.env the operator's word is needed for routes that are not marked.
+            // Without subnet.env, cleanup removes unmarked routes only if the operator names the network.
             if backend == "host-gw" {
                 host.netns().sh(&state).unwrap();
                 let (fine, output) = cleanup(host, &[]);
@@ -331,18 +333,18 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() {
     assert!(fine, "{output}");
     for line in [
         "removed device flannel0 (tun)",
-        "by hand: ip link delete flannel.1",
-        "by hand: ip route delete 10.244.128.0/17 via 192.168.56.254 dev enp0s8 proto boot",
-        "by hand: ip route delete blackhole 10.244.9.0/24 proto boot",
+        "manually: ip link delete flannel.1",
+        "manually: ip route delete 10.244.128.0/17 via 192.168.56.254 dev enp0s8 proto boot",
+        "manually: ip route delete blackhole 10.244.9.0/24 proto boot",
         "kept device cni0 (bridge)",
     ] {
         assert!(output.contains(line), "{line}\n{output}");
     }
     assert!(notes.join("0123abcd").exists() && host.netns().link("flannel.1").unwrap().is_some());
-    // What is printed works when it is typed.
+    // The printed commands work as pasted.
     for command in output
         .lines()
-        .filter_map(|line| line.split_once("by hand: "))
+        .filter_map(|line| line.split_once("manually: "))
         .map(|(_, command)| command)
         .filter(|command| !command.contains("cni0"))
     {
@@ -368,7 +370,7 @@ fn cleanup_reports_what_it_cannot_remove() {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 1).unwrap();
     let host = &hosts[0];
-    // A folder where the file should be: unlink refuses it, even for root.
+    // A folder is in the file's place: unlink refuses it, even for root.
     std::fs::create_dir_all(host.subnet_file().unwrap()).unwrap();
     host.netns()
         .sh("ip route add blackhole 10.244.9.0/24 proto 241")

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(60);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// A host with its runtime.
+/// A host with its container runtime.
 struct Node<'a> {
     host: &'a Host,
     cni: Cni,
@@ -22,7 +22,7 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The configuration is that of the manifests.
+    /// Returns a node with the CNI configuration of the manifests.
     fn new(host: &'a Host, version: CniVersion, cni_version: &str) -> Result<Node<'a>> {
         let folder = host.folder()?;
         let conf = json!({
@@ -43,7 +43,7 @@ impl<'a> Node<'a> {
         conf
     }
 
-    /// A pod with a network: its namespace, ADD's result, its addresses.
+    /// Creates a pod with a network. Returns its namespace and ADD's result.
     fn pod(&self, name: &str) -> Result<(Netns, Value)> {
         let pod = self.host.empty_pod(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
@@ -62,7 +62,7 @@ impl<'a> Node<'a> {
             .map(drop)
     }
 
-    /// What is left of pods: interfaces, reserved addresses, the plugin's files.
+    /// Lists what is left of pods: interfaces, reserved addresses, the plugin's files.
     fn left(&self) -> Result<Vec<String>> {
         let folder = self.host.folder()?;
         let mut left: Vec<String> = self
@@ -92,7 +92,7 @@ fn names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The addresses in a result.
+/// Returns the addresses in a CNI result.
 fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
     let ips = result["ips"]
         .as_array()
@@ -107,7 +107,7 @@ fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
         .collect()
 }
 
-/// Pods on two nodes, from ADD to DEL.
+/// Runs pods on two nodes, from ADD to DEL.
 fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
     Lab::run("cni", |lab| {
         let lan = lab.switch("lan")?;
@@ -123,7 +123,7 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
             .collect::<Result<Vec<_>>>()?;
         let _first = hosts[0].flanneld(&options)?;
 
-        // The second node's first pod comes before its daemon: the runtime tries until it succeeds.
+        // The second node's first pod comes before its daemon: the runtime repeats ADD until it succeeds.
         let early = hosts[1].empty_pod("early")?;
         let (answer, mut daemon) = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
@@ -170,7 +170,7 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
                 .call("STATUS", None, "", &nodes[1].conf)?
                 .ok()?;
         }
-        // A daemon that is dead or being replaced does not keep pods from starting, or from ending.
+        // Pods start and end while a daemon is dead or being replaced.
         let (late, _) = nodes[1].pod("late")?;
         if cni_version == "1.1.0" {
             hosts[1].netns().ip("link delete flannel.1")?;
@@ -195,7 +195,7 @@ fn serves(version: CniVersion, cni_version: &str) -> Result<()> {
     })
 }
 
-/// A second interface of the same container comes and goes without the first.
+/// Checks that a second interface of the same container is added and removed without touching the first.
 fn second_interface(node: &Node<'_>, pod: &Netns) -> Result<()> {
     let second = node.conf("delegate", &json!({"hairpinMode": true}));
     node.cni.call("ADD", Some(pod), "net1", &second)?.ok()?;
@@ -209,12 +209,12 @@ fn second_interface(node: &Node<'_>, pod: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// CHECK passes for what ADD made, and fails when it was changed.
+/// Checks that CHECK passes for what ADD created, and fails after it was changed.
 fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) -> Result<()> {
     let conf = node.conf("prevResult", result);
     node.cni.call("CHECK", Some(pod), "eth0", &conf)?.ok()?;
     if version == CniVersion::V111 {
-        // What the old bridge plugin itself answers about the same interface.
+        // The old bridge plugin itself fails for the same, unchanged interface.
         let saved = std::fs::read_to_string(node.host.folder()?.join("cni").join(pod.name()))?;
         let mut own: Value = serde_json::from_str(&saved)?;
         own["prevResult"] = result.clone();
@@ -239,12 +239,12 @@ fn checked(node: &Node<'_>, pod: &Netns, result: &Value, version: CniVersion) ->
     Ok(())
 }
 
-/// What a node's crash left is collected: addresses too.
+/// Checks that GC removes what a node's crash left, including addresses.
 fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     let (lost, result) = node.pod("lost")?;
     let address = addresses(&result)?[0].to_string();
     let name = lost.name().to_owned();
-    // Its processes and its namespace are gone, and no DEL came.
+    // The processes and the namespace are gone, and no DEL came.
     std::process::Command::new("ip")
         .args(["netns", "del", &name])
         .status()?;
@@ -268,16 +268,16 @@ fn collected(node: &Node<'_>, living: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Runs the commands of docs/cni.md where `/run`, `/opt` and `/var/lib` hold only what that document presumes.
+/// Runs the commands of docs/cni.md on a host where `/run`, `/opt` and `/var/lib` hold only what that document requires.
 #[test]
 fn documented_cni_commands_work() {
     Lab::run("cni-page", |lab| {
         let host = lab.host("h1", &[])?;
         let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cni.md"))?;
-        let (_, block) = page.split_once("## By hand").and_then(|(_, rest)| rest.split_once("```sh\n")).context("the page has no commands")?;
+        let (_, block) = page.split_once("## Calling it manually").and_then(|(_, rest)| rest.split_once("```sh\n")).context("the page has no commands")?;
         let (commands, _) = block.split_once("```").context("the block does not end")?;
         let (bin, own) = (binaries::cni(CniVersion::V191)?, binaries::own("flannel")?);
-        // They are read before the folders are covered.
+        // Opens the programs before tmpfs covers their folders.
         let script = format!(
             "exec 8<{own} 9<{bin}/bridge 7<{bin}/host-local\nfor folder in /run /opt /var/lib; do mount -t tmpfs tmpfs $folder; done\n\
              mkdir -p /opt/cni/bin /run/flannel; cd /run\n\

@@ -1,4 +1,4 @@
-//! Proves that our own packet engine carries packets between nodes, byte by byte: udp, vxlan and WireGuard in userspace, in every packet mode,
+//! The userspace datapath carries packets between nodes byte by byte: udp, vxlan and WireGuard, in every packet mode,
 //! and with kernel vxlan on the other node.
 
 pub(crate) mod engines;
@@ -24,11 +24,11 @@ use crate::healing::scenarios;
 
 const STOP: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
-/// The packet modes: how an engine reads and writes packets.
+/// Packet modes: how the datapath reads and writes packets.
 const MODES: [&str; 3] = ["offload", "mmsg", "plain"];
 const BULK: u64 = 8_000_000;
 
-/// Hosts with both families, whose daemons have one variable each.
+/// Starts one dual-stack host for each value. Its daemon has the environment variable with this value.
 pub(crate) fn bed(lab: &Lab, engine: &Engine, variable: &str, values: &[&str]) -> Result<Bed> {
     Bed::start(
         lab,
@@ -38,7 +38,7 @@ pub(crate) fn bed(lab: &Lab, engine: &Engine, variable: &str, values: &[&str]) -
     )
 }
 
-/// Hosts whose daemons have a packet mode each.
+/// Starts hosts whose daemons run in these packet modes.
 pub(crate) fn bed_of_modes(lab: &Lab, engine: &Engine, modes: &[&str]) -> Result<Bed> {
     bed(lab, engine, "FLANNELD_DATAPATH", modes)
 }
@@ -71,7 +71,7 @@ scenarios! { offloads_change_no_byte;
     vxlan_delivers_the_same_bytes_with_and_without_offloads => &VXLAN,
 }
 
-/// All pairs, both families, small packets and the longest that fit; then bulk data both ways.
+/// Checks all pairs in both families with small packets and the longest that fit, then with bulk data in both directions.
 fn all_carry(bed: &Bed, overheads: (u32, u32)) -> Result<()> {
     let pods = &bed.pods;
     let v4: Vec<IpAddr> = pods
@@ -111,7 +111,7 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Several queues, as hosts with many processors have them, and one.
+/// Checks that hosts with several queues, as hosts with many processors have them, reach a host with one queue.
 fn queues_interoperate(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} queues", engine.name), |lab| {
         let queues = ["4", "1", "2"];
@@ -124,7 +124,7 @@ fn queues_interoperate(engine: &Engine) -> Result<()> {
             );
         }
         all_carry(&bed, engine.overheads)?;
-        // Many flows at once take different queues, whichever they are.
+        // Many flows at once spread over the queues.
         for (from, to) in [(0, 2), (2, 0)] {
             std::thread::scope(|scope| {
                 let flow = || {
@@ -149,7 +149,7 @@ fn kernel_vxlan(backend: &serde_json::Value) -> String {
     json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": backend }).to_string()
 }
 
-/// The kernel's vxlan on one host, ours on the other.
+/// One host runs kernel vxlan, the other userspace vxlan.
 #[test]
 fn userspace_vxlan_interoperates_with_kernel_vxlan() -> Result<()> {
     Lab::run("mixed", |lab| {
@@ -182,7 +182,7 @@ fn userspace_vxlan_interoperates_with_kernel_vxlan() -> Result<()> {
     })
 }
 
-/// Flows differ in the outer source port, by which networks spread them; a flow keeps its own.
+/// Checks that flows differ in the outer source port, by which networks spread them, and that a flow keeps its port.
 fn source_ports(bed: &Bed, ipv6: bool) -> Result<()> {
     let address = |number: usize| bed.pods[number].addresses()[usize::from(ipv6)];
     let (from, to) = (address(0), address(1));
@@ -212,7 +212,7 @@ fn source_ports(bed: &Bed, ipv6: bool) -> Result<()> {
                 .get(at..at + 2)
                 .map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
         };
-        // The kernel's answers quote the mark.
+        // The kernel's ICMP errors quote the mark, so the sender is compared as well.
         let source = if ipv6 {
             frame.get(22..38)
         } else {
@@ -240,7 +240,7 @@ fn source_ports(bed: &Bed, ipv6: bool) -> Result<()> {
 }
 
 #[test]
-fn vxlan_in_mode_auto_is_the_kernels() -> Result<()> {
+fn vxlan_mode_auto_uses_kernel_vxlan() -> Result<()> {
     Lab::run("auto", |lab| {
         let bed = Bed::start(
             lab,
@@ -256,7 +256,7 @@ fn vxlan_in_mode_auto_is_the_kernels() -> Result<()> {
     })
 }
 
-/// The sizes of UDP payloads: a step through all, and what stands at a border.
+/// Returns sizes of UDP payloads: at regular steps, and around the boundaries of packets and fragments.
 fn sizes(mtu: usize) -> Vec<usize> {
     let headers = [28, 48];
     let borders = headers.into_iter().flat_map(|headers| {
@@ -264,7 +264,7 @@ fn sizes(mtu: usize) -> Vec<usize> {
             (-2_isize..=2).map(move |off| (count * (mtu - headers)).saturating_add_signed(off))
         })
     });
-    // Fragments hold multiples of eight bytes.
+    // The payload of a fragment is a multiple of eight bytes.
     let fragments = (1..=6).map(|count| count * ((mtu - 20) & !7));
     (0..=9000)
         .step_by(37)
@@ -277,7 +277,7 @@ fn sizes(mtu: usize) -> Vec<usize> {
         .collect()
 }
 
-/// A datagram whose bytes all follow from its length.
+/// Returns a datagram whose bytes all follow from its length.
 fn content(size: usize) -> Vec<u8> {
     let mut state = size as u32 ^ 0x9e37_79b9;
     let next = || {
@@ -309,7 +309,7 @@ fn every_size(from: &Pod, to: &Pod, ipv6: bool) -> Result<()> {
         for _ in 0..5 {
             for size in &missing {
                 match out.send(&content(*size)) {
-                    // The path is narrower than the pod's device, as the pod learns from the first packet that is too long.
+                    // The path's MTU is smaller than the pod's device. The pod learns this from the first packet that is too long.
                     Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => {}
                     sent => drop(sent.with_context(|| what(*size))?),
                 }
@@ -347,7 +347,7 @@ fn every_size_passes(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Switches off what a network card does for the kernel.
+/// Disables the offloads of the network cards on the path between a host and its pod.
 fn switch_off_offloads(host: &Host, pod: &Pod) -> Result<()> {
     let off = [
         "tx", "off", "rx", "off", "gso", "off", "gro", "off", "tso", "off",
@@ -363,14 +363,14 @@ fn switch_off_offloads(host: &Host, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Packets, and in how many pieces they were moved, in one direction of a device.
+/// Returns the packets of a device in one direction, and the number of units in which the datapath moved them.
 fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(f64, f64)> {
     let of = |what: &str| {
         bed.daemons[number].metric(&format!(
             "flannel_datapath_{what}_total{{device=\"{device}\",direction=\"{direction}\"}}"
         ))
     };
-    // Packets of the kernel's own, such as neighbour solicitations, may pass between the two.
+    // Packets of the kernel's own, such as neighbour solicitations, may pass between the two reads.
     let mut packets = of("packets")?;
     for _ in 0..100 {
         let (pieces, still) = (of("units")?, of("packets")?);
@@ -382,7 +382,7 @@ fn gathered(bed: &Bed, number: usize, device: &str, direction: &str) -> Result<(
     anyhow::bail!("the counters of {device} never stand still")
 }
 
-/// Bulk data while tcpdump looks at every checksum that arrives in the pod.
+/// Transfers bulk data while tcpdump verifies every checksum that arrives in the pod.
 fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions) -> Result<()> {
     let file = lab.folder("pcap")?.join("bulk.pcap");
     let _ = std::fs::remove_file(&file);
@@ -402,7 +402,7 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
         "tcpdump does not listen"
     );
     let transfer = Transfer::run(from, to, 2_000_000, options);
-    // On a busy machine it is behind: until its file has not grown for a while.
+    // On a busy machine tcpdump lags behind, so this waits until its file has stopped growing.
     let (mut length, mut since) = (0, Instant::now());
     eventually(SOON, "tcpdump has written everything", || {
         let now = std::fs::metadata(&file).map_or(0, |file| file.len());
@@ -440,12 +440,12 @@ fn checked_by_tcpdump(lab: &Lab, from: &Pod, to: &Pod, options: &TransferOptions
     Ok(())
 }
 
-/// Where the network cards complete no checksums, tcpdump finds all of them right.
+/// Checks with tcpdump that all checksums are right where no network card completes them.
 fn checksums_are_right(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} checksums", engine.name), |lab| {
         let bed = bed_of_modes(lab, engine, &["offload", "offload"])?;
         let (from, to) = (&bed.pods[0], &bed.pods[1]);
-        // First super-packets leave, and arrive one by one; then all goes one by one.
+        // First the sender uses GSO packets, which arrive one by one. Then all packets move one by one.
         for number in [1, 0] {
             switch_off_offloads(&bed.hosts[number], &bed.pods[number])?;
             checked_by_tcpdump(lab, from, to, &TransferOptions::default())?;
@@ -462,7 +462,7 @@ fn checksums_are_right(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Packets of every kind that a merging or splitting engine might damage.
+/// Returns packets of every kind that merging or splitting could damage.
 fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
     let at = |ip, port| SocketAddr::new(ip, port);
     let v4 = from.is_ipv4();
@@ -482,7 +482,7 @@ fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
         packet
     };
     let mut packets = Vec::new();
-    // One stream: what follows on and what does not, marks, flags, a gap, a wrong checksum, a short end.
+    // One TCP stream: segments that follow each other or not, flags, a gap, a wrong checksum, TOS values, a short last segment.
     let mut sequence = 1000_u32;
     let mut segment = |size: usize, flags: u8, step: u32| {
         let packet = tcp_packet(at(from, 40_001), at(to, 9), sequence, flags, &content(size));
@@ -517,7 +517,7 @@ fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
             &content(1000),
         )
     }));
-    // Datagrams: equal sizes, a shorter end, a longer one, without a checksum, with a wrong one, two flows by turns.
+    // UDP datagrams: equal sizes, a shorter last one, a longer one, without a checksum, with a wrong one, two alternating flows.
     let datagram = |port, size: usize| udp_packet(at(from, port), at(to, 9), 64, &content(size));
     packets.extend((0..6).map(|_| datagram(50_001, 700)));
     packets.extend([
@@ -533,7 +533,7 @@ fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
         let mut unsummed = datagram(50_005, 700);
         unsummed[26..28].fill(0);
         packets.extend([unsummed.clone(), unsummed]);
-        // Fragments that never become whole, and a hop less.
+        // A first fragment without the rest, another TTL, and the flag DF.
         packets.push(changed(&datagram(50_006, 704), |packet| packet[6] = 0x20));
         packets.push(changed(&datagram(50_006, 700), |packet| packet[8] = 33));
         packets.push(changed(&datagram(50_006, 700), |packet| packet[6] = 0x40));
@@ -541,7 +541,7 @@ fn kinds(from: IpAddr, to: IpAddr) -> Vec<Vec<u8>> {
     packets
 }
 
-/// The packets from one address that a pod saw, without what may differ: identification and its checksum.
+/// Returns the packets from one address that a pod received. Zeroes the IPv4 identification and header checksum, which may differ.
 fn seen(frames: &[Vec<u8>], from: IpAddr) -> Vec<Vec<u8>> {
     let normal = |frame: &Vec<u8>| {
         let mut packet = frame.get(14..)?.to_vec();
@@ -560,7 +560,7 @@ fn seen(frames: &[Vec<u8>], from: IpAddr) -> Vec<Vec<u8>> {
     frames.iter().filter_map(normal).collect()
 }
 
-/// The same packets through an engine that merges and splits, and through one that moves them one by one.
+/// Checks that a datapath that merges and splits packets delivers the same bytes as one that moves them one by one.
 fn offloads_change_no_byte(engine: &Engine) -> Result<()> {
     Lab::run(&format!("{} differential", engine.name), |lab| {
         let mut bed = bed_of_modes(lab, engine, &["offload", "offload"])?;
@@ -585,7 +585,8 @@ fn offloads_change_no_byte(engine: &Engine) -> Result<()> {
     })
 }
 
-/// What the second pod gets of packets of every kind, in both families. The engine merges packets in the mode `offload`, and in no other.
+/// Returns the packets of every kind that the second pod receives, in both families.
+/// Checks that the datapath merges packets in the mode `offload`, and in no other.
 fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
     let before = gathered(bed, 1, engine.device, "received")?;
     let mut all = Vec::new();
@@ -604,7 +605,7 @@ fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
             seen.len(),
             packets.len()
         );
-        // Between flows the order is nobody's.
+        // The order between flows is undefined.
         let at = if from.is_ipv4() { 20 } else { 40 };
         seen.sort_by_key(|packet| packet[at..at + 2].to_vec());
         all.extend(seen);
@@ -618,7 +619,7 @@ fn delivered(bed: &Bed, engine: &Engine, mode: &str) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Sends packets from the first pod. All of them wait for each engine, which finds them in one batch and merges what it can.
+/// Sends packets from the first pod while both daemons are stopped. Each daemon then reads all packets in one batch and merges what it can.
 fn pass_in_one_batch(bed: &Bed, device: &str, packets: &[Vec<u8>]) -> Result<()> {
     let count = packets.len() as f64;
     let before = gathered(bed, 1, device, "received")?;

@@ -1,5 +1,5 @@
-//! Proves that the kernel's vxlan and ours carry TCP and UDP to each other over any cable, even if no card completes checksums: a virtual cable delivers
-//! single packets and super-packets as the sender's kernel left them to a network card.
+//! Kernel vxlan and userspace vxlan carry TCP and UDP to each other over any cable, even if no card completes checksums.
+//! A virtual cable delivers single packets and GSO packets as the sender's kernel passes them to a network card.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -16,10 +16,10 @@ use crate::healing::scenarios;
 const STOP: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(15);
 const BULK: u64 = 2_000_000;
-/// Each host's packet mode: the first two have the kernel's vxlan, the others ours.
+/// Packet mode of each host: the first two run kernel vxlan, the others userspace vxlan.
 const MODES: [&str; 5] = ["", "", "offload", "mmsg", "plain"];
 const KERNELS: usize = 2;
-/// Payload of one datagram of a super-packet, and how many make one.
+/// Payload of one datagram of a GSO packet. `SEGMENTS` is the number of datagrams in it.
 const SEGMENT: u16 = 1000;
 const SEGMENTS: usize = 20;
 
@@ -36,7 +36,7 @@ fn bed(lab: &Lab, cable: Cable) -> Result<Bed> {
     let lan = lab.switch("lan")?;
     let hosts = lab.hosts(&lan, MODES.len().try_into()?)?;
     hosts.iter().try_for_each(|host| cable.lay(host))?;
-    // Both modes publish the same, so the two may read different configurations of one network.
+    // Both modes publish the same lease, so nodes of one network may read different configurations.
     let mut bed = Bed::on(lab, &lan, hosts, &conf("userspace"), |number, options| {
         options.env("FLANNELD_DATAPATH", MODES[number])
     })?;
@@ -68,7 +68,7 @@ fn bed(lab: &Lab, cable: Cable) -> Result<Bed> {
     Ok(bed)
 }
 
-/// The bytes of a datagram, which all follow from its number.
+/// Returns the bytes of a datagram, which all follow from its number.
 fn content(number: usize, size: usize) -> Vec<u8> {
     (number as u32)
         .to_be_bytes()
@@ -77,7 +77,7 @@ fn content(number: usize, size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Two sockets of pods, by which datagrams of several sizes pass, also fragmented ones and super-packets.
+/// Two sockets of pods for datagrams of several sizes, including fragmented ones and GSO packets.
 struct Datagrams<'a> {
     from: &'a Pod,
     to: &'a Pod,
@@ -111,7 +111,7 @@ impl Datagrams<'_> {
         )
     }
 
-    /// Sends datagrams until all have arrived; lost ones are sent again. `gather`: as one super-packet.
+    /// Sends datagrams until all have arrived, and repeats lost ones. With `gather`, sends them as one GSO packet.
     fn all_arrive(&self, wanted: &[Vec<u8>], gather: bool) -> Result<()> {
         let mut buffer = vec![0; 65_536];
         let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
@@ -159,7 +159,7 @@ impl Datagrams<'_> {
     fn send_each(&self, datagrams: &BTreeSet<&[u8]>) -> Result<()> {
         for datagram in datagrams {
             match self.out.send(datagram) {
-                // The path is narrower than the pod's device, as the pod learns from the first packet that is too long.
+                // The path's MTU is smaller than the pod's device. The pod learns this from the first packet that is too long.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => {}
                 sent => drop(sent.with_context(|| self.what())?),
             }

@@ -1,4 +1,4 @@
-//! Proves that our own packet engine lets nothing in that is not from a peer to a pod, says why, and is not brought down by it.
+//! The userspace datapath accepts only packets from a peer to a pod, reports why it drops others, and survives them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use serde_json::json;
 use crate::healing::scenarios;
 
 const SOON: Duration = Duration::from_secs(10);
-/// What is in every crafted packet, and in no other.
+/// Bytes that every crafted packet contains, and no other.
 const MARK: &[u8; 16] = b"\xfe\xed hostile \x00\x01\x02\x03\x04";
-/// Each datagram is sent so often.
+/// Number of times that each datagram is sent.
 const COPIES: usize = 3;
 
-/// A bed of three, and a machine that is no node.
+/// A bed of nodes, and an attacker that is not a node.
 struct Siege {
     bed: Bed,
     attacker: Host,
@@ -33,17 +33,17 @@ enum Framing {
     Vxlan,
 }
 
-/// The underlay path of one family into the first host.
+/// Underlay path of one family to the first host.
 struct Injection {
     device: &'static str,
     port: u16,
     mac: [u8; 6],
     framing: Framing,
-    /// Where datagrams go, and where a peer's and a stranger's come from.
+    /// Destination of the datagrams. `peer` and `stranger` are the source addresses of a peer and of an unknown sender.
     to: IpAddr,
     peer: IpAddr,
     stranger: IpAddr,
-    /// The victim's pod, the sending peer's, and a third node's.
+    /// The victim's pod. `peers_pod` is a pod of the sending peer, `others_pod` one of a third node.
     pod: IpAddr,
     peers_pod: IpAddr,
     others_pod: IpAddr,
@@ -70,7 +70,7 @@ impl Injection {
         )
     }
 
-    /// What is right in every respect.
+    /// Returns a packet that is right in every respect.
     fn good(&self) -> Vec<u8> {
         self.packet(self.peers_pod, self.pod)
     }
@@ -86,7 +86,7 @@ impl Siege {
             Framing::Udp => json!({ "Type": "udp", "Checks": checks }),
             Framing::Vxlan => json!({ "Type": "vxlan", "Mode": "userspace", "Checks": checks }),
         };
-        // Every packet is counted: there are no probes.
+        // Without probes, only the packets of this test are counted.
         let bed = Bed::start(lab, hosts, &dual(&backend), |_, options| {
             options.arg("--probe-port=0")
         })?;
@@ -140,7 +140,7 @@ impl Siege {
         })
     }
 
-    /// The first host's VTEP MAC, as it announces it.
+    /// Returns the VTEP MAC that the first host publishes.
     fn mac(&self, ipv6: bool) -> Result<[u8; 6]> {
         let own = self.bed.hosts[0].v4()?.to_string();
         for (_, value) in self.bed.store.subnets()? {
@@ -164,7 +164,7 @@ impl Siege {
             "{{device=\"{}\",direction=\"received\",reason=\"{reason}\"}}",
             path.device
         );
-        // No line is a zero.
+        // A counter that is zero has no line.
         self.bed.daemons[0]
             .metric(&format!("flannel_datapath_dropped_packets_total{labels}"))
             .unwrap_or(0.0) as u64
@@ -189,7 +189,7 @@ impl Siege {
         )
     }
 
-    /// Sends datagrams, each several times; they are counted under one of the reasons, and none comes through.
+    /// Sends datagrams, each several times. Checks that they are counted under one of the reasons and that none reaches the pod.
     fn repelled(
         &self,
         path: &Injection,
@@ -240,7 +240,7 @@ impl Siege {
         Ok(())
     }
 
-    /// The lines for a reader of a failure.
+    /// Returns the datapath's metrics, for the message of a failure.
     fn metrics(&self) -> String {
         let (_, text) = self.bed.daemons[0].get("/metrics").unwrap_or_default();
         text.lines()
@@ -249,7 +249,7 @@ impl Siege {
             .join("\n")
     }
 
-    /// Sends a datagram that comes through to the pod.
+    /// Sends a datagram, and checks that it reaches the pod.
     fn delivered(
         &self,
         path: &Injection,
@@ -272,7 +272,7 @@ impl Siege {
         Ok(())
     }
 
-    /// All that is wrong in any mode of the checks.
+    /// Checks that malformed datagrams are dropped, in any mode of `Checks`.
     fn malformed(&self, path: &Injection) -> Result<()> {
         let good = path.good();
         let framed = path.frame(&good);
@@ -309,7 +309,7 @@ impl Siege {
             ]);
         }
         if path.framing == Framing::Udp {
-            // In a frame this is padding.
+            // In an Ethernet frame this would be padding.
             wrong.push(if v4 {
                 change(|packet| packet[3] -= 1)
             } else {
@@ -335,7 +335,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Frames of vxlan whose header is wrong.
+    /// Checks that vxlan frames with a wrong header are dropped.
     fn wrong_frames(&self, path: &Injection, good: &[u8], framed: &[u8]) -> Result<()> {
         let head = |change: fn(&mut Vec<u8>)| {
             let mut datagram = framed.to_vec();
@@ -385,7 +385,7 @@ impl Siege {
         Ok(())
     }
 
-    /// What the default checks refuse.
+    /// Checks that the default checks refuse forged packets.
     fn forged(&self, path: &Injection) -> Result<()> {
         let from = |source: &str| {
             Ok::<_, anyhow::Error>(path.frame(&path.packet(source.parse()?, path.pod)))
@@ -462,7 +462,7 @@ impl Siege {
                 .map(|ip| from(ip))
                 .collect::<Result<Vec<_>>>()?,
         )?;
-        // Logged at most once a minute, and udp has one device for both families.
+        // The log has a line at most once a minute, and udp has one device for both families.
         if path.pod.is_ipv6() {
             return Ok(());
         }
@@ -498,7 +498,7 @@ impl Siege {
         Ok(())
     }
 
-    /// Nothing of the siege is left behind: packets pass, and no daemon complained of an error.
+    /// Checks that packets pass, that the first node is ready, and that no daemon logged an error.
     fn withstood(&self) -> Result<()> {
         self.bed.reach()?;
         self.bed.require_no_errors()?;
@@ -508,7 +508,7 @@ impl Siege {
     }
 }
 
-/// An address outside the network, of the path's family.
+/// Returns an address outside the network, of the path's family.
 fn outside(path: &Injection) -> IpAddr {
     if path.pod.is_ipv4() {
         [172, 31, 9, 9].into()
@@ -542,7 +542,7 @@ fn default_checks(framing: Framing) -> Result<()> {
         );
         for ipv6 in [false, true] {
             let path = siege.path(ipv6)?;
-            // The same datagram, where nothing is wrong: it is not for another reason that nothing came through.
+            // As a control, a right packet arrives: the packets above were dropped for no other reason.
             siege.delivered(&path, "a right packet", false, path.frame(&path.good()))?;
             siege.delivered(
                 &path,
@@ -590,7 +590,7 @@ fn malformed_packets_are_refused_without_checks(framing: Framing) -> Result<()> 
         for ipv6 in [false, true] {
             let path = siege.path(ipv6)?;
             siege.malformed(&path)?;
-            // Forwarded, they would be this node's own datagrams.
+            // If the node forwarded these, they would be its own tunnel datagrams.
             let nested = [path.to, path.peer].map(|node| {
                 path.frame(&udp_packet(
                     SocketAddr::new(path.peers_pod, 7777),
@@ -599,7 +599,7 @@ fn malformed_packets_are_refused_without_checks(framing: Framing) -> Result<()> 
                     MARK,
                 ))
             });
-            // udp over IPv4 alone: what goes to a node by IPv6 is no datagram of the tunnel.
+            // The udp tunnel uses IPv4 only: a packet to a node's IPv6 address is not a datagram of the tunnel.
             if path.pod.is_ipv4() || framing == Framing::Vxlan {
                 siege.repelled(&path, "datagrams of the tunnel", false, &["loop"], &nested)?;
             }
@@ -620,7 +620,7 @@ fn malformed_packets_are_refused_without_checks(framing: Framing) -> Result<()> 
     })
 }
 
-/// The largest datagrams there are: whole packets that no peer would send, and ends that belong to nothing.
+/// Sends the largest possible datagrams: whole packets that no peer would send, and trailing bytes that belong to no packet.
 #[test]
 fn huge_datagrams_do_no_harm() -> Result<()> {
     Lab::run("huge", |lab| {
@@ -641,7 +641,7 @@ fn huge_datagrams_do_no_harm() -> Result<()> {
             &["malformed"],
             &lies,
         )?;
-        // What is right but too long, the host cuts for the pod, as it does with a long packet from anywhere.
+        // The host fragments a valid packet that is too long for the pod, as it does with a long packet from anywhere else.
         let into = siege.bed.pods[0]
             .netns()
             .run(|| UdpSocket::bind((path.pod, 7777)))??;
@@ -667,9 +667,9 @@ fn huge_datagrams_do_no_harm() -> Result<()> {
     })
 }
 
-/// One hop less by udp, as on Go flannel's; none by vxlan, which is a link.
+/// udp takes one hop from the TTL, as Go flannel's does. vxlan takes none, because it is a link.
 #[test]
-fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Result<()> {
+fn ttl_is_decremented_and_expired_packets_get_icmp_errors() -> Result<()> {
     for framing in [Framing::Udp, Framing::Vxlan] {
         Lab::run("hops", |lab| {
             let siege = Siege::lay(lab, framing, "cluster", 2)?;
@@ -680,7 +680,7 @@ fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Resul
                 .iter()
                 .map(Flanneld::subnet_env)
                 .collect::<Result<Vec<_>>>()?;
-            // The tunnel's end has the subnet's own address: the near end for udp, the far end for vxlan.
+            // The end of the tunnel that reports has the subnet's own address: the near end with udp, the far end with vxlan.
             let end = &subnets[if framing == Framing::Udp { 0 } else { 1 }];
             let ends: [IpAddr; 2] = [
                 end.subnet.unwrap().network().into(),
@@ -694,7 +694,7 @@ fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Resul
                     )?;
                     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
                 };
-                // The host takes one; then the tunnel, or the host at its far end.
+                // The host takes one hop. The tunnel, or the host at its far end, takes the second.
                 let answer = try_with("2")?;
                 let wanted = format!("From {end}");
                 ensure!(
@@ -702,7 +702,7 @@ fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Resul
                     "{}: {wanted} expected in\n{answer}",
                     pod.name()
                 );
-                // Host, tunnel, host: udp's tunnel is one more.
+                // The path is host, tunnel, host: the udp tunnel is one hop more.
                 let enough = if framing == Framing::Udp { "4" } else { "3" };
                 eventually_ok(SOON, "enough hops", || {
                     let answer = try_with(enough)?;
@@ -724,7 +724,7 @@ fn hops_are_counted_and_expired_packets_are_reported_to_their_senders() -> Resul
     Ok(())
 }
 
-/// A lease that would send the tunnel's own datagrams into the tunnel.
+/// The refused lease would send the tunnel's own datagrams into the tunnel.
 #[test]
 fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
     for framing in [Framing::Udp, Framing::Vxlan] {
@@ -736,7 +736,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
             } else {
                 ""
             };
-            // Subnets that no node of the siege has taken.
+            // Chooses subnets that no node of this test has leased.
             let own = siege.bed.daemons.iter().map(|daemon| {
                 anyhow::Ok(
                     daemon
@@ -757,7 +757,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
             let name = |subnet: u8| format!("10.5.{subnet}.0-24&fd00:5:0:{subnet:x}::-64");
             let leases = || siege.bed.daemons[0].metric("flannel_leases");
             let before = leases()?;
-            // Of a subnet and a node inside it the older lease holds.
+            // The older lease takes precedence: a subnet, or a node inside it.
             std::fs::write(folder.join(name(outside)), honest)?;
             eventually(SOON, "the older lease is read", || {
                 leases().is_ok_and(|leases| leases >= before + 1.0)
@@ -802,7 +802,7 @@ fn a_peer_inside_a_leased_subnet_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Junk from one core without a pause, while a known peer sends at a fixed rate.
+/// One core sends junk without a pause, while a known peer sends at a fixed rate.
 #[test]
 fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
     let _turn = lab::load_turn();
@@ -843,7 +843,7 @@ fn peers_packets_pass_during_a_flood_of_junk() -> Result<()> {
                     Ok(())
                 },
             )?;
-            // A lease that comes now is taken up as ever.
+            // A lease that appears during the flood is applied as usual.
             let leases = || siege.bed.daemons[0].metric("flannel_leases");
             let (began, before) = (Instant::now(), leases()?);
             let lease = r#"{"PublicIP":"192.168.56.77","PublicIPv6":null}"#;

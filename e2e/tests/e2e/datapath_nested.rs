@@ -10,7 +10,7 @@ use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD};
 use crate::healing::scenarios;
 
 const SOON: Duration = Duration::from_secs(30);
-/// What is in every packet of the test, and in no other.
+/// Bytes that every packet of this test contains, and no other.
 const MARK: &[u8; 16] = b"\xfe\xed nested  \x00\x01\x02\x03\x04";
 const COPIES: u64 = 5;
 
@@ -28,7 +28,7 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// One for each device: udp carries both families over IPv4.
+    /// Returns one tunnel for each device: udp carries both families over IPv4.
     fn all_of(engine: &Engine) -> Vec<Tunnel> {
         let v4 = Tunnel {
             device: engine.device,
@@ -75,7 +75,7 @@ fn check(bed: &Bed, tunnel: &Tunnel) -> Result<()> {
         .iter()
         .map(|pod| Ok(tunnel.of([pod.v4()?.into(), pod.v6()?.into()])))
         .collect::<Result<_>>()?;
-    // The pod's packets to the other node lead into the tunnel, as they do where the network of pods contains the nodes.
+    // Routes the pod's packets to the other node into the tunnel, as where the pod network contains the nodes.
     let family = if tunnel.ipv6 { "-6" } else { "-4" };
     let (node, device) = (nodes[1], tunnel.device);
     let rule = format!(
@@ -97,7 +97,7 @@ fn check(bed: &Bed, tunnel: &Tunnel) -> Result<()> {
         !capture.finish()?.iter().any(|frame| holds(frame, MARK)),
         "{what}: a packet left"
     );
-    // The same port of a pod.
+    // The same port of a pod is reachable.
     let peer = bed.pods[1]
         .netns()
         .run(|| UdpSocket::bind((pods[1], tunnel.port)))??;

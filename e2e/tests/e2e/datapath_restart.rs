@@ -1,5 +1,5 @@
-//! Proves that our own packet engine outlives its process where a store keeps its files, and leaves nothing behind where there is none;
-//! that it replaces the kernel's vxlan and is replaced by it, and that it heals.
+//! The userspace datapath survives a restart of its process where a store keeps its file descriptors, and leaves nothing behind without a store.
+//! It also replaces kernel vxlan, is replaced by it, and repairs damage.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -19,7 +19,7 @@ const READY: Duration = Duration::from_secs(30);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 const KERNEL: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// A router that does not report what it cannot forward.
+/// Rules of a router that does not report packets that it cannot forward.
 const SILENT: &str = "table ip silent {\n chain out {\n type filter hook output priority 0; policy accept;\n meta l4proto icmp drop\n }\n}\n";
 
 scenarios! { restart_without_a_store;
@@ -28,8 +28,8 @@ scenarios! { restart_without_a_store;
     wireguard_restart_without_a_store_begins_anew => &WIREGUARD,
 }
 
-// For how long packets may be lost: ten times the goals. WireGuard's sessions end with the process; until there are new ones, packets in the former
-// sessions cannot be decrypted.
+// The durations are how long packets may be lost: ten times the goals. WireGuard's sessions end with the process. Until there are new ones,
+// packets of the former sessions cannot be decrypted.
 scenarios! { restart_with_a_store;
     udp_restart_with_a_store_loses_next_to_nothing => (&UDP, UDP.v4(), "1", 200 * MILLISECOND),
     vxlan_restart_with_a_store_loses_next_to_nothing => (&VXLAN, VXLAN.v4(), "2", 200 * MILLISECOND),
@@ -74,7 +74,7 @@ fn end(bed: &mut Bed, number: usize, how: End) -> Result<()> {
     }
 }
 
-/// A stream from the second pod to the first and one back, which flow already.
+/// Starts a stream from the second pod to the first and one back, and waits until both flow.
 fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     let options = ProbeOptions::default().interval(interval);
     let probes = [
@@ -87,7 +87,7 @@ fn streams(bed: &Bed, interval: Duration) -> Result<[Probe; 2]> {
     Ok(probes)
 }
 
-/// Nothing is left of a daemon that has no store, and the next one begins anew.
+/// Checks that a daemon without a store leaves nothing behind, and that the next one starts from scratch.
 fn restart_without_a_store(engine: &Engine) -> Result<()> {
     let device = engine.device;
     Lab::run(&format!("restart {}", engine.name), |lab| {
@@ -128,7 +128,7 @@ fn restart_without_a_store(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Both ends of a connection between pods.
+/// Both ends of a TCP connection between pods.
 struct Connection {
     ends: [TcpStream; 2],
 }
@@ -149,7 +149,7 @@ impl Connection {
         Ok(Connection { ends: [near, far] })
     }
 
-    /// Sends a text in each direction.
+    /// Sends a text in each direction and checks that it arrives.
     fn exchange(&mut self, what: &str) -> Result<()> {
         for (from, to) in [(0, 1), (1, 0)] {
             self.ends[from].write_all(what.as_bytes())?;
@@ -169,7 +169,7 @@ fn file_store(lab: &Lab, options: FlanneldOptions) -> Result<(FileStore, Flannel
     Ok((store, options))
 }
 
-/// What a store keeps outlives the process: the device, its sockets, routes and connections between pods.
+/// Checks that what a store keeps survives the process: the device, its sockets, routes and connections between pods.
 fn restart_with_a_store(
     (engine, net_conf, queues, lost_at_most): (&Engine, String, &str, Duration),
 ) -> Result<()> {
@@ -194,7 +194,7 @@ fn restart_with_a_store(
         for how in [End::Asked, End::Killed, End::Asked] {
             connection.exchange("before")?;
             require_kept(&store, device)?;
-            // How long the new process takes to start is the machine's doing.
+            // WireGuard's sessions also need the new process, and its start time depends on the machine.
             let starting = engine.is_wireguard();
             restart_under_load(&mut bed, &options, device, how, (lost_at_most, starting))?;
             connection.exchange("after")?;
@@ -216,7 +216,7 @@ fn restart_with_a_store(
     })
 }
 
-/// Fails unless the store has the device's files and its sockets.
+/// Checks that the store has the device's files and its sockets.
 fn require_kept(store: &FileStore, device: &str) -> Result<()> {
     let names: Vec<_> = store.files().into_iter().map(|(name, _)| name).collect();
     for kind in ["tun", "udp"] {
@@ -228,11 +228,11 @@ fn require_kept(store: &FileStore, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Few enough that the device and the socket hold what comes while the process starts, though it takes seconds.
+/// Interval of packets. At this rate the device and the socket can queue all packets while the process starts, even for seconds.
 const RESTART_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Ends the first daemon and starts it again while both directions carry packets, which may be lost for so long; `starting`: and until the new process
-/// is ready.
+/// Ends the first daemon and starts it again while both directions carry packets. Packets may be lost for `lost_at_most`,
+/// and with `starting` also until the new process is ready.
 fn restart_under_load(
     bed: &mut Bed,
     options: &FlanneldOptions,
@@ -266,7 +266,7 @@ fn restart_under_load(
             "{how:?}: {report}"
         );
     }
-    // Packets that waited in the device and the socket met a table with its peers in it.
+    // The peers were in the table before the daemon read the packets that waited in the device and the socket.
     let (_, metrics) = bed.daemons[0].get("/metrics")?;
     let astray = metrics.lines().find(|line| {
         line.contains("reason=\"no_route\"") || line.contains("reason=\"unknown_peer\"")
@@ -275,7 +275,7 @@ fn restart_under_load(
     Ok(())
 }
 
-/// Flannel's devices on a host: names and kinds.
+/// Lists flannel's devices on a host, with their names and kinds.
 fn devices(host: &Host) -> Result<Vec<(String, String)>> {
     let kind = |link: &lab::observe::Link| {
         link.linkinfo["info_kind"]
@@ -291,7 +291,7 @@ fn devices(host: &Host) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Daemons with another backend or mode replace the devices of before. `kept`: a store has their files.
+/// Checks that daemons with another backend or mode replace the earlier devices. With `kept`, a store has their files.
 fn backend_or_mode_changes(kept: bool) -> Result<()> {
     Lab::run(if kept { "modes kept" } else { "modes" }, |lab| {
         let mut bed = Bed::start(lab, 2, &UDP.v4(), |_, options| options)?;
@@ -343,7 +343,7 @@ fn backend_or_mode_changes(kept: bool) -> Result<()> {
     })
 }
 
-/// Waits until each host has this device and no other, and sends packets through it.
+/// Waits until each host has only this device, and sends packets through it.
 fn require_one_device(bed: &Bed, device: &str, kind: &str) -> Result<()> {
     let wanted = vec![(device.to_owned(), kind.to_owned())];
     for host in &bed.hosts {
@@ -353,7 +353,7 @@ fn require_one_device(bed: &Bed, device: &str, kind: &str) -> Result<()> {
             Ok(())
         })?;
     }
-    // The MTU is another one.
+    // The MTU differs from that of the earlier device.
     bed.reach()?;
     Transfer::run(
         &bed.pods[0],
@@ -385,7 +385,7 @@ fn port_is_taken(engine: &Engine) -> Result<()> {
         })
         .with_context(|| format!("{wanted:?} is not in the log of {}", engine.device))?;
         drop(taken);
-        // Whether it has ended, ends now or tries once more, it comes with the port.
+        // The daemon becomes ready when the port is free, whether it has ended, ends now or tries once more.
         eventually_ok(READY, "the node comes with the port", || {
             if !bed.daemons[0].is_running() {
                 bed.daemons[0] = bed.hosts[0].start_flanneld(&bed.options[0])?;
@@ -418,12 +418,12 @@ fn heals_under_load(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Damages the first host: packets pass again, and the device has its MTU again.
+/// Damages the first host. Checks that packets pass again and that the device gets its MTU back.
 fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
     let probes = streams(bed, MILLISECOND)?;
     let began = Instant::now();
     bed.hosts[0].netns().sh(damage)?;
-    // Packets that were sent before the damage must not count as flowing after it: no event marks the last of them.
+    // Packets that were sent before the damage must not count as flowing after it, and no event marks the last of them.
     std::thread::sleep(20 * MILLISECOND);
     for probe in &probes {
         probe
@@ -443,9 +443,9 @@ fn heals_after(bed: &Bed, device: &str, damage: &str) -> Result<()> {
     eventually(SOON, "the MTU is back", mtu).map(drop)
 }
 
-/// Ten thousand leases come and go while two nodes stay.
+/// Ten thousand leases appear and disappear while two nodes stay.
 #[test]
-fn lease_churn_loses_hardly_a_packet() -> Result<()> {
+fn lease_churn_loses_almost_no_packet() -> Result<()> {
     const LEASES: u32 = 10_000;
     let _turn = lab::load_turn();
     Lab::run("churn", |lab| {
@@ -483,7 +483,7 @@ fn lease_churn_loses_hardly_a_packet() -> Result<()> {
     })
 }
 
-/// The underlay carries less than its MTU, and nobody reports it: outer packets are fragmented there, and TCP goes on.
+/// Checks a path that carries less than the underlay's MTU and does not report it. It fragments outer packets, and TCP continues.
 fn narrow_underlay_is_passed(engine: &Engine) -> Result<()> {
     Lab::run(&format!("narrow {}", engine.name), |lab| {
         let (left, right) = (lab.switch("left")?, lab.switch("right")?);
@@ -503,7 +503,7 @@ fn narrow_underlay_is_passed(engine: &Engine) -> Result<()> {
             lab.host("h2", &[uplink(&right, 58)?])?,
         ];
         let bed = Bed::on(lab, &left, hosts, &engine.v4(), |_, options| options)?;
-        // It is narrow: a packet that may not be fragmented does not come through, and no router reports it.
+        // Confirms that the path is narrow: a packet that must not be fragmented does not pass, and no router reports it.
         let peer = bed.hosts[1].v4()?.into();
         let bare = |length| {
             ping(
@@ -516,7 +516,7 @@ fn narrow_underlay_is_passed(engine: &Engine) -> Result<()> {
             bare(1400)?.is_some() && bare(1401)?.is_none(),
             "the underlay's path is not 1400 wide"
         );
-        // In the tunnel it comes through, in two outer pieces.
+        // In the tunnel the packet passes, as two outer fragments.
         let target: IpAddr = bed.pods[1].address()?;
         let full = PingOptions::default().packet(bed.pods[0].mtu());
         eventually_ok(SOON, "a packet of full length passes", || {

@@ -1,4 +1,4 @@
-//! Proves that WireGuard of the packet engine survives restarts, NAT and other addresses, and that no packet leaves in the clear.
+//! WireGuard of the userspace datapath survives restarts, NAT and changes of address, and no packet leaves in the clear.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::datapath::engines::WIREGUARD;
 const SOON: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(20);
 
-/// Until a restarted node has a session, packets to it are lost. It starts handshakes with every peer and does not wait for its own traffic.
+/// Packets to a restarted node are lost until it has a session. The node starts handshakes with every peer, without waiting for traffic of its own.
 /// Meanwhile no packet leaves in the clear.
 #[test]
 fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
@@ -51,15 +51,15 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
     })
 }
 
-/// A peer that only sends, and a node that replies to nothing and restarts with its files kept. The node cannot decrypt packets of the former session,
-/// and the peer notices only the silence, after 9 s and more. So the node begins the new session.
+/// One peer only sends. The other node replies to nothing and restarts with its files kept, so it cannot decrypt packets of the former session.
+/// The peer notices only the silence, after 9 s and more, so the restarted node starts the new session.
 #[test]
 fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
-    /// Ten times the goal, without the time that the machine takes to start a program.
+    /// Ten times the goal, not including the time that the machine needs to start a program.
     const LOST_AT_MOST: Duration = Duration::from_secs(3);
     Lab::run("wireguard one way", |lab| {
         let store = FileStore::start(&lab.folder("")?.join("notify"))?;
-        // Probes between the nodes would be the node's own traffic.
+        // Probes are disabled, because they would be the node's own traffic.
         let mut bed = Bed::start(lab, 2, &WIREGUARD.v4(), |number, options| {
             let options = options.arg("--probe-port=0");
             if number == 0 {
@@ -76,7 +76,7 @@ fn one_way_traffic_resumes_after_the_receiver_restarts() -> Result<()> {
             let probe = Probe::start(
                 &bed.pods[1],
                 &bed.pods[0],
-                // Few enough that the socket has room for the handshake however long the daemon takes to start.
+                // At this rate the socket still has room for the handshake, however long the daemon takes to start.
                 &ProbeOptions::default().interval(Duration::from_millis(10)),
             )?;
             probe.wait_flowing(SOON)?;
@@ -143,7 +143,7 @@ fn replies_leave_from_the_published_address() -> Result<()> {
         bed.daemons[1].terminate(STOP)?;
         bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
         bed.reach()?;
-        // Only its own attempts at a handshake leave from the address that the route selects.
+        // Only handshakes that the node itself starts leave from the address that the route selects.
         let own: Ipv4Addr = bed.hosts[0].v4()?;
         let mut replies = 0;
         for frame in capture.finish()? {
@@ -162,7 +162,7 @@ fn replies_leave_from_the_published_address() -> Result<()> {
     })
 }
 
-/// Puts a node's WireGuard behind a NAT that gives it a port; the port of before leads nowhere any more.
+/// Puts a node's WireGuard behind a NAT with this external port, and drops packets to earlier ports.
 fn nat(host: &Host, port: u16) -> Result<()> {
     let rules = format!(
         "table ip nat9\ndelete table ip nat9\ntable ip nat9 {{\n\
@@ -173,7 +173,8 @@ fn nat(host: &Host, port: u16) -> Result<()> {
     host.netns().feed("nft", &["-f", "-"], &rules).map(drop)
 }
 
-/// The NAT of the second node gives it one port after the other. The first node `follows` each, whatever the lease names, and `stays` with it.
+/// Gives the second node's NAT one port after the other. `follows` checks that the first node uses the new port, whatever the lease names.
+/// `stays` checks that it keeps using it.
 pub(crate) fn ports_are_followed(
     hosts: &[Host],
     ports: impl IntoIterator<Item = u16>,
@@ -183,14 +184,14 @@ pub(crate) fn ports_are_followed(
     for port in ports {
         nat(&hosts[1], port)?;
         follows(port)?;
-        // A repair compares everything, and leaves an endpoint that replies as it is.
+        // A repair compares everything, and keeps an endpoint that replies.
         hosts[0].netns().ip("link set flannel-wg mtu 1300")?;
         stays(port)?;
     }
     Ok(())
 }
 
-/// The node behind the NAT sends nothing but its keepalives.
+/// The node behind the NAT sends only its keepalives.
 #[test]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     const KEEPALIVE: u32 = 1;
@@ -207,7 +208,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
         probe.wait_flowing(SOON)?;
         let capture = Capture::start(bed.lan.netns())?;
         let follows = |_| {
-            // Packets that left before the change still arrive: no event marks the last one.
+            // Packets that left before the change still arrive, and no event marks the last one.
             std::thread::sleep(Duration::from_millis(20));
             probe.wait_flowing(STOP).map(drop)
         };
@@ -222,7 +223,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
         ports_are_followed(&bed.hosts, PORTS, follows, stays)?;
         let report = probe.finish()?;
         eprintln!("{report}");
-        // Ten times what it takes: a keepalive, and its processing at both ends.
+        // Ten times the time for a keepalive and its processing at both ends.
         ensure!(
             report.longest_outage < Duration::from_secs(20) && report.wrong == 0,
             "{report}"
@@ -242,8 +243,8 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// Both ends restart at once, with their files kept, and start handshakes with each other: neither initiation undoes the other's handshake. A lost
-/// handshake is repeated after 5 s.
+/// Both ends restart at once with their files kept, and start handshakes with each other. Neither initiation cancels the other's handshake.
+/// A lost handshake is repeated after 5 s.
 #[test]
 fn simultaneous_restarts_agree_on_a_session() -> Result<()> {
     const AGREED: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! Leases in a directory that goes away: unmounted, moved, replaced, hung. No packet is lost, and the daemon reports it.
+//! Leases in a directory that becomes unavailable: unmounted, moved, replaced or hung. No packet is lost, and the daemon reports the outage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Ten times the timeout of the store's operations, 10 s.
 const HANG_DEADLINE: Duration = Duration::from_secs(100);
 const NET_CONF: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Probes on one path while the store is away.
+/// Number of probes on each path during the outage.
 const PROBES: u32 = 400;
 
-/// Length of the outage, long enough for a removal to be seen (10 s) and damped (5 s).
+/// Returns the length of the outage: long enough that the daemon would notice a removal (10 s) and damp it (5 s).
 fn outage() -> Duration {
     Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 20))
 }
@@ -28,9 +28,9 @@ struct Cluster {
     hosts: Vec<Host>,
     daemons: Vec<Flanneld>,
     options: FlanneldOptions,
-    /// The folder that contains the leases.
+    /// Folder that contains the leases.
     real: PathBuf,
-    /// The folder that the daemons use.
+    /// Folder that the daemons use.
     place: PathBuf,
     mesh: Option<Mesh>,
 }
@@ -80,7 +80,7 @@ impl Cluster {
             .try_for_each(|daemon| daemon.wait_ready(DEADLINE).map(drop))
     }
 
-    /// In the daemons' mount namespaces only: nothing is left in the test's own.
+    /// Runs a script in each daemon's mount namespace, so that nothing is left in the test's own.
     fn in_each(&self, script: &str) -> Result<()> {
         for daemon in &self.daemons {
             let pid = daemon.pid().to_string();
@@ -100,7 +100,7 @@ impl Cluster {
         ))
     }
 
-    /// During the outage: the daemons run, are healthy, report it and are not ready.
+    /// Checks that all daemons run during the outage, are healthy and not ready, and report the cause.
     fn endure(&mut self, why: &str) -> Result<()> {
         let begun = Instant::now();
         for daemon in &self.daemons {
@@ -148,7 +148,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ready again, nothing lost, nothing removed.
+    /// Checks that all daemons are ready again, that no probe was lost, and that nothing had to be repaired.
     fn finish(mut self) -> Result<()> {
         self.ready()?;
         for (path, report) in self
@@ -235,7 +235,7 @@ fn replaced_directory_needs_a_restart() {
         let aside = lab.folder("")?.join("aside");
         let before = entries(&cluster.place.join("subnets")).len();
         fs::rename(&cluster.place, &aside)?;
-        // A backup that is a day old: the configuration, and no lease of today.
+        // A backup from yesterday: it has the configuration, and none of today's leases.
         Store::dir(&cluster.place).configure(NET_CONF)?;
         cluster.endure(code_or_text("directory-replaced", "restart flanneld"))?;
         ensure!(
@@ -269,7 +269,7 @@ fn directory_without_configuration_is_treated_as_missing() {
         let config = cluster.place.join("config");
         fs::rename(&config, cluster.place.join(".config"))?;
         cluster.endure("config")?;
-        // No process writes into the pipe, so an open for reading only would wait for ever.
+        // No process writes into the pipe, so opening it for reading would block forever.
         nix_mkfifo(&config)?;
         cluster.endure("config")?;
         fs::rename(cluster.place.join(".config"), &config)?;

@@ -1,4 +1,4 @@
-//! Attacks of an unprivileged local user and of a pod with raw sockets: none disturbs the daemon.
+//! Attacks by an unprivileged local user and by a pod with raw sockets: none disturbs the daemon.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use lab::{
 
 use crate::mesh::{PROBES, V4, peer};
 
-/// Ten times what it should take.
+/// Ten times the expected time.
 const DEADLINE: Duration = Duration::from_secs(100);
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
 const NOBODY: [&str; 5] = [
@@ -34,7 +34,7 @@ struct Scene {
 
 type Attack = fn(&mut Scene) -> Result<()>;
 
-/// Attacks of the user `nobody`. An error means that the attack had an effect.
+/// Attacks by the user `nobody`. Each returns an error if it had an effect.
 const USER_ATTACKS: &[(&str, Attack)] = &[
     (
         "nobody: hold every name of the daemon's sockets, then wait for its restart",
@@ -74,7 +74,7 @@ const USER_ATTACKS: &[(&str, Attack)] = &[
     ),
 ];
 
-/// Attacks of a pod.
+/// Attacks by a pod.
 const POD_ATTACKS: &[(&str, Attack)] = &[
     ("pod: read /status on the node's address", status_from_a_pod),
     (
@@ -109,7 +109,7 @@ fn daemon_withstands_a_pod() {
     withstands("doors-pod", POD_ATTACKS).unwrap();
 }
 
-/// After each attack the daemon is well; the error names the attacks that had an effect.
+/// Checks that the daemon is well after each attack. Returns an error that names the attacks that had an effect.
 fn withstands(title: &str, attacks: &[(&str, Attack)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, V4, |_, options| {
@@ -152,7 +152,7 @@ impl Scene {
             .output("setpriv", &[&NOBODY[..], &["sh", "-c", script]].concat())
     }
 
-    /// Requires that the kernel refuses the script, and that nothing else fails.
+    /// Checks that the script fails because the kernel refuses it.
     fn refused(&self, script: &str) -> Result<()> {
         let output = self.nobody(script)?;
         let text = texts(&output);
@@ -164,7 +164,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Runs a Perl script as the user `nobody` until the process is dropped; waits for its word `ready`.
+    /// Runs a Perl script as the user `nobody` until the process is dropped. Waits until the script prints `ready`.
     fn perl(&self, name: &str, script: &str) -> Result<Process> {
         let launch = Launch::new("setpriv").args(NOBODY).args([
             "perl",
@@ -177,7 +177,7 @@ impl Scene {
         Ok(process)
     }
 
-    /// The daemon answers, is ready, and knows its peer as reached; pods reach each other.
+    /// Checks that the daemon is ready and reaches its peer, and that pods reach each other.
     fn is_well(&self) -> Result<()> {
         eventually_ok(DEADLINE, "the daemon is well", || {
             let (code, text) = self.bed.daemons[0].get("/readyz")?;
@@ -203,7 +203,7 @@ impl Scene {
     }
 }
 
-/// A Perl script that listens on abstract sockets.
+/// Returns a Perl script that listens on abstract sockets.
 fn listening(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     format!(
@@ -212,7 +212,7 @@ fn listening(names: &[String]) -> String {
     )
 }
 
-/// The names of the abstract sockets of daemons on the host.
+/// Returns the names of the abstract sockets of daemons on the host.
 fn names(netns: &Netns) -> Result<Vec<String>> {
     let table = netns.sh("cat /proc/net/unix")?;
     Ok(table
@@ -244,7 +244,7 @@ fn names_before_a_start(scene: &mut Scene) -> Result<()> {
         "{line}: {lines:#?}\n{log}"
     );
     scene.probes_are_on()?;
-    // A second daemon of root is still refused.
+    // A second daemon that root starts is still refused.
     let mut second = scene.bed.hosts[0].start_flanneld(
         &scene.bed.options[0]
             .clone()
@@ -264,7 +264,7 @@ fn name_of_the_probes_port(scene: &mut Scene) -> Result<()> {
         "port",
         &listening(&[format!("flannel-rs.taken/port/{PROBES}/x")]),
     )?;
-    // The socket that was passed makes the daemon check at once.
+    // Connections to the lent socket make the daemon check at once.
     let lent = names(scene.here())?
         .into_iter()
         .find(|name| name.starts_with("flannel-rs.lent/"))
@@ -308,7 +308,7 @@ fn file(scene: &Scene, name: &str) -> String {
         .to_string()
 }
 
-/// Makes the folder of the daemon's files accessible to all users, as /run is.
+/// Makes the folder of the daemon's files accessible to all users, as /run is. Returns its path.
 fn opened(scene: &Scene) -> Result<String> {
     let folder = scene.bed.daemons[0]
         .subnet_file()
@@ -364,7 +364,7 @@ fn half_open(scene: &mut Scene) -> Result<()> {
     })
 }
 
-/// Bytes of answers in the send queues of a port of the host.
+/// Returns the number of response bytes in the send queues of a port of the host.
 fn kept(scene: &Scene, port: u16) -> Result<usize> {
     let table = scene.here().sh("cat /proc/net/tcp /proc/net/tcp6")?;
     let columns = table
@@ -408,7 +408,7 @@ fn unread(scene: &mut Scene) -> Result<()> {
     })
 }
 
-/// The whole answer on an address, as text.
+/// Requests a path and returns the whole response as text.
 fn ask(netns: &Netns, address: SocketAddr, host: &str, path: &str) -> Result<String> {
     let ask = || -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
@@ -523,7 +523,7 @@ fn process(scene: &mut Scene) -> Result<()> {
     ] {
         scene.refused(&what)?;
     }
-    // ptrace and PTRACE_SEIZE.
+    // System call number of ptrace; 0x4206 below is PTRACE_SEIZE.
     let ptrace = if cfg!(target_arch = "x86_64") {
         101
     } else {
@@ -631,7 +631,7 @@ fn route_localnet(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Addresses of the two nodes: in the underlay, and in the overlay network.
+/// Returns the addresses of each of the two nodes: in the underlay, and in the overlay.
 fn addresses(scene: &Scene) -> Result<[[IpAddr; 2]; 2]> {
     let of = |node: usize| -> Result<[IpAddr; 2]> {
         let overlay = scene.bed.daemons[node]
@@ -662,7 +662,7 @@ fn junk_from_a_pod(scene: &mut Scene) -> Result<()> {
     send(scene, &packets)
 }
 
-/// Sends from the pod; a full queue in the pod is not an error.
+/// Sends packets from the pod. A full queue in the pod is not an error.
 fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
     for some in packets.chunks(64) {
         let _ = craft::send_raw(scene.bed.pods[0].netns(), some);
@@ -670,7 +670,7 @@ fn send(scene: &Scene, packets: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// A probe's message, with the instances of two nodes.
+/// Returns a probe message with the instances of two nodes.
 fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01"[..],
@@ -687,7 +687,7 @@ fn message(kind: u8, nonce: u64, from: [u8; 8], to: [u8; 8], words: u32) -> Vec<
     bytes
 }
 
-/// The instance of a node, which follows from its id and its subnet.
+/// Returns the instance of a node, which follows from its ID and its subnet.
 fn number(netns: &Netns, id: &str, subnet: &str) -> Result<[u8; 8]> {
     let half = |text: &str| -> Result<[u8; 4]> {
         let sum = netns.sh(&format!("printf %s '{text}' | sha256sum"))?;
@@ -720,7 +720,7 @@ fn forged_probes(scene: &mut Scene) -> Result<()> {
     });
     let [of_0, of_1] = ids;
     let (of_0, of_1) = (of_0?, of_1?);
-    // The overlay from the peer is cut: packets that seem to come from there are forged.
+    // The overlay from the peer is cut, so packets that seem to come from there are forged.
     let switch = "table bridge cut { chain c { type filter hook forward priority 0; udp dport 8472 drop; }; }";
     scene.bed.lan.netns().feed("nft", &["-f", "-"], switch)?;
     let verdicts = || {
@@ -782,7 +782,7 @@ fn icmp(kind: u8, code: u8, rest: [u8; 4], inner: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An IP packet with ICMP in the place of UDP.
+/// Returns an IP packet that carries ICMP instead of UDP.
 fn icmp_packet(from: IpAddr, to: IpAddr, icmp: &[u8]) -> Vec<u8> {
     let packet = craft::udp_packet(
         SocketAddr::new(from, 0),
@@ -842,7 +842,7 @@ fn pings(scene: &mut Scene) -> Result<()> {
 fn arp(scene: &mut Scene) -> Result<()> {
     let [own, theirs] = addresses(scene)?;
     let pod = scene.bed.pods[0].netns();
-    // A gratuitous reply for each address, from the pod's own hardware address.
+    // Sends a gratuitous ARP reply for each address, from the pod's own hardware address.
     for ip in [own[0], own[1], theirs[0], theirs[1]] {
         let script = format!(
             "my $m = `cat /sys/class/net/eth0/address`; $m =~ s/[:\\s]//g; $m = pack('H*', $m); my $i = inet_aton('{ip}'); \
@@ -871,7 +871,7 @@ fn arp(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Datagrams that pod 1 receives on a port while pod 0 sends them inside VXLAN to a tunnel's port.
+/// Sends datagrams inside VXLAN from pod 0 to a node's tunnel port. Checks that none comes out of the tunnel at that node's pod.
 fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
     let [_, theirs] = addresses(scene)?;
     let target = &scene.bed.pods[to_node];
@@ -907,7 +907,7 @@ fn tunnel(scene: &Scene, to_node: usize) -> Result<()> {
         &[frame.clone(), frame.clone()],
     )?;
     if to_node == 0 {
-        // A bridge with strict reverse path filtering takes no packets in a peer's name.
+        // With strict reverse path filtering, the bridge drops packets that have a peer's source address.
         scene.here().sysctl("net/ipv4/conf/cni0/rp_filter", "1")?;
     }
     send(

@@ -1,4 +1,4 @@
-//! The daemon and etcd: the right cluster, TLS certificates, and SIGHUP to read them again.
+//! The daemon and etcd: it refuses a foreign cluster, uses TLS certificates, and reads them again on SIGHUP.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 const DEADLINE: Duration = Duration::from_secs(30);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Number of lines of a daemon's log that contain a text.
+/// Returns the number of lines of a daemon's log that contain a text.
 fn count(daemon: &Flanneld, text: &str) -> usize {
     daemon
         .log()
@@ -22,12 +22,12 @@ fn count(daemon: &Flanneld, text: &str) -> usize {
         .count()
 }
 
-/// A daemon on each host.
+/// Starts a daemon on each host.
 fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
     hosts.iter().map(|host| host.flanneld(options)).collect()
 }
 
-/// Probes between pods of all hosts, flowing.
+/// Starts probes between the pods of all hosts, once all paths carry packets.
 fn probes(hosts: &[Host], daemons: &[Flanneld]) -> Result<Mesh> {
     let pods = Bed::pods(hosts, daemons)?;
     let options = ProbeOptions::default().interval(Duration::from_millis(10));
@@ -68,7 +68,7 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
                 || count(daemon, "belongs to another etcd cluster") > 0,
             )?;
         }
-        // Ten times as long as the failure took (0.3 s), and more attempts than endpoints.
+        // More than ten times as long as the failure took (0.3 s), and more attempts than endpoints.
         throughout(
             Duration::from_secs(8),
             "no lease is in the foreign cluster",
@@ -96,7 +96,7 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
                 daemon.errors(),
                 daemon.log_tail(20)
             );
-            // Once by the watch, and once by the lease where a renewal came meanwhile.
+            // The watch reports it once, and so does the lease if a renewal came meanwhile.
             let reports = count(daemon, "belongs to another etcd cluster");
             ensure!(reports <= 2, "{reports} reports:\n{}", daemon.log_tail(40));
         }
@@ -106,7 +106,7 @@ fn daemon_refuses_a_foreign_etcd_cluster_after_an_outage() {
     .unwrap();
 }
 
-/// Replaces a file by one of the same age: only SIGHUP makes a daemon read it.
+/// Replaces a file by one with the same modification time, so that a daemon reads it only on SIGHUP.
 fn replace(path: &Path, with: &Path) -> Result<()> {
     let age = std::fs::metadata(path)?.modified()?;
     let new = path.with_extension("new");

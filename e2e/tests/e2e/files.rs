@@ -1,4 +1,4 @@
-//! Files, pipes and sockets of the programs: without a reader, replaced by links, unreadable or unwritable.
+//! Files, pipes and sockets of the programs: pipes without a reader, files replaced by links, unreadable or unwritable ones.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -46,7 +46,7 @@ fn daemon_survives_a_log_without_reader() {
 
         let read = std::thread::spawn({
             let pipe = pipe.clone();
-            // It reads the first lines and closes the pipe.
+            // Reads the first lines and closes the pipe.
             move || File::open(pipe).and_then(|mut pipe| pipe.read(&mut [0; 64]))
         });
         let mut unread = hosts[0].start_flanneld(&options.clone().binary(&wrapper))?;
@@ -84,7 +84,7 @@ fn daemon_survives_a_log_without_reader() {
             unread.get("/healthz")
         );
 
-        // A new reader learns what is missing. A pipe that is opened again is the same pipe.
+        // A new reader learns that lines are missing. Opening the pipe again does not make another pipe.
         let mut again = File::options()
             .read(true)
             .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -120,7 +120,7 @@ fn flannelctl_succeeds_without_a_reader() {
             flannelctl.display(),
             folder.0.display()
         );
-        // The reader must have ended.
+        // The reader must have ended before the program writes.
         let script = format!(
             "exec 3>&1; {{ while [ -e {0}/wait ]; do :; done; {program}; echo \"status $?\" >&3; }} {redirect}",
             folder.0.display()
@@ -241,7 +241,7 @@ fn unwritable_subnet_env_is_reported_once() {
         let host = &lab.hosts(&lan, 1)?[0];
         let store = lab.folder("leases")?;
         Store::dir(&store).configure(NET_CONF)?;
-        // A folder at its place makes the write fail, as a full disk does.
+        // A folder in the file's place makes the write fail, as a full disk does.
         let file = lab.folder("folder/subnet.env")?;
         let launch = Launch::new(binaries::own("flanneld")?)
             .arg("--iface=enp0s8")

@@ -1,4 +1,4 @@
-//! Stampedes, lost leases, hostile values and outages: a subnet never has two owners, and no packet is lost or delivered wrongly.
+//! Many starts at once, lost leases, hostile values and outages: a subnet never has two owners, and no packet is lost or misdelivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ mod hostile;
 const DEADLINE: Duration = Duration::from_secs(20);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
 
-/// Hosts with daemons and a pod each, and etcd on a host of its own.
+/// Hosts with a daemon and a pod each, and etcd on a host of its own.
 struct Cluster {
     daemons: Vec<Flanneld>,
     etcd: Etcd,
@@ -31,7 +31,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// The hosts beyond the first `running` ones have no daemon yet.
+    /// Starts a cluster in which only the first `running` hosts have a daemon.
     fn start(lab: &Lab, net_conf: &str, hosts: u8, running: usize) -> Result<Cluster> {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, hosts)?;
@@ -109,12 +109,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// A subnet of a node in the form of its key.
+    /// Returns the subnet of a node in the form of its key.
     fn key_of(&self, number: usize) -> Result<String> {
         key_of(&self.daemons[number])
     }
 
-    /// All daemons run, have always been ready, and logged no error.
+    /// Checks that all daemons run, have always been ready, and logged no error.
     fn well(&mut self) -> Result<()> {
         for daemon in &mut self.daemons {
             ensure!(
@@ -123,7 +123,7 @@ impl Cluster {
                 daemon.log_tail(20)
             );
             ensure!(daemon.is_ready(), "not ready: {:?}", daemon.get("/readyz"));
-            // On a busy machine the first rules are written later than the start waits for them.
+            // On a busy machine, the daemon may write the first rules later than its start waits for them.
             let log = daemon.log();
             let unready = log
                 .lines()
@@ -160,7 +160,7 @@ fn key_of(daemon: &Flanneld) -> Result<String> {
     Ok(format!("{}-{}", subnet.network(), subnet.prefix_len()))
 }
 
-/// The lease of a peer that has no daemon.
+/// Returns key and value of the lease of a peer that has no daemon.
 fn fake(number: u8) -> (String, String) {
     (
         format!("10.5.{}.0-24", 100 + number),
@@ -175,7 +175,7 @@ fn fake_subnet(number: u8) -> String {
     format!("10.5.{}.0/24", 100 + number)
 }
 
-/// Fails when anything about these subnets was changed on our devices of a host while it was watched.
+/// Checks that nothing about these subnets changed on flannel's devices and routes of a host while the monitor ran.
 fn require_silence_about(subnets: &[String], host: &Host, monitor: &mut Monitor) -> Result<()> {
     let reports = monitor.reports()?;
     let begins: Vec<&str> = subnets
@@ -228,7 +228,7 @@ impl History {
         })
     }
 
-    /// Fails when at any revision a subnet had two owners or an owner two subnets; returns how many leases were written.
+    /// Checks that no subnet had two owners and no owner two subnets at any revision. Returns the number of leases that were written.
     fn require_single_owners(&self) -> Result<usize> {
         let etcdctl = binaries::etcd(EtcdVersion::V36, "etcdctl")?;
         self.store_host.netns().exec(
@@ -281,7 +281,7 @@ fn sixty_four_daemons_at_once_share_sixty_four_subnets() {
         const NODES: u8 = 64;
         let pool = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.1.0","SubnetMax":"10.5.64.0","Backend":{"Type":"alloc"}}"#;
         let mut cluster = Cluster::start(lab, pool, 0, 0)?;
-        // The kernel notices a new cable up to a second late, so eight are made at a time.
+        // The kernel notices a new link up to a second late, so eight are made at a time.
         let number = std::sync::atomic::AtomicU8::new(1);
         let build = || -> Result<Vec<Host>> {
             let mut built = Vec::new();
@@ -344,7 +344,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
         let astray = cluster.pods[0].netns().run(|| std::net::UdpSocket::bind("0.0.0.0:7100"))??;
         astray.set_nonblocking(true)?;
         let options = ProbeOptions::default().port(7100);
-        // Until h2 knows the new owner, its packets go to the old one.
+        // Until h2 knows the new owner, it sends packets to the old one.
         let first = Probe::start(&cluster.pods[1], &cluster.pods[3], &options)?;
         first.wait_flowing(DEADLINE)?;
         drop(first);
@@ -358,7 +358,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
         let errors = cluster.daemons[0].errors();
         ensure!(errors.len() == 1 && errors[0].contains(&key), "the error should name the lease: {errors:?}");
 
-        // A supervisor restarts the daemon; it waits until a subnet is free.
+        // A supervisor restarts the daemon, which then waits for a free subnet.
         cluster.daemons[0] = cluster.hosts[0].start_flanneld(&cluster.options)?;
         eventually(DEADLINE, "h1 waits for a subnet", || {
             cluster.daemons[0].get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
@@ -379,7 +379,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() {
     .unwrap();
 }
 
-/// The sum of a metric over its labels.
+/// Returns the sum of a metric over its labels.
 fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     let (_, text) = daemon.get("/metrics")?;
     let lines = text
@@ -389,7 +389,7 @@ fn sum(daemon: &Flanneld, name: &str) -> Result<u64> {
     Ok(lines.sum())
 }
 
-/// Waits until a node counts exactly the unreadable entries, and at least those to be refused.
+/// Waits until a node counts exactly the unreadable entries, and at least those that it must refuse.
 fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     let count = |fate: Fate| entries.iter().filter(|(.., found)| *found == fate).count() as u64;
     eventually_ok(DEADLINE, "what is hostile is counted", || {
@@ -415,7 +415,7 @@ fn wait_counted(daemon: &Flanneld, entries: &[Entry]) -> Result<()> {
     })
 }
 
-/// The third byte and the MAC of each node's subnet.
+/// Returns the third byte of each node's subnet, and the MAC of its vxlan device.
 fn good(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<(u8, String)>> {
     let of = |(host, daemon): (&Host, &Flanneld)| {
         let third = daemon
@@ -459,7 +459,7 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         for (key, value, _) in &entries {
             cluster.put(key, value)?;
         }
-        // The last good value of a key stays in force: the fakes lose their values.
+        // The last good value of a key stays in force when the fake peers lose their values.
         for number in 1..=3 {
             let (key, value) = fake(number);
             cluster.put(&key, &value[..value.len() - 1])?;
@@ -472,7 +472,7 @@ fn two_hundred_hostile_entries_in_etcd_change_nothing() {
         for daemon in &cluster.daemons {
             wait_counted(daemon, &entries)?;
         }
-        // A node whose own value is overwritten writes it again.
+        // A node writes its own value again after it was overwritten.
         let own = cluster.key_of(2)?;
         cluster.put(&own, "{broken")?;
         eventually_ok(DEADLINE, "h3 writes its value again", || {
@@ -526,7 +526,7 @@ fn hostile_files_in_a_directory_change_nothing() {
         let mesh = Mesh::start(&pods, &probes)?;
         let good = good(&hosts, &daemons)?;
         let mut monitor = watch(&hosts[0])?;
-        // A file's name cannot contain a slash, and one that begins with a dot is no lease.
+        // A file name cannot contain a slash, and a name that begins with a dot is not a lease.
         let entries: Vec<_> = hostile::entries(&good)
             .into_iter()
             .filter(|(key, ..)| !key.contains('/'))
@@ -535,7 +535,7 @@ fn hostile_files_in_a_directory_change_nothing() {
         for (key, value, _) in &entries {
             std::fs::write(folder.join("subnets").join(key), value)?;
         }
-        // A subnet that is free: the nodes took theirs at random.
+        // Finds a free subnet, because the nodes took theirs at random.
         let hidden = (70..80)
             .find(|third| good.iter().all(|(good, _)| good != third))
             .context("no free subnet")?;
@@ -573,7 +573,7 @@ fn hostile_files_in_a_directory_change_nothing() {
     .unwrap();
 }
 
-/// How long etcd is stopped: 15 s, or the seconds of FLANNEL_TEST_OUTAGE. After a minute nodes are not ready.
+/// Returns how long etcd is stopped: 15 s, or the seconds of FLANNEL_TEST_OUTAGE. After one minute, nodes are not ready.
 fn outage() -> Duration {
     Duration::from_secs(lab::env_number("FLANNEL_TEST_OUTAGE", 15))
 }
@@ -596,7 +596,7 @@ fn etcd_cut_off_compacted_killed_and_restored_loses_no_packet() {
         compact_behind_a_cut(&cluster)?;
         let snapshot = lab.folder("")?.join("snapshot");
         cluster.etcd.client()?.snapshot(&snapshot)?;
-        // The snapshot does not contain this one.
+        // The snapshot does not contain this lease.
         cluster.put(&fake(5).0, &fake(5).1)?;
         cluster.wait_route(&fake_subnet(5))?;
         cluster.etcd.kill(0)?;
@@ -623,7 +623,7 @@ fn etcd_cut_off_compacted_killed_and_restored_loses_no_packet() {
     .unwrap();
 }
 
-/// etcd compacts its history while no daemon can watch: only a new list contains what was written meanwhile.
+/// Compacts etcd's history while no daemon can watch, so that only a new list contains what was written meanwhile.
 fn compact_behind_a_cut(cluster: &Cluster) -> Result<()> {
     let client = cluster.etcd.client()?;
     cluster.store_host.cut("enp0s8")?;
@@ -634,7 +634,7 @@ fn compact_behind_a_cut(cluster: &Cluster) -> Result<()> {
     cluster.wait_route(&fake_subnet(4))
 }
 
-/// For the whole outage; after a minute a daemon is not ready.
+/// Checks that daemons stay alive for the whole outage. After one minute, they are not ready.
 fn daemons_live_without_etcd(cluster: &mut Cluster) -> Result<()> {
     throughout(outage(), "daemons live without etcd", || {
         for daemon in &mut cluster.daemons {

@@ -26,7 +26,7 @@ fn routes_to(host: &Host, subnet: &str) -> usize {
         .count()
 }
 
-/// Three nodes; the third one is killed, and its lease is released.
+/// Starts three nodes, kills the third one, and releases its lease.
 fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) {
     store.configure(NETWORK).unwrap();
     let options = FlanneldOptions::new(store).iface("enp0s8");
@@ -83,7 +83,7 @@ fn lease_of_a_dead_node_is_released(hosts: &[Host], store: &Store, place: &str) 
     );
 }
 
-/// The leases of three nodes, as text and as JSON; `key` is that of the third.
+/// Checks the list of three nodes' leases, as text and as JSON. `key` is that of the third node.
 fn leases_are_listed(host: &Host, place: &str, key: &str) {
     let listed = stdout(&flannelctl(host, place, &["leases", "--long"]));
     for number in 1..=3 {
@@ -110,7 +110,7 @@ fn leases_are_listed(host: &Host, place: &str, key: &str) {
     );
 }
 
-/// A lease that was just renewed needs --force, and without a terminal each release needs --yes.
+/// Checks that a lease that was just renewed needs --force, and that without a terminal each release needs --yes.
 fn release_is_refused(host: &Host, place: &str, subnet: &str) {
     let key = subnet.replace('/', "-");
     let refused = flannelctl(host, place, &["release", subnet, "--yes"]);
@@ -186,11 +186,11 @@ fn unreadable_lease_is_listed_with_the_reason() {
     );
 }
 
-/// Control sequences of terminals, for each text that a writer of the store chooses freely.
+/// Terminal control sequences, for each text that a writer of the store can choose freely.
 const HOSTILE: &str =
     "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
 
-/// Requires printable characters and ends of lines only, apart from the colours of flannelctl's own table.
+/// Checks that a text has only printable characters and line ends, apart from the colours of flannelctl's own table.
 #[track_caller]
 fn require_visible(what: &str, text: &str) {
     for colour in ["\u{1b}[1m", "\u{1b}[31;1m", "\u{1b}[0m"] {
@@ -250,7 +250,7 @@ fn write_hostile_leases(folder: &Path) {
     );
 }
 
-/// In both formats of the log, and in each answer.
+/// Checks both formats of the log, and each response.
 fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
     for (host, format) in hosts.iter().zip(["text", "json"]) {
         let options = FlanneldOptions::new(store)
@@ -271,7 +271,7 @@ fn daemons_show_it_escaped(hosts: &[Host], store: &Store) {
     }
 }
 
-/// As text and as JSON; returns the text.
+/// Checks the list as text and as JSON. Returns the text.
 fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
     let listed = flannelctl(host, place, &["leases"]);
     require_visible("leases", &texts(&listed));
@@ -289,7 +289,7 @@ fn listing_shows_it_escaped(host: &Host, place: &str) -> String {
     stdout(&listed)
 }
 
-/// On a terminal there are colours and a question, which is answered with no.
+/// Checks the output on a terminal, with colours and a prompt, which is answered with no.
 fn terminal_shows_it_escaped(host: &Host, place: &str) {
     let program = binaries::own("flannelctl").unwrap();
     for command in [
@@ -310,7 +310,7 @@ fn terminal_shows_it_escaped(host: &Host, place: &str) {
     }
 }
 
-/// An operator names the key as the listing shows it.
+/// Releases the key as an operator copies it from the list.
 fn hostile_key_is_released_as_shown(host: &Host, place: &str, folder: &Path, listed: &str) {
     let shown = listed
         .lines()

@@ -1,4 +1,5 @@
-//! Proves that our node works with Go flannel's nodes and replaces one in place, with nodes that leave on the wire and in the kernel what Go flannel leaves.
+//! Our node works with Go flannel's nodes and replaces one in place. The Go nodes are imitated: they leave on the wire and in the kernel
+//! what Go flannel leaves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -21,7 +22,7 @@ const STOP: Duration = Duration::from_secs(20);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const MEGABYTES: u64 = 1_000_000;
 
-/// What Go flannel reads of a value (`lease.LeaseAttrs`); it ignores all else.
+/// Fields that Go flannel reads of a value (`lease.LeaseAttrs`). It ignores all others.
 #[derive(Deserialize)]
 struct Attrs {
     #[serde(rename = "PublicIP")]
@@ -36,7 +37,7 @@ struct Attrs {
     v6_data: Option<Data>,
 }
 
-/// What Go flannel's vxlan reads of `BackendData`.
+/// Fields that Go flannel's vxlan reads of `BackendData`.
 #[derive(Deserialize)]
 struct Data {
     #[serde(rename = "VNI")]
@@ -45,7 +46,7 @@ struct Data {
     mac: String,
 }
 
-/// A dual-stack node as Go flannel makes it, by `ip`, `bridge` and `etcdctl`; it never does anything by itself.
+/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. It acts only when the test calls it.
 struct GoNode {
     host: Host,
     client: EtcdClient,
@@ -55,7 +56,7 @@ struct GoNode {
 }
 
 impl GoNode {
-    /// What Go flannel does at its first start: devices with MACs by chance, the lease, `subnet.env`.
+    /// Does what Go flannel does at its first start: creates devices with random MACs, the lease, and `subnet.env`.
     fn start(
         host: &Host,
         client: &EtcdClient,
@@ -79,7 +80,7 @@ impl GoNode {
                 host.netns()
                     .sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), "0")?;
             }
-            // The kernel lets it have 1450, and Go flannel's device has 1430.
+            // The kernel's default is 1450, but Go flannel's device has 1430.
             host.netns().ip("link set flannel-v6.1 mtu 1430")?;
         }
         node.publish()?;
@@ -141,13 +142,13 @@ impl GoNode {
         Ok(value + "}")
     }
 
-    /// A plain put with a lease, whatever is there.
+    /// Writes the lease with a plain put, whatever is there.
     fn publish(&self) -> Result<()> {
         self.client
             .put_leased(&self.key(), &self.value()?, self.lease)
     }
 
-    /// What Go flannel does on an event: for each other lease of its backend the entries, replaced.
+    /// Does what Go flannel does on an event: replaces the entries of each other lease of its backend.
     fn learn(&self) -> Result<()> {
         for entry in self
             .client
@@ -222,7 +223,7 @@ scenarios! { our_node_joins_go_nodes;
     our_node_joins_go_nodes_host_gw => ("host-gw", EtcdVersion::V36),
 }
 
-/// Two Go nodes, then one of ours; a Go node comes back with another MAC, and one leaves.
+/// Adds one of our nodes to two Go nodes. Then one Go node returns with another MAC, and one leaves.
 fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("joins {backend}"), |lab| {
         let bed = Bed::build(lab, backend, version)?;
@@ -271,7 +272,7 @@ fn our_node_joins_go_nodes((backend, version): (&'static str, EtcdVersion)) -> R
                 .netns()
                 .ip(&format!("link set flannel.1 address {}", random_mac()))?;
             go[0].publish()?;
-            // The kernel flushed its neighbours with the old MAC.
+            // The kernel flushed the device's neighbours when its MAC changed.
             go[0].learn()?;
             go[1].learn()?;
             bed.everybody_reaches_everybody(&pods)?;
@@ -306,7 +307,7 @@ scenarios! { go_node_is_replaced_in_place_and_back;
     go_node_is_replaced_in_place_and_back_host_gw => ("host-gw", EtcdVersion::V34),
 }
 
-/// The kernel has what the Go node left, with our routing protocol.
+/// Checks that the kernel has what the Go node left, with our routing protocol.
 fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Result<()> {
     let wanted: Vec<String> = before
         .iter()
@@ -319,7 +320,7 @@ fn only_the_protocol_changed(bed: &Bed, host: &Host, before: &[String]) -> Resul
     })
 }
 
-/// The key has the value that the Go node wrote, our node's identity, and a lease of its own.
+/// Checks that the key has the value that the Go node wrote, plus our node's identity, and an etcd lease of its own.
 fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> Result<()> {
     let keys = bed.client.get_prefix(SUBNETS)?;
     ensure!(keys.len() == 3, "{keys:#?}");
@@ -340,7 +341,7 @@ fn only_the_node_id_was_added(bed: &Bed, key: &str, value: &str, lease: i64) -> 
     Ok(())
 }
 
-/// The binary of a node is swapped for ours and back while all pods talk: nothing is lost, nothing is made anew.
+/// Replaces the daemon of a node by ours and back while all pods exchange packets. No packet is lost, and nothing is created anew.
 fn go_node_is_replaced_in_place_and_back(
     (backend, version): (&'static str, EtcdVersion),
 ) -> Result<()> {
@@ -383,7 +384,7 @@ fn go_node_is_replaced_in_place_and_back(
                 "subnet.env: {:?}",
                 daemon.subnet_env()?
             );
-            // The others hear of a new value, and it changes nothing for them.
+            // The others get an event with the new value, which changes nothing for them.
             go[1..].iter().try_for_each(GoNode::learn)?;
             meshes
                 .iter()
@@ -417,7 +418,7 @@ fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
         go.iter().try_for_each(GoNode::learn)?;
         let host = &bed.hosts[0];
         let netns = host.netns();
-        // A peer that left while flannel was down: Go flannel keeps its entries for ever.
+        // Entries of a peer that left while flannel was down: Go flannel keeps them forever.
         netns.ip(
             "neighbour add 10.5.99.0 lladdr 02:00:00:00:00:99 nud permanent dev flannel.1\nroute add 10.5.99.0/24 via 10.5.99.0 dev flannel.1 onlink",
         )?;
@@ -435,7 +436,7 @@ fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
                 "permanent",
             ],
         )?;
-        // Not flannel's: another network on flannel's device, a lookalike elsewhere, and a route in the network over the underlay.
+        // Routes that are not flannel's: to another network on flannel's device, one over the underlay, and one inside the network over the underlay.
         netns.ip(
             "route add 10.77.0.0/16 via 10.5.12.0 dev flannel.1 onlink\nroute add 10.78.0.0/16 via 192.168.56.102\nroute add 10.5.98.0/24 via 192.168.56.102",
         )?;
@@ -476,7 +477,7 @@ fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
             mac_of(&bed.hosts[0], "flannel.1")?,
             mac_of(&bed.hosts[0], "flannel-v6.1")?,
         ];
-        // Kernel state and subnet.env are lost; only the store knows.
+        // Kernel state and subnet.env are lost: only the store has the lease.
         bed.hosts[0].power_off()?;
         bed.hosts[0].power_on()?;
         let daemon = bed.hosts[0].flanneld(&bed.options()?)?;
@@ -493,7 +494,7 @@ fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
             found == macs,
             "the MACs {found:?} instead of the stored {macs:?}"
         );
-        // The other node need not learn anything.
+        // The other node has nothing to learn.
         bed.everybody_reaches_everybody(&[bed.hosts[0].pod("p1", &daemon.subnet_env()?)?, other])?;
         quiet(&daemon)
     })
@@ -528,7 +529,7 @@ impl Bed {
         Ok(FlanneldOptions::new(&self.etcd.store()?).iface("enp0s8"))
     }
 
-    /// A Go node on the host with this index: 10.5.11.0/24 on the first.
+    /// Starts a Go node on the host with this index. The first one has 10.5.11.0/24.
     fn go(&self, index: u8) -> Result<GoNode> {
         GoNode::start(
             &self.hosts[usize::from(index)],
@@ -538,7 +539,7 @@ impl Bed {
         )
     }
 
-    /// Pings all pairs with packets as long as the device takes them, in both families.
+    /// Pings all pairs in both families, with packets as long as the device allows.
     fn everybody_reaches_everybody(&self, pods: &[Pod]) -> Result<()> {
         let vxlan = self.backend == "vxlan";
         let v4 = pods
@@ -562,7 +563,7 @@ impl Bed {
         Ok(())
     }
 
-    /// The overlay's routes of both families.
+    /// Lists the overlay's routes of both families.
     fn routes(&self, host: &Host) -> Result<Vec<String>> {
         let text = host.netns().exec("ip", &["-4", "-d", "route"])?
             + &host.netns().exec("ip", &["-6", "-d", "route"])?;
@@ -575,7 +576,7 @@ impl Bed {
             .collect())
     }
 
-    /// Everything that flannel has in a kernel, and other programs' objects: links with their indexes and MACs, addresses, routes, neighbours, FDB.
+    /// Lists flannel's objects in a host's kernel, and those of other programs: links with indexes and MACs, addresses, routes, neighbours, FDB.
     fn objects(&self, host: &Host) -> Result<Vec<String>> {
         let netns = host.netns();
         let mut objects = self.routes(host)?;
@@ -589,7 +590,7 @@ impl Bed {
         };
         add(netns.exec("ip", &["-o", "link"])?, &|_| true);
         add(netns.exec("ip", &["-o", "address"])?, &|_| true);
-        // The underlay's neighbours come and go.
+        // The underlay's neighbours change by themselves.
         add(netns.exec("ip", &["neighbour"])?, &|line| {
             line.contains("dev flannel")
         });

@@ -1,4 +1,4 @@
-//! Proves that our node leaves in etcd, in `subnet.env` and in the kernel what Go flannel 0.28.9 left there: the captures in `golden/`.
+//! Our node leaves in etcd, in `subnet.env` and in the kernel what Go flannel 0.28.9 left there. The captures are in `golden/`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -16,7 +16,7 @@ use crate::healing::scenarios;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const SUBNETS: &str = "/coreos.com/network/subnets/";
-/// What `ip -d -j link` prints and nobody promised: numbers of this kernel, queues and offloads.
+/// Fields of `ip -d -j link` that depend on this kernel: numbers, queues and offloads.
 const IGNORED: [&str; 9] = [
     "ifindex",
     "qdisc",
@@ -28,7 +28,7 @@ const IGNORED: [&str; 9] = [
     "tso_max_segs",
     "gro_max_size",
 ];
-/// How a TUN device is used, which its holder decides.
+/// Properties of a TUN device that the program that holds it decides.
 const TUN_IGNORED: [&str; 4] = ["vnet_hdr", "multi_queue", "numqueues", "numdisabled"];
 
 scenarios! { compare;
@@ -38,15 +38,15 @@ scenarios! { compare;
     host_gw => "host-gw",
     host_gw_dual => "host-gw-dual",
     udp => "udp",
-    // No `Backend` at all: udp, as Go flannel has it.
+    // Without `Backend` the default is udp, as with Go flannel.
     default_backend => "default-backend",
     alloc => "alloc",
 }
 
-/// What is compared, by the name of the capture's file: lines, in which subnets and MACs are replaced by words.
+/// Lines to compare, by the file name of the capture. Words replace subnets and MACs.
 type Facts = BTreeMap<&'static str, Vec<String>>;
 
-/// Builds the bed of the captures, runs our daemons in it, and waits until all is as captured.
+/// Builds the bed of the captures, runs our daemons in it, and waits until all state is as captured.
 pub(crate) fn compare(case: &str) -> Result<()> {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")
@@ -90,7 +90,7 @@ pub(crate) fn compare(case: &str) -> Result<()> {
     })
 }
 
-/// A host of the captures: its default route leads elsewhere than to the other one.
+/// Builds a host of the captures. Its default route does not lead to the other host.
 fn host(lab: &Lab, lan: &Switch, number: u8) -> Result<Host> {
     let nat = lab.switch(&format!("nat{number}"))?;
     let uplinks = [
@@ -100,7 +100,7 @@ fn host(lab: &Lab, lan: &Switch, number: u8) -> Result<Host> {
         Uplink::enp0s8(lan, number)?.gateway("fd00:56::1")?,
     ];
     let host = lab.host(&format!("n{number}"), &uplinks)?;
-    // As a machine has it that is no lab: what is set on the devices, flannel sets.
+    // These are the values of a machine outside of a lab: whatever differs on the devices, flannel has set.
     host.netns()
         .sysctl("net/ipv6/conf/default/accept_dad", "1")?;
     host.netns()
@@ -111,7 +111,7 @@ fn host(lab: &Lab, lan: &Switch, number: u8) -> Result<Host> {
 fn captured(capture: &Path) -> Result<Facts> {
     let read = |file: &str| {
         let path: PathBuf = capture.join(file);
-        // What was empty was not kept.
+        // A capture has no files for empty outputs.
         if path.exists() {
             std::fs::read_to_string(&path).with_context(|| path.display().to_string())
         } else {
@@ -127,7 +127,7 @@ fn captured(capture: &Path) -> Result<Facts> {
         .collect();
     let names = Names::of(&pairs)?;
     let mut facts = Facts::new();
-    // With one device, IPv6's port is the one that is open. Go flannel writes that of a device that it does not have.
+    // With one device, the IPv6 port is that device's port, which is open. Go flannel writes the port of a second device, which it does not have.
     let one_device = read("net-conf.json")?.contains("\"Mode\":");
     let open = |value: &str| {
         if one_device {
@@ -241,7 +241,7 @@ fn found(etcd: &Etcd, daemon: &Flanneld, host: &Host, sysctls: &str) -> Result<F
     Ok(facts)
 }
 
-/// A value as Go flannel would have written it: ours has one field more, the last one.
+/// Returns a value as Go flannel would have written it. Ours has one more field, the last one.
 fn without_node_id(entry: &KeyValue) -> Result<String> {
     let value: Value = serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
     ensure!(
@@ -261,7 +261,7 @@ fn without_node_id(entry: &KeyValue) -> Result<String> {
     Ok(format!("{before}}}"))
 }
 
-/// The words for what is random: subnets, MACs and the link-local addresses that follow from these.
+/// Words that replace random parts: subnets, keys, MACs and the link-local addresses that follow from MACs.
 struct Names(Vec<(String, String)>);
 
 impl Names {
@@ -276,7 +276,7 @@ impl Names {
             };
             for subnet in key.trim_start_matches(SUBNETS).split('&') {
                 let (network, _) = subnet.rsplit_once('-').with_context(|| key.clone())?;
-                // Up to the part that differs between addresses of the subnet.
+                // Ends before the part that differs between addresses of the subnet.
                 match network.strip_suffix('0') {
                     Some(bytes) => names.push((bytes.to_owned(), format!("<{node} v4>."))),
                     None => names.push((network.to_owned(), format!("<{node} v6>::"))),
@@ -304,7 +304,7 @@ impl Names {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The same where the order of lines means nothing and one line may occur twice.
+    /// Replaces random parts in a set of lines. Their order has no meaning, and one line may occur twice.
     fn in_lines<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> Vec<String> {
         let lines: BTreeSet<String> = lines
             .into_iter()
@@ -336,7 +336,7 @@ fn trimmed(text: &str) -> impl Iterator<Item = String> {
         .filter(|line| !line.is_empty())
 }
 
-/// Flannel's interfaces of a list that `ip -j` printed, by their names: which was made first nobody promised.
+/// Returns flannel's interfaces in a list of `ip -j`, sorted by name, because the order of their creation is undefined.
 fn flannels(json: &str) -> Result<Vec<Value>> {
     let mut list: Vec<Value> = serde_json::from_str(json).with_context(|| json.to_owned())?;
     list.retain(|link| {
@@ -355,7 +355,7 @@ fn links(json: &str) -> Result<String> {
             link.remove(field);
         }
         if link["linkinfo"]["info_kind"] == "tun" {
-            // The queue for its reader, which is longer with ours.
+            // Our transmit queue is longer.
             link.remove("txqlen");
         }
         if let Some(tun) = link
@@ -384,7 +384,7 @@ fn addresses(json: &str) -> Result<String> {
             if interface["ifname"] == "flannel0"
                 && address.get("scope").is_some_and(|scope| scope == "link")
             {
-                // A device without a MAC: the kernel makes one up.
+                // The kernel makes up the address of a device without a MAC.
                 address.insert("local".to_owned(), "<random link-local>".into());
             }
         }
@@ -394,10 +394,10 @@ fn addresses(json: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&interfaces)?)
 }
 
-/// Routes, without the noise of link-local ones. Those to other nodes are ours: protocol 241, where Go flannel has `boot`.
+/// Returns routes without link-local ones. Our routes to other nodes have protocol 241, where Go flannel's have `boot`.
 fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
     let lines = names.in_lines(trimmed(text).filter(|line| !line.contains("fe80::")));
-    // With wireguard, a blackhole keeps packets from leaving unencrypted. Go flannel has none.
+    // With wireguard, our blackholes keep packets from leaving unencrypted. Go flannel has none.
     let lines = lines
         .into_iter()
         .map(|line| line.replace("table main ", ""))
@@ -419,7 +419,7 @@ fn routes(names: &Names, text: &str, of_go: bool) -> Vec<String> {
         .collect()
 }
 
-/// What `wg show` prints, without what depends on whether anything was sent yet.
+/// Returns the output of `wg show` without the lines that depend on traffic.
 fn wireguard(names: &Names, text: &str) -> Vec<String> {
     let passing = ["latest handshake:", "transfer:"];
     names.in_text(
@@ -430,10 +430,10 @@ fn wireguard(names: &Names, text: &str) -> Vec<String> {
     )
 }
 
-/// `net.ipv4.conf.flannel/1.rp_filter = 0`, with the value that it has here.
+/// Returns a line such as `net.ipv4.conf.flannel/1.rp_filter = 0` with the value that the sysctl has here.
 fn sysctl(netns: &Netns, line: &str) -> String {
     let name = line.split(" = ").next().unwrap_or_default();
-    // A slash stands for the dot of an interface's name.
+    // In a sysctl name, a slash stands for the dot in an interface's name.
     let swapped = |letter| match letter {
         '.' => '/',
         '/' => '.',

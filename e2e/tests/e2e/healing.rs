@@ -1,4 +1,4 @@
-//! A node's data plane heals: each damage is repaired by the kernel's event, and the objects of others stay as they were.
+//! A node's data plane heals: a kernel event triggers the repair of each damage, and the objects of others stay as they were.
 
 mod backends;
 mod state;
@@ -15,7 +15,7 @@ use lab::{
 };
 use state::{others, ours, sorted};
 
-/// Makes a test of each row of a table: `runner; name => row, …`. What stands before a name, such as `#[ignore]`, is that test's.
+/// Makes a test of each row of a table: `runner; name => row, …`. An attribute before a name, such as `#[ignore]`, applies to that test.
 macro_rules! scenarios {
     ($runner:ident; $($(#[$attribute:meta])* $name:ident => $row:expr),+ $(,)?) => {
         $(
@@ -29,21 +29,21 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-/// How long a test waits for an event: less than the 30 s after which the daemon looks at the underlay without one, and far more than the goals,
-/// 1 s for what hangs on a device and 2 s for a device.
+/// Deadline of an event. It is less than the 30 s after which the daemon checks the underlay without one. It is far more than the goals:
+/// 1 s for an object on a device, 2 s for a device.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// A link of somebody else, and routes of his over it, one of them inside our network.
+/// A link of another program, and its routes over it, one of them inside our network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
     route add 10.99.0.0/16 dev other0 proto static\nroute add 10.5.200.0/24 dev other0 proto static";
-/// What somebody else puts on our device, outside our network; the last one where the device has MACs.
+/// Objects that another program puts on our device, outside our network. The last one is only for devices with MACs.
 const FOREIGN_ON_DEVICE: [&str; 3] = [
     "route replace 10.97.0.0/16 dev DEV proto static",
     "address replace 10.98.0.1/24 dev DEV",
     "neighbour replace 10.98.0.9 lladdr 02:00:00:00:09:09 dev DEV nud permanent",
 ];
 
-/// Puts back the underlay's IPv6 address, which the kernel drops when the interface goes down.
+/// Restores the underlay's IPv6 address, which the kernel drops when the interface goes down.
 const UNDERLAY_BACK: &str = "ip address replace fd00:56::101/64 dev enp0s8 nodad";
 
 scenarios! { heals;
@@ -52,7 +52,7 @@ scenarios! { heals;
     host_gw_heals => &HOST_GW,
 }
 
-// Two tests, so that they run at the same time.
+// These are two tests so that they run in parallel.
 scenarios! { devices_heal; userspace_wireguard_heals => &WIREGUARD }
 scenarios! { underlay_is_followed; userspace_wireguard_follows_its_underlay => &WIREGUARD }
 
@@ -66,7 +66,7 @@ scenarios! { kills_lose_no_probe;
     host_gw_probes_are_not_lost_when_daemons_are_killed => &HOST_GW,
 }
 
-/// Each damage to the backend's devices, to its routes and to the underlay is repaired.
+/// Checks that each damage to the backend's devices, to its routes and to the underlay is repaired.
 pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
     Lab::run(&format!("heal-{}", backend.name), |lab| {
         let cluster = Cluster::start(lab, backend)?;
@@ -92,7 +92,7 @@ fn underlay_is_followed(backend: &'static Backend) -> Result<()> {
     })
 }
 
-/// A daemon that is killed and starts again finds all as it was: it writes nothing, and the kernel reports no change.
+/// Checks that a daemon that was killed and starts again writes nothing, and that the kernel reports no change.
 pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<()> {
     Lab::run(&format!("kill-{}", backend.name), |lab| {
         let mut cluster = Cluster::start(lab, backend)?;
@@ -116,7 +116,7 @@ pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<
             changes.is_empty(),
             "the kernel reports changes: {changes:#?}"
         );
-        // The monitor would have reported it: it does when something of ours really goes.
+        // As a control, the monitor does report a change when our routes go.
         cluster.hosts[0].netns().sh("ip route flush proto 241")?;
         ensure!(
             !changes_of_ours(&mut monitor)?.is_empty(),
@@ -126,7 +126,7 @@ pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<
     })
 }
 
-/// Probes on every path through kill and restart: nothing is lost.
+/// Kills and restarts each daemon. Checks that no probe on any path is lost.
 pub(crate) fn kills_lose_no_probe(backend: &'static Backend) -> Result<()> {
     Lab::run(&format!("probe-{}", backend.name), |lab| {
         let mut cluster = Cluster::start(lab, backend)?;
@@ -187,7 +187,7 @@ impl Cluster {
             before: Vec::new(),
             backend,
         };
-        // What was lost before the last node had joined is no loss.
+        // Packets lost before the last node joined do not count, so the probes start again.
         cluster.flows(DEADLINE)?;
         cluster.meshes = self::meshes(&cluster.pods)?;
         cluster.flows(DEADLINE)?;
@@ -211,12 +211,12 @@ impl Cluster {
             .try_for_each(|mesh| mesh.wait_flowing(deadline).map(drop))
     }
 
-    /// Does something to the first host and waits until everything is as it was.
+    /// Damages the first host and waits until all hosts are as before.
     fn heals(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         self.becomes(what, damage, foreign, |_, before| before.to_owned())
     }
 
-    /// The same for damage that only a write to the kernel repairs: the daemon counts it.
+    /// Damages the first host and waits until all hosts are as before. Checks that the daemon counts a write to the kernel.
     fn repairs(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         let writes = || self.daemons[0].metric("flannel_kernel_writes_total");
         let before = writes()?;
@@ -228,7 +228,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Does something to the first host and waits for what follows from it, a host at a time.
+    /// Damages the first host and waits until each host has the state that `expected` derives from its number and its state before.
     fn becomes(
         &self,
         what: &str,
@@ -283,14 +283,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// The damages that the backend's row lists.
+    /// Makes the damages that the backend's row lists.
     fn damage_devices(&self) -> Result<()> {
         for damage in self.backend.damages {
             let command = damage.command_for(self.backend.devices);
             self.repairs(damage.what, &command, damage.foreign)?;
         }
         if self.backend.devices.contains(&"flannel.ipip") {
-            // The interface that the module makes by itself is nobody's, whatever happens.
+            // The module creates this interface by itself. The daemon must never use it.
             let tunl0 = self.hosts[0].netns().sh("ip -br link show dev tunl0")?;
             ensure!(
                 tunl0.contains("DOWN"),
@@ -300,7 +300,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The damages that every backend knows.
+    /// Makes the damages that apply to every backend.
     fn damage_routes_and_underlay(&self) -> Result<()> {
         self.repairs(
             "our routes are flushed",
@@ -396,7 +396,7 @@ impl Cluster {
         .map(drop)
     }
 
-    /// Ends everything; nothing may have arrived at a wrong place, and nobody may have logged an error.
+    /// Ends all probes. Checks that none arrived at a wrong place, and that no daemon ended or logged an error.
     fn finish(mut self) -> Result<()> {
         for mesh in self.meshes.drain(..) {
             for (path, report) in mesh.finish()? {
@@ -415,7 +415,7 @@ impl Cluster {
     }
 }
 
-/// Probes on every path, in each family.
+/// Starts probes on every path, in each family.
 fn meshes(pods: &[Pod]) -> Result<Vec<Mesh>> {
     let options = ProbeOptions::default().interval(Duration::from_millis(10));
     let mut meshes = vec![Mesh::start(pods, &options)?];
@@ -425,7 +425,7 @@ fn meshes(pods: &[Pod]) -> Result<Vec<Mesh>> {
     Ok(meshes)
 }
 
-/// The changes that were reported of our devices and routes.
+/// Returns the reported changes of our devices and routes.
 fn changes_of_ours(monitor: &mut Monitor) -> Result<Vec<String>> {
     let reports = monitor.reports()?;
     Ok(reports

@@ -1,4 +1,5 @@
-//! A cluster that changes to wireguard, node by node, with what Go flannel left: which packets of pods are seen between the nodes, and when.
+//! A cluster changes to wireguard, node by node, with routes that Go flannel left. The test captures which pod packets are visible between
+//! the nodes, and when.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -14,9 +15,9 @@ use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file};
 
 const SOON: Duration = Duration::from_secs(60);
-/// How often each pod asks each other one.
+/// Interval of the probes from each pod to each other one.
 const OFTEN: Duration = Duration::from_millis(100);
-/// Nodes from the beginning, enough for the guard against mass deletions. One more comes later.
+/// Number of nodes from the start, enough for the guard against mass deletions. One more joins later.
 const NODES: u8 = 5;
 
 scenarios! { change;
@@ -24,13 +25,13 @@ scenarios! { change;
     change_from_host_gw_sends_nothing_in_the_clear => (r#"{"Type":"host-gw"}"#, "userspace", OFTEN),
 }
 
-/// A node, for those who read frames.
+/// A node as the analysis of captured frames needs it.
 struct Node {
     name: String,
     mac: Vec<u8>,
     /// The bytes of its pod's addresses.
     pod: Vec<Vec<u8>>,
-    /// Since when it is ready with wireguard.
+    /// Time at which it became ready with wireguard.
     ready: SystemTime,
 }
 
@@ -54,9 +55,9 @@ impl Node {
     }
 }
 
-/// Five nodes of a backend whose packets are not even encapsulated change one by one, while pods talk. Nodes have routes of ours or of Go flannel's,
-/// and some of Go flannel's to a subnet that another node leases in the end. From the moment at which two nodes run wireguard, no packet between their
-/// pods is seen on any uplink; and from the moment at which one does, none that it sends.
+/// Changes five nodes one by one to wireguard while pods exchange packets. The earlier backend does not even encapsulate packets.
+/// Nodes have our routes or Go flannel's, and some of Go flannel's lead to a subnet that another node leases in the end.
+/// Once two nodes run wireguard, no uplink shows a packet between their pods. Once one node does, no uplink shows a packet that it sends.
 pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -> Result<()> {
     let net_conf = |backend: &str| {
         format!(
@@ -68,7 +69,7 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
         let mut hosts = lab.hosts(&lan, NODES + 1)?;
         let newcomer = hosts.pop().context("no host")?;
         let mut bed = Bed::on(lab, &lan, hosts, &net_conf(from), |_, options| options)?;
-        // What no node leases until the last one comes, and Go flannel has routes to.
+        // A subnet that Go flannel has routes to, and that no node leases until the last one joins.
         let leased: Vec<String> = bed
             .pods
             .iter()
@@ -82,14 +83,15 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
         };
         let n = (70..90).find(is_free).context("no free subnet")?;
         let late = [format!("10.5.{n}.0/24"), format!("fd00:5:0:{n}::/64")];
-        // What an operator has a route to. With a node's subnet inside, packets to that node would leave by it in the clear, as the operator says.
+        // An operator's route to subnets without a node. If it contained a node's subnet, packets to that node would leave by it in the clear,
+        // as the operator configured.
         let holds_no_node = |first: &u8| (*first..first + 4).all(|n| is_free(&n));
         let first = (100..200)
             .step_by(4)
             .find(holds_no_node)
             .context("no free subnets")?;
         let of_operator = format!("10.5.{first}.0/22");
-        // The switch has the other end of each uplink.
+        // The switch has the other end of each uplink, so it sees all frames.
         let capture = Capture::start(bed.lan.netns())?;
         let began = SystemTime::now();
         let probes = ProbeOptions::default().interval(interval);
@@ -132,7 +134,8 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
     })
 }
 
-/// Routes to the subnet of a node that comes later, and an operator's; those of our own become Go flannel's, which have the protocol `boot`.
+/// Adds routes to the subnet of a node that joins later, and an operator's route.
+/// With `as_go`, also turns our own routes into Go flannel's, which have the protocol `boot`.
 fn add_foreign_routes(
     host: &Host,
     gateway: &Host,
@@ -157,7 +160,7 @@ fn add_foreign_routes(
         .map(drop)
 }
 
-/// A node joins at the subnet of Go flannel's routes.
+/// Adds a node with the subnet to which Go flannel's routes lead.
 fn join_at(bed: &mut Bed, newcomer: Host, n: u8) -> Result<Node> {
     let keys = Keys::new();
     std::fs::write(key_file(&newcomer)?, keys.private_text())?;
@@ -204,7 +207,7 @@ fn only_the_operators_route_stays(
     Ok(())
 }
 
-/// Waits until these reach each other in both families.
+/// Waits until these pods reach each other in both families.
 fn reach(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<IpAddr> = pods
@@ -218,7 +221,7 @@ fn reach(pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is a data packet of WireGuard with something in it: on the port of either family, longer than a keepalive.
+/// Whether a frame is a WireGuard data packet with a payload: on the port of either family, and longer than a keepalive.
 fn is_sealed(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 20,
@@ -233,7 +236,7 @@ fn is_sealed(frame: &[u8]) -> bool {
         && frame.len() > udp + 8 + 32
 }
 
-/// Looks at all frames, and tells for each two nodes the last packet in the clear and the first sealed one.
+/// Checks all frames. Prints for each pair of nodes the time of the last packet in the clear and of the first sealed one.
 fn judge(frames: &[Frame], began: SystemTime, nodes: &[Node]) -> Result<()> {
     let since = |at: SystemTime| at.duration_since(began).unwrap_or_default();
     let mut wrong = Vec::new();

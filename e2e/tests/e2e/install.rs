@@ -1,4 +1,4 @@
-//! What an operator installs: manifests, the chart and images, as API servers and container engines read them.
+//! Manifests, the chart and images that an operator installs, as API servers and container engines read them.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,15 @@ use lab::{ApiServer, Families, Lab, Uplink};
 use serde_json::Value;
 
 mod chart;
+mod host_pages;
 mod images;
 mod manifests;
 mod pages;
 mod policy;
 pub(crate) mod shapes;
+mod vagrantfile;
 
-/// A file of the repository.
+/// Returns the path of a file in the repository.
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -42,7 +44,7 @@ fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     Ok(api)
 }
 
-/// The objects of manifests as the server would store them. It stores nothing.
+/// Returns the objects of manifests as the server would store them. The server stores nothing.
 fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     let file = lab.folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
@@ -62,7 +64,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// The object of a kind and a name, in any namespace unless one is given.
+/// Returns the object of a kind and a name, in any namespace if none is given.
 fn object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,
@@ -81,7 +83,7 @@ fn object<'a>(
         .with_context(|| format!("no {kind} {name} in {namespace:?}"))
 }
 
-/// The network configuration in a ConfigMap.
+/// Returns the network configuration in flannel's ConfigMap.
 fn net_conf(objects: &[Value], namespace: Option<&str>) -> Result<Value> {
     let map = object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
     Ok(serde_json::from_str(

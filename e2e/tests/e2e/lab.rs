@@ -1,4 +1,4 @@
-//! The lab itself: hosts, pods, stores and measurements work, and a dropped lab leaves nothing.
+//! The lab itself: hosts, pods, stores and measurements work, and a dropped lab leaves nothing behind.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn reaches(from: &Host, to: &str) -> bool {
         .is_some()
 }
 
-/// Three hosts with a pod each, and the routes that host-gw would set.
+/// Starts three hosts with a pod each, and sets the routes that host-gw would set.
 fn routed_by_hand(lab: &Lab) -> Vec<Pod> {
     let lan = lab.switch("lan").unwrap();
     let hosts = lab.hosts(&lan, 3).unwrap();
@@ -209,7 +209,7 @@ fn probe_counts_lost_packets_and_outage_time() {
     probe.wait_flowing(SECONDS).unwrap();
     let cut = probe.elapsed();
     pods[1].host().cut("enp0s8").unwrap();
-    // The outage that is measured.
+    // This outage is measured.
     std::thread::sleep(Duration::from_millis(300));
     pods[1].host().reconnect("enp0s8").unwrap();
     let reconnected = probe.elapsed();
@@ -249,7 +249,7 @@ fn mesh_watches_each_path() {
     clean.require_clean().unwrap();
     let broken = Mesh::start(&pods, &ProbeOptions::default()).unwrap();
     pods[1].host().cut("enp0s8").unwrap();
-    // The path is cut for this time.
+    // The path is cut meanwhile.
     std::thread::sleep(Duration::from_millis(100));
     for (path, report) in broken.finish().unwrap() {
         assert_eq!(report.lost > 0, path.contains("h2"), "{path}: {report}");
@@ -326,7 +326,7 @@ fn kernel_state_is_read_completely() {
     );
 }
 
-/// A VXLAN device and the three objects of one peer.
+/// Adds a VXLAN device and the three objects of one peer.
 fn add_vxlan_peer(netns: &Netns) {
     netns
         .ip("link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning\naddress add 10.5.1.0/32 dev flannel.1")
@@ -433,7 +433,7 @@ fn dropped_lab_leaves_nothing() {
         .spawn("sleep", &Launch::new("sleep").arg("600"))
         .unwrap();
     let (prefix, folder, pid) = (lab.prefix(), lab.folder("").unwrap(), process.pid());
-    // Without its handle the process is not killed on drop.
+    // Without its handle, nothing but the lab kills the process.
     std::mem::forget(process);
     drop(lab);
     let left: Vec<_> = std::fs::read_dir("/run/netns")

@@ -1,6 +1,6 @@
 //! `flannelctl lab --remove` removes all that a killed `flannelctl lab` left, and no other lab.
 //!
-//! Each test has `/run` and `/tmp` of its own, so that no other lab of this machine is in reach of its `--remove`.
+//! Each test has its own `/run` and `/tmp`, so that `--remove` cannot reach other labs of this machine.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -73,7 +73,7 @@ impl Room {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
 
-    /// The names of a lab's namespaces and folders.
+    /// Lists the names of a lab's namespaces and folders.
     fn names(&self, demo: u32) -> Vec<String> {
         let folders = [self.path("/run/netns"), self.path("/tmp/flannel-lab")];
         let all = folders
@@ -114,7 +114,7 @@ impl Drop for Demo {
     }
 }
 
-/// The command lines of the processes that a lab started: each names the lab's folder.
+/// Returns the command lines of the processes that a lab started. Each contains the lab's folder.
 fn processes(demo: u32) -> Vec<String> {
     let mark = format!("/flannel-lab/fl-{demo}-");
     let lines = fs::read_dir("/proc")
@@ -127,7 +127,7 @@ fn processes(demo: u32) -> Vec<String> {
         .collect()
 }
 
-/// The command lines of the daemons among them, in order.
+/// Returns the command lines of a lab's daemons, sorted.
 fn daemons(demo: u32) -> Vec<String> {
     let mut lines = processes(demo);
     lines.retain(|line| {
@@ -237,7 +237,7 @@ fn live_lab_stays_and_kept_lab_is_removed() {
         "it is kept"
     );
 
-    // An earlier process with the same pid has ended: its lab has no owner.
+    // The folder's owner is an earlier process with the same pid, which has ended. So this lab has no owner.
     let reused = format!("fl-{}-0dead", live.child.id());
     assert!(
         room.command("ip")
@@ -265,7 +265,7 @@ fn live_lab_stays_and_kept_lab_is_removed() {
                 .exists(),
         "{output_text}"
     );
-    // Programs that it runs for a moment come and go.
+    // Names may have been added meanwhile, for programs that the live lab runs for a moment.
     let left = room.names(live.child.id());
     assert!(
         names.iter().all(|name| left.contains(name)),
@@ -274,7 +274,7 @@ fn live_lab_stays_and_kept_lab_is_removed() {
     assert_eq!(daemons(live.child.id()), running, "the live one stays");
     assert!(live.child.try_wait().unwrap().is_none());
 
-    // SIGINT, as Ctrl-C sends it: the lab removes itself.
+    // On SIGINT, as Ctrl-C sends it, the lab removes itself.
     kill(
         Pid::from_raw(live.child.id().try_into().unwrap()),
         Signal::SIGINT,

@@ -1,4 +1,4 @@
-//! Changes of the node's own lease and of its address: peers know within seconds, and the log names each change.
+//! Changes of the node's own lease and of its address: peers follow within seconds, and the log reports each change.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits until the pod of the second node reaches that of the first.
+    /// Waits until the pod of the second node reaches that of the first. Returns how long this took.
     fn reaches(&self, deadline: Duration) -> Result<Duration> {
         let target = self.pods[0].address()?;
         let options = PingOptions::default().timeout(Duration::from_millis(200));
@@ -63,7 +63,7 @@ impl Cluster {
         })
     }
 
-    /// The key of the first node's lease.
+    /// Returns the key of the first node's lease.
     fn key(&self) -> Result<String> {
         let subnet = self.daemons[0]
             .subnet_env()?
@@ -126,7 +126,7 @@ fn changed_address_reaches_the_peers_at_once() {
             .sysctl("net/ipv4/conf/all/promote_secondaries", "1")?;
         let mut times = Vec::new();
         for change in 0..10 {
-            // The first address is the host's own, the next ones are unused.
+            // The first address is the host's own. The next ones are unused.
             let (old, new) = (
                 address(if change == 0 { 101 } else { 50 + change }),
                 address(51 + change),
@@ -207,17 +207,17 @@ fn manual_changes_of_the_own_lease_are_reported() {
                 Ok(())
             })
         };
-        // Edited, with an address of another host, which is a mistake.
+        // Edits the lease by mistake, to the address of another host.
         client.put(&key, &before.value.replace(&address(101), &address(222)))?;
         stands("the foreign address is put back, lease included", false)?;
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("192.168.56.222, which is not this node's: it was put back")
+            cluster.logged("192.168.56.222, which is not this node's: flanneld restored it")
         })?;
         // An unreadable value is neither a deletion nor a reservation.
         client.put(&key, "{garbage")?;
         stands("garbage is put back, lease included", false)?;
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("was overwritten with a value that cannot be read: it was put back")
+            cluster.logged("was overwritten with a value that cannot be read: flanneld restored it")
         })?;
         ensure!(
             !cluster.logged("deleted"),
@@ -227,9 +227,9 @@ fn manual_changes_of_the_own_lease_are_reported() {
         ensure!(client.del(&key)?, "{key} was not there");
         stands("the deleted key is put back", false)?;
         eventually(DEADLINE, "it is logged", || {
-            cluster.logged("was deleted from the store: it was put back")
+            cluster.logged("was deleted from the store: flanneld restored it")
         })?;
-        // A reservation as documented.
+        // Reserves the subnet as documented.
         for _ in 0..2 {
             client.put(&key, &cluster.entry()?.value)?;
             stands("it is a reservation", true)?;
@@ -302,7 +302,7 @@ fn a_changed_network_leaves_nothing_of_the_old_one() {
         };
         restart(&mut cluster, DUAL)?;
         ensure!(held(&netns)?.contains("10.5.") && netns.link("flannel-v6.1")?.is_some(), "nothing to leave");
-        // Objects of an operator: outside both networks, or of another form than the daemon's.
+        // Objects of an operator: outside both networks, or in a form that the daemon does not use.
         netns.ip("address add 10.98.0.1/24 dev flannel.1\nroute add 10.97.0.0/16 dev flannel.1 proto static\nroute add 10.5.200.0/24 dev enp0s8 proto static")?;
         restart(&mut cluster, &VXLAN.replace("10.5.", "10.6."))?;
         eventually_ok(DEADLINE, "nothing of the old network is left", || {
@@ -350,7 +350,7 @@ fn renamed(lab: &str, net_conf: &str, device: &str) {
             ensure!(names.is_empty(), "{names:?} are left");
             eventually(DEADLINE, "it is ready", || cluster.daemons[0].is_ready())?;
         }
-        // Renamed while no daemon runs.
+        // Renames it while no daemon runs.
         cluster.daemons[0].terminate(DEADLINE)?;
         if netns.link(device)?.is_some() {
             netns.ip(&format!("link set {device} name other9"))?;
@@ -404,7 +404,7 @@ fn garbage_in_a_directory_is_reported() {
         eventually(DEADLINE, "it is logged", || {
             daemon
                 .log()
-                .contains("was overwritten with a value that cannot be read: it was put back")
+                .contains("was overwritten with a value that cannot be read: flanneld restored it")
         })?;
         ensure!(
             !daemon.log().contains("deleted"),

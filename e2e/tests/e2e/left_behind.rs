@@ -1,4 +1,4 @@
-//! What an earlier backend left goes once the new one works, ours or Go flannel's; what others use stays.
+//! A new backend removes what an earlier one left, ours or Go flannel's, once it works. Objects that others use stay.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ fn net_conf(backend: &str) -> String {
     )
 }
 
-/// A device of another network, whose daemon is stopped: nothing shows whose it is but its address.
+/// A device of another network, whose daemon is stopped: only its address shows whose it is.
 const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 192.168.56.101 dev enp0s8 dstport 8499
     ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
 
-/// What Go flannel's vxlan leaves, with a route to a subnet that nobody has any more.
+/// Returns commands that create what Go flannel's vxlan and udp leave, with a route to a subnet that no node has any more.
 fn of_go(own: &str, peer: &str) -> String {
     format!(
         "ip link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
@@ -39,7 +39,7 @@ fn devices(host: &Host) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Each backend, and the devices of flannel that the first node has with it.
+/// Each backend, and the flannel devices that the first node has with it.
 const BACKENDS: [(&str, &[&str]); 6] = [
     (
         r#"{"Type":"vxlan"}"#,
@@ -58,7 +58,7 @@ const BACKENDS: [(&str, &[&str]); 6] = [
     ("Go flannel's", &["flannel.77"]),
 ];
 
-/// Puts Go flannel's objects in the place of our routes.
+/// Replaces our routes by Go flannel's objects.
 fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     let subnet = |daemon: &Flanneld| {
         let subnet = daemon.subnet_env()?.subnet;
@@ -75,7 +75,7 @@ fn replace_by_go_flannels(host: &Host, daemons: &[Flanneld]) -> Result<()> {
     Ok(())
 }
 
-/// One backend after the other, and then what Go flannel left: each time, only its devices are there.
+/// Runs one backend after the other, and then one after Go flannel. Each time, only the devices of the present backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
     Lab::run("left behind", |lab| {
@@ -139,7 +139,7 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
         let log = daemons[0].log();
         ensure!(
             log.lines().any(|line| {
-                line.contains("a device is left of an earlier backend")
+                line.contains("found a device of an earlier backend")
                     && line.contains("device=flannel.1")
             }),
             "{}",

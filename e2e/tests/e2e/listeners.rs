@@ -1,4 +1,4 @@
-//! The daemon's listeners: under floods of connections, and from where they are reachable; flannelctl with and without a daemon.
+//! The daemon's listeners under floods of connections, and from where they are reachable. Also flannelctl with and without a daemon.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,17 +22,17 @@ use crate::canary::CANARY;
 
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Connections to each listener.
+/// Number of connections to each listener.
 const CONNECTIONS: usize = 10_000;
-/// The daemon's limit of open files, far above what it may use.
+/// Limit of the daemon's open files, far above what it may use.
 const FILES: usize = 1024;
 
-/// How long the flood lasts: seconds, a minute in `make soak`.
+/// Returns how long the flood lasts: some seconds by default, one minute in `make soak`.
 fn flood_time() -> Duration {
     Duration::from_secs(env_number("FLANNEL_TEST_FIRE", 12))
 }
 
-/// Where a flood goes.
+/// Target of a flood.
 #[derive(Clone, Debug)]
 enum FloodTarget {
     Tcp(SocketAddr),
@@ -56,10 +56,11 @@ impl FloodTarget {
     }
 }
 
-/// Opens connections until there are enough, keeps them all, and then replaces the oldest: silent ones, half heads, slow heads, and unread answers.
+/// Opens connections and keeps all of them until there are enough, then replaces the oldest.
+/// The connections are silent, send half a request head, send a head slowly, or do not read the response.
 fn flood(netns: &Netns, target: &FloodTarget, opened: &AtomicUsize, stop: &AtomicBool) {
     let attack = || {
-        // A file table of its own: one process may not be allowed enough files for three floods.
+        // Each flood has its own file table: one process may not be allowed enough files for three floods.
         unshare(CloneFlags::CLONE_FILES).unwrap();
         let mut kept: Vec<Option<Box<dyn Write + Send>>> = Vec::new();
         let mut number = 0;
@@ -79,7 +80,7 @@ fn flood(netns: &Netns, target: &FloodTarget, opened: &AtomicUsize, stop: &Atomi
                 number += 1;
                 opened.store(number, Relaxed);
             }
-            // One of the slow ones goes on.
+            // One of the kept connections sends another byte.
             if let Some(Some(slow)) =
                 kept.get_mut(number.wrapping_mul(31) % number.clamp(1, CONNECTIONS))
             {
@@ -90,12 +91,12 @@ fn flood(netns: &Netns, target: &FloodTarget, opened: &AtomicUsize, stop: &Atomi
     netns.run(attack).unwrap();
 }
 
-/// The files that a process has open.
+/// Returns the number of files that a daemon has open.
 fn open_files(daemon: &Flanneld) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).map_or(0, Iterator::count)
 }
 
-/// How many files this process may open at most.
+/// Returns the hard limit of open files of this process.
 fn most_files() -> Result<usize> {
     let limits = std::fs::read_to_string("/proc/self/limits")?;
     let line = limits
@@ -165,7 +166,7 @@ fn own_key(cluster: &Cluster) -> Result<String> {
 }
 
 #[test]
-fn no_client_starves_the_daemon() {
+fn connection_flood_does_not_block_the_daemon() {
     let _turn = lab::load_turn();
     Lab::run("listeners-fire", |lab| {
         let cluster = cluster(lab)?;
@@ -242,7 +243,7 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
     }
     ensure!(most < 400, "{most} open files");
     println!("{opened:?} connections, {answers} answers, at most {most} files");
-    // A node of which the store knows nothing for five seconds is gone for others; on a busy machine etcd takes that long to authenticate.
+    // Peers remove a node when it is absent from the store for five seconds. On a busy machine, etcd takes that long to authenticate.
     probes.require_clean()?;
 
     // The daemon also opens new connections to the store.
@@ -263,7 +264,7 @@ fn serves_during_flood(cluster: &Cluster, opened: &[AtomicUsize; 3]) -> Result<(
     })
 }
 
-/// The status line and all that follows.
+/// Requests a path and returns the whole response, from the status line on.
 fn ask(netns: &Netns, address: &str, host: &str, path: &str) -> std::io::Result<String> {
     let address: SocketAddr = address.parse().unwrap();
     netns
@@ -278,7 +279,7 @@ fn ask(netns: &Netns, address: &str, host: &str, path: &str) -> std::io::Result<
 }
 
 #[test]
-fn status_api_answers_its_own_host_only() {
+fn status_api_is_reachable_from_its_own_host_only() {
     Lab::run("listeners-reach", |lab| {
         let cluster = cluster(lab)?;
         answers_to_its_own_names(&cluster)?;
@@ -288,7 +289,7 @@ fn status_api_answers_its_own_host_only() {
     .unwrap();
 }
 
-/// Only the host's own names are accepted in the Host header: a web page could resolve its name to 127.0.0.1.
+/// Checks that the API accepts only the host's own names in the Host header, because a web page could resolve its own name to 127.0.0.1.
 fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
     let node = |name: &str| {
         ask(
@@ -322,7 +323,7 @@ fn answers_to_its_own_names(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Neither pods nor another host connect.
+/// Checks that neither pods nor another host can connect.
 fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
     let own = cluster.hosts[0].v4()?;
     let gateway = cluster.daemons[0]
@@ -350,7 +351,7 @@ fn is_unreachable_from_outside(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The socket is root's, and so is each command that changes or collects something: one line says so.
+/// Checks that only root may use the socket and commands that change or collect something, and that one line reports the refusal.
 fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
     let (daemon, here) = (&cluster.daemons[0], cluster.hosts[0].netns());
     let program = binaries::own("flannelctl")?;
@@ -363,7 +364,8 @@ fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
         &["--reuid=65534", "--clear-groups", &path, "status", &file],
     )?;
     ensure!(
-        refused.status.code() == Some(1) && texts(&refused).contains("only root may ask flanneld"),
+        refused.status.code() == Some(1)
+            && texts(&refused).contains("only root may connect to flanneld"),
         "{refused:?}"
     );
     ensure!(texts(&refused).lines().count() == 1, "{}", texts(&refused));
@@ -382,7 +384,7 @@ fn refuses_other_users(lab: &Lab, cluster: &Cluster) -> Result<()> {
 struct StatusBed {
     hosts: Vec<Host>,
     options: FlanneldOptions,
-    /// The first host's subnet.env.
+    /// Path of the first host's subnet.env.
     file: PathBuf,
 }
 
@@ -403,7 +405,7 @@ impl StatusBed {
         })
     }
 
-    /// There may be no daemon.
+    /// Runs flannelctl on the first host, with or without a daemon there.
     fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.file.display());
         self.hosts[0].flannelctl(&[args, &[file.as_str()]].concat())
@@ -413,7 +415,7 @@ impl StatusBed {
         json(&self.flannelctl(args)?)
     }
 
-    /// `flannelctl status` exits with code 3 and prints all of these.
+    /// Checks that `flannelctl status` exits with code 3 and prints all of these texts.
     fn require_down(&self, parts: &[&str]) -> Result<()> {
         let output = self.flannelctl(&["status"])?;
         let text = texts(&output);
@@ -428,9 +430,9 @@ impl StatusBed {
         self.file.with_file_name("subnet.env.ended")
     }
 
-    /// Before the first start.
+    /// Checks the commands before the daemon's first start.
     fn is_absent(&self) -> Result<()> {
-        self.require_down(&["does not run on"])?;
+        self.require_down(&["is not running on"])?;
         let begun = Instant::now();
         let output = self.flannelctl(&["peers"])?;
         ensure!(
@@ -441,7 +443,7 @@ impl StatusBed {
         Ok(())
     }
 
-    /// The status of a daemon that knows its peer, as text and as JSON.
+    /// Checks the status of a daemon that knows its peer, as text and as JSON.
     fn status_is_complete(&self, daemon: &Flanneld) -> Result<()> {
         let ready = eventually_ok(DEADLINE, "both know each other", || {
             let output = self.flannelctl(&["status"])?;
@@ -457,11 +459,8 @@ impl StatusBed {
             "h1 is ready  ".to_owned(),
             format!("  subnet    {subnet}, which does not expire"),
             "  address   192.168.56.101 on enp0s8 (MTU 1500): named by --iface=enp0s8".to_owned(),
-            format!(
-                "  pods      MTU 1450; {} is as it should be",
-                self.file.display()
-            ),
-            "  kernel    1 route, 1 neighbour, 1 FDB entry, all as wanted".to_owned(),
+            format!("  pods      MTU 1450; {} is correct", self.file.display()),
+            "  kernel    1 route, 1 neighbour, 1 FDB entry, all in sync".to_owned(),
             "  api       http://127.0.0.1:8474/api/v1/node".to_owned(),
         ] {
             ensure!(ready.contains(&line), "{line:?} in\n{ready}");
@@ -476,7 +475,7 @@ impl StatusBed {
         Ok(())
     }
 
-    /// The peer's lease, and the results of probes on this node and on the other one.
+    /// Checks that the output has the peer's lease, and the results of probes on this node and on the other one.
     fn peers_are_complete(&self) -> Result<()> {
         let peers = texts(&self.flannelctl(&["peers"])?);
         ensure!(
@@ -513,7 +512,7 @@ impl StatusBed {
         named
     }
 
-    /// A second daemon on the host is refused; the first one still answers.
+    /// Checks that a second daemon on the host is refused and that the first one still responds.
     fn second_daemon_is_refused(&self) -> Result<()> {
         let mut second = self.hosts[0].start_flanneld(&self.options)?;
         ensure!(second.wait(DEADLINE)?.code() == Some(1));
@@ -539,14 +538,14 @@ impl StatusBed {
         self.require_down(&["with exit code 1:\n    ", "nosuch"])
     }
 
-    /// A daemon that is ready removes the exit report. A killed one leaves none, and its stale socket does not stop the next one.
+    /// Checks that a daemon removes the exit report when it is ready. A killed daemon leaves none, and its stale socket does not stop the next one.
     fn kill_leaves_no_exit_report(&self) -> Result<()> {
         let mut again = self.hosts[0].flanneld(&self.options)?;
         eventually(DEADLINE, "the exit report is removed", || {
             !self.exit_report().exists()
         })?;
         again.kill()?;
-        self.require_down(&["left no word why"])?;
+        self.require_down(&["left no exit report"])?;
         let _after = self.hosts[0].flanneld(&self.options)?;
         eventually_ok(DEADLINE, "its socket replaces the stale one", || {
             succeeded("flannelctl status", &self.flannelctl(&["status"])?).map(drop)
@@ -622,7 +621,7 @@ fn reserved_subnet_is_leased_to_its_node_in_a_directory() {
     .unwrap();
 }
 
-/// One subnet is reserved before its node starts, another one while its node runs.
+/// Reserves one subnet before its node starts, and another one while its node runs.
 fn reserved_subnet_is_leased(hosts: &[Host], store: &Store, flag: &str) -> Result<()> {
     store.configure(VXLAN)?;
     let ctl = |words: &[&str]| hosts[0].flannelctl(&[words, &[flag]].concat());

@@ -1,6 +1,6 @@
-//! The tests on hosts in network namespaces: one program, so that waiting tests run in parallel and it is linked once.
+//! Tests on hosts in network namespaces. They are one program, so that waiting tests run in parallel and linking happens once.
 //!
-//! One suite: `cargo test -p e2e -- rules::`; one test: `cargo test -p e2e -- rules::repair::a_name`, or a part of its name.
+//! One suite: `cargo test -p e2e -- rules::`. One test: `cargo test -p e2e -- rules::repair::a_name`, or a part of its name.
 
 #![allow(
     clippy::unwrap_used,
@@ -44,6 +44,7 @@ mod mesh_hostile;
 mod mesh_mixed;
 mod mesh_twenty;
 mod operator;
+mod packet_path;
 mod ping_only;
 mod pod_probes;
 mod probe;

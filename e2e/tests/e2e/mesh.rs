@@ -1,4 +1,4 @@
-//! Probes between nodes: each fault has its verdict at both ends, and filtered probes are no fault.
+//! Probes between nodes: both ends have a verdict on each fault, and filtered probes are no fault.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Bed, Host, Lab, Netns, Uplink, eventually_ok, json, succeeded, throughout};
@@ -6,12 +6,12 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Thirty times what it should take.
+/// Thirty times the expected time.
 pub(crate) const REPORTED: Duration = Duration::from_secs(300);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"TYPE"}}"#;
 
-/// A node's verdict about a peer in one family: the state, and the whole document.
+/// Returns a node's verdict on a peer in one family: the state, and the peer's whole document.
 pub(crate) fn peer(
     bed: &Bed,
     node: usize,
@@ -41,7 +41,7 @@ pub(crate) fn peer(
     ))
 }
 
-/// Waits until the states between pairs of nodes are these, in both families.
+/// Waits until these pairs of nodes have these states, in both families.
 fn wait_verdicts(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Result<()> {
     eventually_ok(REPORTED, what, || {
         for (node, of, state) in wanted {
@@ -59,7 +59,7 @@ fn wait_verdicts(bed: &Bed, what: &str, wanted: &[(usize, usize, &str)]) -> Resu
     })
 }
 
-/// Every peer of every node, in both families.
+/// Checks every peer of every node, in both families.
 fn everybody(bed: &Bed, check: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
     for node in 0..bed.hosts.len() {
         for of in (0..bed.hosts.len()).filter(|of| *of != node) {
@@ -76,12 +76,12 @@ fn is_well(peer: &serde_json::Value) -> bool {
     peer["state"] == "well"
 }
 
-/// Well, or slow, which a busy machine may be.
+/// Whether a peer is well or, as may be on a busy machine, slow.
 fn is_reached(peer: &serde_json::Value) -> bool {
     peer["state"] == "well" || peer["state"] == "slow"
 }
 
-/// Rules for frames that the switch forwards from one host to another, in both families of the underlay.
+/// Returns rules for frames that the switch forwards from one host to another, in both families of the underlay.
 fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<String> {
     let [v4, v6] = matches;
     Ok(format!(
@@ -93,7 +93,7 @@ fn between(from: &Host, to: &Host, matches: [&str; 2], verdict: &str) -> Result<
     ))
 }
 
-/// Makes the switch drop packets.
+/// Adds rules to the switch by which it drops packets.
 fn drop_on_the_switch(bed: &Bed, rules: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}}}; }}\n"
@@ -121,13 +121,13 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
         let tunnel = format!("udp dport {port}");
         let tunnel = [tunnel.as_str(); 2];
         let mut rules = String::new();
-        // Cut in the overlay only; in one direction; everywhere.
+        // Cuts the overlay only; then one direction; then everything.
         rules += &between(h1, h2, tunnel, "drop")?;
         rules += &between(h2, h1, tunnel, "drop")?;
         rules += &between(h1, h3, tunnel, "drop")?;
         rules += &between(h2, h4, ["", ""], "drop")?;
         rules += &between(h4, h2, ["", ""], "drop")?;
-        // The length of IPv6 is that of the payload.
+        // The length field of IPv6 counts the payload only.
         let large = ["ip length > 1400", "ip6 length > 1360"];
         rules += &between(h1, h4, large, "drop")?;
         rules += &between(h4, h1, large, "drop")?;
@@ -164,7 +164,7 @@ fn each_fault_has_its_verdict(backend: &str, port: u16, carried: [u64; 2]) -> Re
             "one in three lost",
             &[(2, 3, "loses-some"), (3, 2, "loses-some")],
         )?;
-        // A verdict is about the path to another node: this one stays ready.
+        // A verdict is about the path to another node, so this node stays ready.
         for daemon in &bed.daemons {
             ensure!(
                 daemon.get("/readyz")?.0 == 200,
@@ -205,9 +205,9 @@ fn each_fault_of_udp_has_its_verdict_at_both_ends() {
     each_fault_has_its_verdict("udp", 8285, [1372, 1372]).unwrap();
 }
 
-/// Firewalls that reject or drop the probe port, or ping: no peer is broken.
+/// Firewalls reject or drop the probe port, or ping: no peer is reported as broken.
 #[test]
-fn filtered_probes_are_no_fault() {
+fn filtered_probes_are_not_reported_as_a_fault() {
     Lab::run("mesh-filtered", |lab| {
         let bed = Bed::start(lab, 3, &DUAL.replace("TYPE", "vxlan"), |_, options| options)?;
         eventually_ok(REPORTED, "all peers are well", || everybody(&bed, |peer| is_well(peer) && peer["ping_only"] == false))?;
@@ -245,7 +245,7 @@ fn filtered_probes_are_no_fault() {
     .unwrap();
 }
 
-/// No peer is broken, and findings about filters are risks at most.
+/// Checks that no peer is broken, and that findings about filters are risks at most.
 fn no_peer_is_reported_broken(bed: &Bed) -> Result<()> {
     for daemon in &bed.daemons {
         succeeded("flannelctl peers", &daemon.flannelctl(&["peers"])?)?;
@@ -264,7 +264,7 @@ fn no_peer_is_reported_broken(bed: &Bed) -> Result<()> {
 pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(crate) const PROBES: u16 = 8473;
 
-/// A probe as `docs/probing.md` describes it.
+/// Returns a probe as `docs/probing.md` describes it.
 fn question(length: u16) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01\x01"[..],
@@ -277,14 +277,14 @@ fn question(length: u16) -> Vec<u8> {
     bytes
 }
 
-/// Sends a probe from a namespace, and returns the length of the reply, if one comes at once.
+/// Sends a probe from a namespace, and returns the length of the reply if one arrives within 500 ms.
 fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
         let socket = UdpSocket::bind(from)?;
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
         socket.send_to(question, (to, PROBES))?;
         let mut answer = [0; 9000];
-        // The node may send a probe of its own at the same moment.
+        // The node may send a probe of its own meanwhile.
         while let Ok(length) = socket.recv(&mut answer) {
             if answer[..length].windows(8).any(|part| part == b"nonce678") {
                 return Ok(Some(length));
@@ -294,7 +294,7 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<
     })?
 }
 
-/// Sends probes until one is answered: on a busy machine the first reply may come too late.
+/// Sends probes until one is answered, because on a busy machine the first reply may come too late.
 fn is_answered(netns: &Netns, from: SocketAddr, to: IpAddr, question: &[u8]) -> Result<()> {
     eventually_ok(REPORTED, "a node with a lease is answered", || {
         let answer = asks(netns, from, to, question)?;
@@ -336,7 +336,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() {
             .parse()?;
         let node = IpAddr::from(bed.hosts[0].v4()?);
         let from = |ip: IpAddr, port: u16| SocketAddr::new(ip, port);
-        // A node of the cluster, without its daemon.
+        // The third node is in the cluster, but its daemon does not run.
         bed.daemons[2].terminate(Duration::from_secs(10))?;
         let third = IpAddr::from(bed.hosts[2].v4()?);
         for length in [72, 1400] {
@@ -399,7 +399,7 @@ pub(crate) fn require_verdict_v4(bed: &Bed, state: &str, pairs: &[(usize, usize)
     Ok(())
 }
 
-/// Requires that all these are well or slow now, for checks over time.
+/// Checks that all these peers are well or slow now. For checks over time.
 pub(crate) fn reached_v4_now(bed: &Bed, pairs: &[(usize, usize)]) -> Result<()> {
     for (node, of) in pairs {
         let (_, peer) = peer(bed, *node, *of, false)?;
@@ -425,7 +425,7 @@ fn wrong_node_that_replies_is_named() {
         wait_verdict_v4(&bed, "well", &[(0, 1), (0, 2)])?;
         bed.hosts[1].cut("enp0s8")?;
         let address = bed.hosts[1].v4()?;
-        // In this order: the kernel removes secondary addresses together with the first one.
+        // Deletes the first address before adding the other, because the kernel removes secondary addresses together with the first one.
         let other = bed.hosts[2].v4()?;
         bed.hosts[2].netns().ip(&format!(
             "address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"
@@ -444,7 +444,7 @@ fn wrong_node_that_replies_is_named() {
     .unwrap();
 }
 
-/// Backends without a device of the kernel's, or without any.
+/// Checks backends whose device is not the kernel's, or that have none.
 fn peers_are_healthy_with(title: &str, backend: &str) -> Result<()> {
     Lab::run(title, |lab| {
         let conf = DUAL.replace(r#"{"Type":"TYPE"}"#, backend);

@@ -1,4 +1,4 @@
-//! A hostile host in the mesh: it forges addresses, sends unsolicited replies and lies. No verdict about other nodes changes.
+//! A hostile host in the mesh: it forges addresses, sends unsolicited replies and lies. No verdict on other nodes changes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ const ROW: usize = 1232;
 /// The state "cut off" on the wire.
 const CUT_OFF: u8 = 7;
 
-/// A message as `docs/probing.md` has it, with zeros behind its header.
+/// Returns a message as `docs/probing.md` describes it, with zeros after its header.
 fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
     let mut bytes = [
         &b"flpr\x01"[..],
@@ -36,7 +36,7 @@ fn message(kind: u8, length: usize, nonce: u64, from: [u8; 8], to: [u8; 8]) -> V
     bytes
 }
 
-/// A row with the worst value in each field, and with a colour's escape sequence in the name.
+/// Returns a row reply with the worst value in each field, and with an escape sequence for a colour in the name.
 fn lies(question: &[u8]) -> Vec<u8> {
     let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
     let mut bytes = [
@@ -61,11 +61,11 @@ fn lies(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The instance of a node, by the address of its probes.
+/// Instances of nodes, by the addresses of their probes.
 type Instances = BTreeMap<IpAddr, [u8; 8]>;
 type Numbers = Mutex<Instances>;
 
-/// Runs on a host instead of its daemon: answers each request for its row with lies, and records the senders.
+/// Runs on a host instead of its daemon. Replies to each request for its row with lies, and records the senders.
 fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
@@ -101,7 +101,7 @@ fn overlay_of(bed: &Bed, node: usize) -> Result<IpAddr> {
         .into())
 }
 
-/// Sends packets in the name of a node to another one, over the underlay and in the tunnel: probes and replies of all kinds, and junk.
+/// Sends packets that seem to come from one node to another, over the underlay and in the tunnel: probes and replies of all kinds, and junk.
 fn forge(
     bed: &Bed,
     outsider: &Host,
@@ -144,7 +144,7 @@ fn forge(
         outsider.netns(),
         &packets(underlay.0.into(), underlay.1.into()),
     )?;
-    // A pod sends with that node's address.
+    // Here a pod sends with that node's address.
     craft::send_raw(bed.pods[to].netns(), &packets(overlay.0, overlay.1))?;
     // VXLAN has no authentication: any host that reaches the port can send any frame.
     let link = bed.hosts[to].netns().sh("ip -br link show flannel.1")?;
@@ -170,12 +170,12 @@ fn forge(
     )
 }
 
-/// Forged probes that a host must receive before the test proves something.
+/// Number of forged probes that a host must receive before the test proves anything.
 const PROBES_NEEDED: u64 = 1000;
-/// Several times the rounds that bring them.
+/// Limit of rounds, several times what these probes need.
 const MAX_ROUNDS: u64 = 1000;
 
-/// Counts probes that come to a host's probe port and replies that it sends, in packets and bytes.
+/// Counts probes to a host's probe port and the replies that it sends, in packets and bytes.
 const COUNTERS: &str = "table inet count {
     chain in { type filter hook input priority -300; udp dport 8473 @th,104,8 { 1, 3 } counter; }
     chain out { type filter hook output priority 300; udp dport 8473 @th,104,8 { 2, 4 } counter; }
@@ -198,7 +198,7 @@ fn counted(host: &Host, chain: &str) -> Result<(u64, u64)> {
 }
 
 #[test]
-fn verdicts_hold_when_a_host_forges_and_lies() {
+fn verdicts_are_unchanged_when_a_host_forges_probes() {
     Lab::run("mesh-hostile", |lab| {
         let mut bed = Bed::start(lab, 3, V4, |_, options| options)?;
         let outsider = lab.host("outsider", &[Uplink::enp0s8(&bed.lan, 50)?])?;
@@ -243,7 +243,7 @@ fn verdicts_hold(bed: &Bed, outsider: &Host, numbers: &Numbers) -> Result<()> {
     Ok(())
 }
 
-/// The liar's claims are shown as its own, and change no verdict.
+/// Checks that the liar's claims are shown as its own, and that they change no verdict.
 fn lies_are_attributed(bed: &Bed) -> Result<()> {
     let liar = bed.hosts[2].name();
     let row = eventually_ok(REPORTED, "the liar's row", || {
@@ -265,7 +265,7 @@ fn lies_are_attributed(bed: &Bed) -> Result<()> {
         reached_v4_now(bed, &[(0, 1), (1, 0)])?;
         let document = document(bed, 0, "/api/v1/node?rows")?;
         let findings = document["findings"].as_array().context("no findings")?;
-        // The liar does not cause what a busy machine causes.
+        // A busy machine may cause these two findings; the liar does not.
         ensure!(
             findings
                 .iter()
@@ -278,7 +278,7 @@ fn lies_are_attributed(bed: &Bed) -> Result<()> {
     })
 }
 
-/// The instances of both nodes, which the liar learns from their probes.
+/// Returns the instances of both nodes, which the liar learns from their probes.
 fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
     eventually_ok(REPORTED, "both have sent probes", || {
         let known = numbers.lock().unwrap().clone();
@@ -293,7 +293,7 @@ fn instances(bed: &Bed, numbers: &Numbers) -> Result<Instances> {
     })
 }
 
-/// Forged packets leave a well peer well, and no node sends more than it receives. Returns the number of rounds.
+/// Checks that forged packets leave a well peer well, and that the node sends no more than it receives. Returns the number of rounds.
 fn forged_packets_are_answered_sparingly(
     bed: &Bed,
     outsider: &Host,
@@ -301,7 +301,7 @@ fn forged_packets_are_answered_sparingly(
 ) -> Result<u64> {
     bed.hosts[0].netns().feed("nft", &["-f", "-"], COUNTERS)?;
     let (mut round, begun) = (0, Instant::now());
-    // Long enough to change a verdict, and enough packets also on a busy machine.
+    // Long enough to change a verdict, and until enough packets have arrived, even on a busy machine.
     while begun.elapsed() < Duration::from_secs(8)
         || counted(&bed.hosts[0], "in")?.0 <= PROBES_NEEDED
     {
@@ -316,7 +316,7 @@ fn forged_packets_are_answered_sparingly(
         }
         reached_v4_now(bed, &[(0, 1), (1, 0)]).context("forged packets of a peer that is well")?;
     }
-    // In this order: a reply follows its probe.
+    // Replies are read first: each follows its probe.
     let answered = counted(&bed.hosts[0], "out")?;
     let asked = counted(&bed.hosts[0], "in")?;
     println!(
@@ -333,7 +333,7 @@ fn forged_packets_are_answered_sparingly(
     Ok(round)
 }
 
-/// Forged packets of a peer that is cut off do not make it well.
+/// Checks that forged packets of a peer that is cut off do not make it well.
 fn silent_peer_stays_cut_off(
     bed: &Bed,
     outsider: &Host,

@@ -1,6 +1,6 @@
-//! Nodes of another build of this program among those of the present one.
+//! Nodes of another build of this program together with nodes of the present one.
 //!
-//! Run with `make test-mixed BEFORE=/path/to/flanneld`: the build to mix with.
+//! Run with `make test-mixed BEFORE=/path/to/flanneld`, where the path is that of the other build.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use lab::{Bed, Lab, ProbeOptions, throughout};
 
 use crate::mesh::{V4, peer, reached_v4_now, wait_verdict_v4};
 
-/// The variable with the path of the other build's flanneld.
+/// Variable with the path of the other build's flanneld.
 const BEFORE: &str = "FLANNEL_BEFORE";
 const STOP: Duration = Duration::from_secs(20);
 
@@ -21,10 +21,11 @@ fn before() -> Result<PathBuf> {
     })
 }
 
-/// All answer each other, a fault is known to both kinds, and an upgrade of each node in turn loses nothing and raises nothing.
+/// All nodes reply to each other, and nodes of both builds notice a fault. The upgrade of each node in turn loses no packet and changes no verdict
+/// on other nodes.
 #[test]
 #[ignore = "needs another build of flanneld: make test-mixed BEFORE=/path/to/flanneld"]
-fn nodes_of_two_builds_judge_each_other_and_are_swapped() -> Result<()> {
+fn nodes_of_two_builds_probe_each_other_and_are_upgraded() -> Result<()> {
     let other = before()?;
     Lab::run("mesh-mixed", |lab| {
         let mut bed = Bed::start(lab, 4, V4, |node, options| {

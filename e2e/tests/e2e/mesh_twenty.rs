@@ -1,4 +1,4 @@
-//! Twenty real nodes on one switch: what their probes cost, and faults of many peers at once, how soon they are known and to whom.
+//! Twenty real nodes on one switch: the cost of their probes, faults of many peers at once, and how soon each node knows of them.
 
 mod hundred;
 mod wire;
@@ -13,15 +13,15 @@ use serde_json::Value;
 use crate::mesh::V4;
 
 const NODES: u8 = 20;
-/// Twenty times the 15 seconds that it should take.
+/// Twenty times the expected 15 seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Between two looks at what a node knows.
+/// Interval at which the test reads a node's mesh.
 const LOOK: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(6);
-/// What a node may take for gone by mistake, it does within two cycles.
+/// How long the test looks for wrong verdicts. A node that takes a living peer for dead does so within two cycles.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
-/// The mesh as a node sees it.
+/// Returns the mesh as a node sees it.
 fn mesh(daemon: &Flanneld) -> Result<Value> {
     let (code, text) = daemon.api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
@@ -29,7 +29,7 @@ fn mesh(daemon: &Flanneld) -> Result<Value> {
     Ok(document["mesh"].clone())
 }
 
-/// The state of a peer, by the number of its host.
+/// Returns the state of a peer, by the number of its host.
 fn state(mesh: &Value, of: usize) -> Option<&str> {
     let name = format!("h{}", of + 1);
     let peers = mesh["peers"].as_array()?;
@@ -39,13 +39,13 @@ fn state(mesh: &Value, of: usize) -> Option<&str> {
     peer["state"].as_str()
 }
 
-/// How many peers are in this state.
+/// Returns the number of peers in this state.
 fn tally(mesh: &Value, state: &str) -> usize {
     let peers = mesh["peers"].as_array().into_iter().flatten();
     peers.filter(|peer| peer["state"] == state).count()
 }
 
-/// Waits until each of these nodes knows something; returns after how many seconds the first and the last did.
+/// Waits until `knows` holds on each of these nodes. Returns after how many seconds it held on the first and on the last one.
 fn learnt(
     bed: &Bed,
     nodes: Range<usize>,
@@ -78,18 +78,18 @@ fn learnt(
     }
 }
 
-/// The same, told.
+/// Waits until `knows` holds on each of these nodes, and prints after how many seconds.
 fn learn(bed: &Bed, nodes: Range<usize>, what: &str, knows: impl Fn(&Value) -> bool) -> Result<()> {
     let (first, last) = learnt(bed, nodes, what, knows)?;
     println!("{what}: known to the first after {first:.1} s, to all after {last:.1} s");
     Ok(())
 }
 
-/// Waits until all reach each other, and until they have rested: a node looks into faults from a budget that refills in six seconds.
+/// Waits until all nodes reach each other, and then for six seconds: that long a node's budget for probing faults takes to refill.
 fn at_rest(bed: &Bed) -> Result<()> {
     let others = usize::from(NODES - 1);
     let (_, last) = learnt(bed, 0..others + 1, "all reach each other", |mesh| {
-        // On a busy machine answers may be late, and so be lost.
+        // On a busy machine replies may be late, and count as lost.
         let reached: usize = ["well", "slow", "loses-some"]
             .iter()
             .map(|state| tally(mesh, state))
@@ -101,7 +101,7 @@ fn at_rest(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The findings of a node that nothing explains, the first one first.
+/// Returns the findings of a node that no other finding explains, the first one first.
 fn causes(daemon: &Flanneld) -> Result<Vec<String>> {
     let report = json(&daemon.flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;
@@ -125,7 +125,7 @@ fn wait_cause(daemon: &Flanneld, check: &str) -> Result<()> {
     })
 }
 
-/// Makes the switch drop what these rules match, IPv4 and ARP.
+/// Makes the switch drop IPv4 and ARP packets that match.
 fn drop_on(lan: &Switch, matches: &[&str]) -> Result<()> {
     let rules: String = matches
         .iter()
@@ -143,7 +143,7 @@ fn mend(lan: &Switch) -> Result<()> {
         .map(drop)
 }
 
-/// One machine is cut off: all others notice, whoever asks notices at once, and the machine itself says that nobody answers it.
+/// Cuts off one node. All others notice, `flannelctl probe` notices at once, and the node itself reports that it is isolated.
 fn one_dead(bed: &Bed) -> Result<()> {
     let dead = usize::from(NODES - 1);
     let before = wire::broadcasts(&bed.lan)?;
@@ -174,7 +174,7 @@ fn one_dead(bed: &Bed) -> Result<()> {
     let seconds = begun.elapsed().as_secs_f64();
     let broadcasts = (wire::broadcasts(&bed.lan)? - before) as f64 / seconds;
     println!("  meanwhile {broadcasts:.1} ARP broadcasts a second of all nodes");
-    // What is known to be broken is asked from a budget of one question a second; the kernel asks for the neighbour at most once a second.
+    // A node probes broken peers from a budget of one probe a second. The kernel resolves the neighbour at most once a second.
     ensure!(
         broadcasts <= f64::from(2 * NODES),
         "{broadcasts:.1} broadcasts a second"
@@ -183,7 +183,7 @@ fn one_dead(bed: &Bed) -> Result<()> {
     at_rest(bed)
 }
 
-/// One direction of a node's links, or of its tunnel, is cut.
+/// Cuts one direction of a node's links, or of its tunnel.
 fn one_direction(bed: &Bed) -> Result<()> {
     let node = 7;
     let address = bed.hosts[node].v4()?;
@@ -211,7 +211,7 @@ fn one_direction(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Several machines go at once: each other one knows of each, and takes no living one for dead.
+/// Cuts off several nodes at once. Each other node notices all of them, and reports no living one as broken.
 fn many_dead(bed: &Bed, dead: Range<usize>) -> Result<()> {
     let living = dead.end..usize::from(NODES);
     for host in &bed.hosts[dead.clone()] {
@@ -254,7 +254,7 @@ fn many_dead(bed: &Bed, dead: Range<usize>) -> Result<()> {
     at_rest(bed)
 }
 
-/// A firewall comes to all nodes: every one knows that all peers fail alike.
+/// Blocks the tunnel's port for all nodes. Each node notices that all peers fail alike.
 fn tunnel_blocked(bed: &Bed) -> Result<()> {
     let all = 0..usize::from(NODES);
     drop_on(&bed.lan, &["udp dport 8472"])?;
@@ -270,9 +270,9 @@ fn tunnel_blocked(bed: &Bed) -> Result<()> {
     at_rest(bed)
 }
 
-/// All rows in one lab, most of which is waiting: only what is counted at rest needs a machine of its own.
+/// All cases share one lab, because most of the time is waiting. Only the measurement at rest needs the machine to itself.
 #[test]
-fn twenty_nodes_probe_frugally_and_know_each_fault_of_many() {
+fn twenty_nodes_probe_rarely_and_detect_each_fault() {
     let turn = lab::load_turn();
     Lab::run("mesh-twenty", |lab| {
         let lan = lab.switch("lan")?;

@@ -1,4 +1,4 @@
-//! An operator: a shell whose kubectl and helm speak to a cluster, and the commands of the documentation.
+//! An operator: a shell whose kubectl and helm talk to a cluster, and the commands of the documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{ApiServer, Lab, User, binaries, eventually_ok, outcome, succeeded, texts};
 
-/// How long a command is repeated that prints nothing.
+/// How long a command is repeated while it prints nothing.
 const READ: Duration = Duration::from_secs(300);
 
-/// A shell of an operator, on the API server's host.
+/// Shell of an operator on the API server's host.
 pub(crate) struct Operator {
     folder: PathBuf,
     namespace: String,
@@ -18,7 +18,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// An administrator of a cluster, with a folder of their own.
+    /// Returns an administrator of a cluster, with a folder of their own.
     pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
         let folder = lab.folder("operator")?;
         std::fs::create_dir_all(folder.join("bin"))?;
@@ -34,12 +34,12 @@ impl Operator {
         })
     }
 
-    /// Where the operator is.
+    /// Returns the folder in which the operator runs commands.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Types a command, and returns what becomes of it.
+    /// Runs a command in bash, and returns its output whatever its exit code.
     pub(crate) fn types(&self, command: &str) -> Result<Output> {
         let path = format!(
             "{}:{}",
@@ -64,11 +64,11 @@ impl Operator {
             .output()?)
     }
 
-    /// Types a command that may be repeated, until it prints something: on a busy machine, `kubectl exec` may lose the output.
+    /// Repeats a command until it prints something or fails with code 1. On a busy machine, `kubectl exec` may lose the output.
     pub(crate) fn reads(&self, command: &str) -> Result<Output> {
         eventually_ok(READ, &format!("{command} prints something"), || {
             let output = self.types(command)?;
-            // By code 1 the command or kubectl itself reports an error.
+            // With code 1, the command or kubectl itself reports an error.
             ensure!(
                 !output.stdout.is_empty() || output.status.code() == Some(1),
                 "{}",
@@ -78,14 +78,14 @@ impl Operator {
         })
     }
 
-    /// Types a command that has to succeed; all that it prints is returned.
+    /// Runs a command and returns its whole output. Returns an error if the command fails.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
         let output = self.types(command)?;
         succeeded(command, &output)?;
         Ok(texts(&output))
     }
 
-    /// Types commands that have to succeed.
+    /// Runs commands. Returns an error if one of them fails.
     pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
         commands
             .iter()
@@ -93,7 +93,7 @@ impl Operator {
     }
 }
 
-/// The blocks of shell commands in a document, without comments.
+/// Returns the blocks of shell commands in a document, without comments.
 pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = Vec::new();
     let mut inside = false;
@@ -119,17 +119,17 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// The remedies of the NAT trap in docs/troubleshooting.md, each from the first look to pods that reach each other: for systemd, for a
-/// DaemonSet with an argument, and for one with a variable.
+/// Returns the remedies of the NAT trap in docs/troubleshooting.md, each from the first check to pods that reach each other.
+/// They are for systemd, for a DaemonSet with an argument, and for one with a variable.
 pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let heading = "## All nodes have the same address";
+    let heading = "### All nodes have the same address";
     let part = page
         .split_once(heading)
         .with_context(|| format!("no {heading}"))?
         .1;
-    let remedies: Vec<Vec<String>> = blocks(part.split("\n## ").next().unwrap_or_default());
+    let remedies: Vec<Vec<String>> = blocks(part.split("\n### ").next().unwrap_or_default());
     if let Some(long) = remedies.iter().find(|remedy| remedy.len() > 4) {
         bail!("more than four commands: {long:?}");
     }

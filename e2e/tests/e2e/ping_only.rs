@@ -1,4 +1,4 @@
-//! Verdicts about Go flannel's nodes, which answer no probes: well by ping only, and no finding.
+//! Verdicts on Go flannel's nodes, which do not reply to probes: they are well by ping only, and no finding is about them.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 use lab::{Flanneld, Host, eventually_ok, json, stdout, throughout};
 use serde_json::Value;
 
-/// Ten times what a verdict takes.
+/// Ten times the time that a verdict takes.
 const PROBED: Duration = Duration::from_secs(100);
-/// The doctor's delay after the start, and one of its rounds.
+/// Delay of the doctor after the start, plus one of its rounds.
 const DOCTOR: Duration = Duration::from_secs(22);
 
-/// All other nodes answer ping only, in both families, and the doctor has no finding about them.
+/// Checks that all other nodes reply to ping only, in both families, and that the doctor has no finding about them.
 pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
     eventually_ok(PROBED, "Go flannel's nodes are well, by ping alone", || {
         let output = ours.flannelctl(&["peers", "-o", "json"])?;
@@ -54,7 +54,7 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<
         let output = ours.flannelctl(&["doctor", "-o", "json"])?;
         let report = json(&output)?;
         let findings = report["findings"].as_array().context("no findings")?;
-        // Findings that a busy machine causes.
+        // A busy machine may cause these findings.
         ensure!(
             findings.iter().all(|finding| ["slow", "lossy", "hangs"]
                 .iter()

@@ -1,4 +1,4 @@
-//! `--probe-pods`: what probes on the path of pods find that no check computes, and what becomes of their port.
+//! `--probe-pods`: faults on the path of pods that only probes find, and the lifetime of the probes' port.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use crate::doctor::node::{Node, well_nodes_with};
 const DEADLINE: Duration = Duration::from_secs(60);
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// The devices of a port, and what leads to it.
+/// Lists the devices of the port, and the neighbour entry that leads to it.
 const TRACES: &str = "{ ip -o link show; ip neighbour show dev cni0; } | grep -e flpod -e flprobe -e 02:66:6c:70:6f:64";
 
-/// Runs a test with three nodes that probe the path of their pods, of which each has one.
+/// Runs a test with three nodes that probe the path of their pods. Each has one pod.
 fn run(network: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> Result<()> {
     let options = FlanneldOptions::bare().arg("--probe-pods");
     well_nodes_with(network, "probes of pods", 3, options, |_, _, nodes| {
@@ -49,7 +49,7 @@ fn pass(node: &mut Node, families: usize) -> Result<()> {
 }
 
 #[test]
-fn what_no_check_computes_is_found_by_a_probe() -> Result<()> {
+fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
     run(VXLAN, |nodes, pods| {
         nodes.iter_mut().try_for_each(|node| pass(node, 1))?;
         for (name, make, clear, check, state) in [
@@ -78,7 +78,7 @@ fn what_no_check_computes_is_found_by_a_probe() -> Result<()> {
                     .metric(&format!("flannel_pod_paths{{state=\"{state}\"}}"))?
                     == 1.0
             );
-            // The others find nothing.
+            // The other nodes find nothing.
             for other in [0, 2] {
                 nodes[other].expect(&[]).context(name)?;
             }
@@ -91,7 +91,7 @@ fn what_no_check_computes_is_found_by_a_probe() -> Result<()> {
     })
 }
 
-/// A pod floods the address of the probe: nothing is said then, and no loss is found.
+/// Floods the address of the probe from a pod: the node then makes no statement, and reports no loss.
 fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     let path = paths(node)?.swap_remove(0);
     let address = path["address"].as_str().context("no address")?.to_owned();
@@ -130,7 +130,7 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// A pod that has the address of the probe keeps its packets, and the doctor tells of it.
+/// Gives a pod the address of the probe: the pod keeps its packets, and the doctor reports the conflict.
 fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     let path = paths(node)?.remove(0);
     let address = path["address"].as_str().context("no address")?.to_owned();
@@ -150,15 +150,15 @@ fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// The port goes with the daemon, with the next start of one that was killed, and by cleanup. Nobody else sees it.
+/// The daemon removes the port when it ends. The next start, or cleanup, removes it after a kill. No pod sees it.
 #[test]
-fn port_of_probes_leaves_nothing() -> Result<()> {
+fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     run(VXLAN, |nodes, pods| {
         let node = &mut nodes[0];
         pass(node, 1)?;
         let (_, env) = node.sh("cat /run/flannel/subnet.env")?;
         ensure!(env.contains("FLANNEL_RANGE_END=10.5."), "{env}");
-        // No address, no ARP; broadcasts of pods come to the host once.
+        // The port has no address. It gets no broadcasts or ARP of pods, so these reach the host only once.
         let (_, addresses) = node.sh("ip -o address show")?;
         ensure!(
             !addresses.contains("flpod") && !addresses.contains("flprobe"),
@@ -206,9 +206,9 @@ fn port_of_probes_leaves_nothing() -> Result<()> {
     })
 }
 
-/// With every backend, in both families, and with no other capabilities than these two.
+/// Probes work with every backend, in both families except with udp, and with no other capabilities than NET_ADMIN and NET_RAW.
 #[test]
-fn every_backend_carries_probes_of_pods() -> Result<()> {
+fn pod_probes_pass_with_every_backend() -> Result<()> {
     for backend in [
         r#"{"Type":"host-gw"}"#,
         r#"{"Type":"vxlan","Mode":"userspace"}"#,

@@ -7,23 +7,23 @@ use std::net::IpAddr;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// Ten times what a report should take.
+/// Ten times the expected time of a report.
 const REPORTED: Duration = Duration::from_secs(100);
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 const VXLAN: &str = r#"{"Type":"vxlan"}"#;
 
-/// Runs the command on a host.
+/// Runs `flannelctl probe` on a host.
 fn run(bed: &Bed, node: usize, args: &[&str]) -> Result<Output> {
     bed.daemons[node].flannelctl(&[&["probe"], args].concat())
 }
 
-/// The exit code and all that was printed.
+/// Returns the exit code and all output.
 fn result(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), texts(output))
 }
 
-/// The exit code and the report as JSON.
+/// Runs `flannelctl probe`, and returns the exit code and the report as JSON.
 fn probe(bed: &Bed, node: usize, target: &str) -> Result<(i32, Value)> {
     let output = run(bed, node, &[target, "-o", "json"])?;
     let document = json(&output).with_context(|| target.to_owned())?;
@@ -42,7 +42,7 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a str {
         .unwrap_or("no step")
 }
 
-/// Waits until the path ends at a step, or at none, and the steps have these outcomes.
+/// Waits until the path ends at this step, or at none, and the steps have these outcomes.
 fn ends(
     bed: &Bed,
     target: &str,
@@ -53,7 +53,7 @@ fn ends(
     ends_and(bed, target, at, outcomes, sentence, |_| true)
 }
 
-/// The same, and waits until something else holds in the document: on a busy machine it may come later.
+/// Waits as [`ends`] does, and until the document fulfils `holds`, which may take longer on a busy machine.
 fn ends_and(
     bed: &Bed,
     target: &str,
@@ -96,7 +96,7 @@ fn ends_and(
     )
 }
 
-/// Each name of a peer, and the addresses of its pod.
+/// Returns each name of a peer, and the addresses of its pod.
 fn names(bed: &Bed, node: usize) -> Result<(Vec<String>, Vec<IpAddr>)> {
     let env = bed.daemons[node].subnet_env()?;
     let subnets = [
@@ -111,7 +111,7 @@ fn names(bed: &Bed, node: usize) -> Result<(Vec<String>, Vec<IpAddr>)> {
     Ok((peers, bed.pods[node].addresses()))
 }
 
-/// Steps up to the tunnel, which each backend has.
+/// Steps up to the tunnel, which are the same for all backends.
 const COMMON_STEPS: [(&str, &str); 4] = [
     ("route", "ok"),
     ("underlay", "ok"),
@@ -119,7 +119,7 @@ const COMMON_STEPS: [(&str, &str); 4] = [
     ("overlay", "ok"),
 ];
 
-/// The path of a backend: complete by each name and in both families, and cut in the underlay.
+/// Checks the path of a backend: complete by each name and in both families, and cut in the underlay.
 fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Result<()> {
     Lab::run(title, |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", backend), |_, options| {
@@ -133,7 +133,7 @@ fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Resu
                 peer,
                 None,
                 &steps,
-                "All is well: packets of pods reach h2",
+                "The path works: packets of pods reach h2",
             )?;
             ensure!(
                 document["schema"] == "flannel.probe/1" && document["target"]["node"] == "h2",
@@ -152,7 +152,7 @@ fn path_is_reported(title: &str, backend: &str, tunnel: &[(&str, &str)]) -> Resu
     })
 }
 
-/// A pod that answers, and an address that no pod has: its silence proves nothing.
+/// Checks a pod that replies, and an address that no pod has, whose silence proves nothing.
 fn remote_pod_is_reported(bed: &Bed, pod: IpAddr, steps: &[(&str, &str)]) -> Result<()> {
     let with_pod = [steps, &[("pod", "ok")]].concat();
     ends(
@@ -169,12 +169,12 @@ fn remote_pod_is_reported(bed: &Bed, pod: IpAddr, steps: &[(&str, &str)]) -> Res
         &nobody.to_string(),
         None,
         &silent,
-        &format!("whether {nobody} is there is not known"),
+        &format!("it is unknown whether {nobody} exists"),
     )
     .map(drop)
 }
 
-/// The node looks for pods of its own subnet behind its bridge.
+/// Checks that the node looks for pods of its own subnet behind its bridge.
 fn local_pod_is_reported(bed: &Bed, pod: IpAddr) -> Result<()> {
     let document = ends(
         bed,
@@ -213,13 +213,13 @@ fn cut_is_reported(bed: &Bed, peer: &str) -> Result<()> {
         peer,
         Some("underlay"),
         &cut,
-        "nothing answers, ping neither",
+        "nothing replies, not even to ping",
         is_next,
     )
     .map(drop)
 }
 
-/// An unused address in the same subnet.
+/// Returns an unused address in the same subnet.
 fn neighbour_of(pod: IpAddr) -> IpAddr {
     match pod {
         IpAddr::V4(v4) => (v4.to_bits() + 100).to_be_bytes().into(),
@@ -290,12 +290,12 @@ fn path_ends_at_the_step_of_each_fault() {
     .unwrap();
 }
 
-/// Two hosts; faults end the path from the first one to the pods of the second one.
+/// Two hosts. Faults end the path from the first one to the pods of the second one.
 struct FaultBed {
     bed: Bed,
-    /// The second host's, IPv4 and IPv6.
+    /// Subnets of the second host, IPv4 and IPv6.
     subnets: [String; 2],
-    /// The addresses of the second host's pod, IPv4 and IPv6.
+    /// Addresses of the second host's pod, IPv4 and IPv6.
     pods: Vec<String>,
 }
 
@@ -329,7 +329,14 @@ impl FaultBed {
 
     fn require_healthy_paths(&self) -> Result<()> {
         self.subnets.iter().try_for_each(|subnet| {
-            ends(&self.bed, subnet, None, &[("overlay", "ok")], "All is well").map(drop)
+            ends(
+                &self.bed,
+                subnet,
+                None,
+                &[("overlay", "ok")],
+                "The path works",
+            )
+            .map(drop)
         })
     }
 
@@ -358,7 +365,7 @@ impl FaultBed {
                 subnet,
                 Some("overlay"),
                 &cut,
-                "on the way to h2's UDP port 8472",
+                "The path to h2's UDP port 8472 breaks",
                 are_next,
             )?;
             ends(
@@ -366,7 +373,7 @@ impl FaultBed {
                 pod,
                 Some("overlay"),
                 &[("pod", "not-asked")],
-                "does not arrive",
+                "do not arrive",
             )?;
         }
         eventually_ok(REPORTED, "the report contains what h2 received", || {
@@ -374,7 +381,7 @@ impl FaultBed {
             ensure!(
                 code == Some(3)
                     && text.contains("failed    overlay")
-                    && text.contains("h2 says: heard through the overlay"),
+                    && text.contains("h2 reports: received over the overlay"),
                 "{code:?}: {text}"
             );
             Ok(())
@@ -391,13 +398,13 @@ impl FaultBed {
                 subnet,
                 Some("overlay"),
                 &[("underlay", "ok"), ("overlay", "failed")],
-                "on the way back from its UDP port 8472: h2 hears this node",
+                "The reverse path from its UDP port 8472 breaks: h2 receives this node's probes",
             )?;
         }
         firewall(self.host(), "")
     }
 
-    /// The peer drops probes on each device and answers ping; then it rejects probes and drops pings.
+    /// The peer drops probes on each device and replies to ping. Then it rejects probes and drops pings.
     fn peer_drops_probes(&self) -> Result<()> {
         for (rules, text) in [
             ("udp dport 8473 drop", "5 of 5 pings answered"),
@@ -413,7 +420,7 @@ impl FaultBed {
                     subnet,
                     None,
                     &[("underlay", "ok"), ("overlay", "ok")],
-                    "All is well",
+                    "The path works",
                     |document| contains(document, text),
                 )?;
             }
@@ -421,7 +428,7 @@ impl FaultBed {
         firewall(self.peer(), "")
     }
 
-    /// This host forwards nothing. Probes pass, because they are packets of the host itself.
+    /// This host forwards no packets. Probes pass, because they are packets of the host itself.
     fn host_drops_forwarded_packets(&self) -> Result<()> {
         firewall(
             self.host(),
@@ -439,7 +446,7 @@ impl FaultBed {
         firewall(self.host(), "")
     }
 
-    /// More specific routes, routes that drop, and a rule that leads to another table.
+    /// Checks more specific routes, routes that drop, and a rule that leads to another table.
     fn routes_conflict(&self, pod: &str, subnet: &str) -> Result<()> {
         let (ip, bits) = if pod.contains(':') {
             ("ip -6", 128)
@@ -470,10 +477,10 @@ impl FaultBed {
                 pod,
                 Some("route"),
                 &[("route", "failed"), ("overlay", "ok")],
-                &format!("packets to {pod} do not take flannel's way"),
+                &format!("packets to {pod} do not use flannel's route"),
                 |document| {
                     first_text(document).contains(text)
-                        && first_text(document).contains("the lease wants via")
+                        && first_text(document).contains("the lease needs via")
                 },
             )?;
             sh(&del)?;
@@ -485,30 +492,37 @@ impl FaultBed {
             pod,
             Some("route"),
             &[("route", "failed")],
-            "do not take flannel's way",
+            "do not use flannel's route",
             |document| first_text(document).contains("a rule leads to table 100"),
         )?;
         sh(&format!("rule del to {pod}/{bits} lookup 100"))?;
         let well = [("route", "ok"), ("pod", "ok")];
-        ends(&self.bed, pod, None, &well, "All is well")?;
-        ends(&self.bed, subnet, None, &[("route", "ok")], "All is well").map(drop)
+        ends(&self.bed, pod, None, &well, "The path works")?;
+        ends(
+            &self.bed,
+            subnet,
+            None,
+            &[("route", "ok")],
+            "The path works",
+        )
+        .map(drop)
     }
 }
 
-/// The text of the first step.
+/// Returns the text of the first step.
 fn first_text(document: &Value) -> &str {
     document["steps"][0]["text"].as_str().unwrap_or_default()
 }
 
-/// Who may probe, how many at a time, and the errors without a daemon that answers.
+/// Only root may probe, a node runs one probe at a time, and the command fails without a daemon that responds.
 #[test]
 fn probe_is_limited_to_root_and_one_at_a_time() {
     Lab::run("probe-limits", |lab| {
         let mut bed = Bed::start(lab, 3, &DUAL.replace("BACKEND", VXLAN), |_, options| {
             options
         })?;
-        ends(&bed, "h2", None, &[("overlay", "ok")], "All is well")?;
-        // A probe sends packets, so no port serves it.
+        ends(&bed, "h2", None, &[("overlay", "ok")], "The path works")?;
+        // A probe sends packets, so no TCP port serves it.
         let (code, text) = bed.daemons[0].api("/api/v1/probe?peer=h2")?;
         ensure!(code == 404, "{code}: {text}");
         let (code, text) = bed.daemons[0].get("/api/v1/probe?peer=h2")?;
@@ -519,7 +533,7 @@ fn probe_is_limited_to_root_and_one_at_a_time() {
         bed.daemons[0].stop()?;
         fails_at_once(&bed, "does not answer")?;
         bed.daemons[0].cont()?;
-        ends(&bed, "h2", None, &[("overlay", "ok")], "All is well")?;
+        ends(&bed, "h2", None, &[("overlay", "ok")], "The path works")?;
         bed.daemons[0].terminate(Duration::from_secs(20))?;
         fails_at_once(&bed, "flanneld does not run here")
     })
@@ -527,7 +541,7 @@ fn probe_is_limited_to_root_and_one_at_a_time() {
 }
 
 fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
-    // The list is in the order of the peers' subnets, so either peer may come first.
+    // The peers are listed in the order of their subnets, so either one may come first.
     for (target, parts) in [
         (
             "h9",
@@ -553,7 +567,7 @@ fn unknown_targets_are_refused(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Probes at the same time wait, or are refused. On a busy machine probes are lost, and time is up.
+/// Checks that concurrent probes wait or are refused. On a busy machine some may also fail, for lack of time.
 fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     let begun = Instant::now();
     let outputs: Vec<Output> = std::thread::scope(|scope| {
@@ -569,7 +583,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     })?;
     ensure!(begun.elapsed() < REPORTED, "{:?}", begun.elapsed());
     let excuses = [
-        "other probes are under way on this node",
+        "another probe is running on this node",
         "this node is overloaded",
         "does not answer",
         "busy",
@@ -590,7 +604,7 @@ fn concurrent_probes_take_turns(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A daemon that hangs, or none, is noticed before a probe is requested: sooner than a probe may take.
+/// Checks that the command notices a hanging or absent daemon before it requests a probe, and so sooner than a probe may take.
 fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
     let begun = Instant::now();
     let (code, text) = result(&run(bed, 0, &["h2"])?);
@@ -607,7 +621,7 @@ fn fails_at_once(bed: &Bed, cause: &str) -> Result<()> {
 }
 
 #[test]
-fn node_without_probes_pings() {
+fn node_with_probing_disabled_uses_ping() {
     Lab::run("probe-off", |lab| {
         let bed = Bed::start(lab, 2, &DUAL.replace("BACKEND", VXLAN), |_, options| {
             options.arg("--probe-port=0")
@@ -618,7 +632,7 @@ fn node_without_probes_pings() {
             &peers[0],
             None,
             &[("underlay", "ok"), ("overlay", "ok")],
-            "All is well",
+            "The path works",
             |document| contains(document, "5 of 5 pings answered"),
         )?;
         for pod in pods {
@@ -627,7 +641,7 @@ fn node_without_probes_pings() {
                 &pod.to_string(),
                 None,
                 &[("pod", "ok")],
-                "All is well",
+                "The path works",
             )?;
         }
         bed.require_no_errors()

@@ -1,7 +1,6 @@
-//! Proves that the doctor has no findings in a network in which nothing is wrong: processors and links are full, daemons restart, a
-//! node joins and is released, and no node reports anything.
+//! The doctor has no findings in a network without faults. Processors and links are full, daemons restart, and a node joins and is released.
 //!
-//! A part of `make soak`; `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
+//! A part of `make soak`. `FLANNEL_TEST_QUIET` is the time of each backend in seconds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,14 +16,14 @@ use serde_json::Value;
 
 use crate::healing::scenarios;
 
-/// A busy machine takes its time.
+/// Long, because the machine is busy.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Between two actions: as long as several rounds of the doctor and of the probes.
+/// Time between two actions: several rounds of the doctor and of the probes.
 const PAUSE: Duration = Duration::from_secs(12);
-/// What a stream sends before it begins anew.
+/// Number of bytes that a stream sends before the next one starts.
 const PIECE: u64 = 16 << 20;
 
-/// How long each backend is watched.
+/// Returns how long each backend is watched.
 fn time() -> Duration {
     Duration::from_secs(
         std::env::var("FLANNEL_TEST_QUIET")
@@ -34,18 +33,18 @@ fn time() -> Duration {
     )
 }
 
-/// Three nodes, and a fourth one that comes and goes.
+/// Three nodes, and a fourth one that joins and leaves.
 struct Cluster {
     hosts: Vec<Host>,
     store: Store,
     options: FlanneldOptions,
     daemons: Vec<Flanneld>,
     guest: Option<Flanneld>,
-    /// Whether daemons carry the packets of pods, and the node whose daemon was ended: then packets to its pods are lost, and its peers
+    /// Whether daemons carry the packets of pods. If so, packets to the pods of `ended` are lost while its daemon does not run, and its peers
     /// are right to report it.
     carried: bool,
     ended: Option<usize>,
-    /// All other findings, with the node and the moment.
+    /// All other findings, with the node and the action that came before.
     reported: BTreeSet<String>,
     looks: u32,
 }
@@ -78,7 +77,7 @@ impl Cluster {
         })
     }
 
-    /// What the doctor says of a node that runs; nothing while it cannot be asked.
+    /// Records the doctor's findings on a node. Returns an error if the doctor fails.
     fn look(&mut self, node: usize, when: &str) -> Result<()> {
         let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
         let file = format!(
@@ -127,7 +126,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Looks at all nodes for so long.
+    /// Records the findings of all nodes for the time of [`PAUSE`].
     fn watch(&mut self, when: &str) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < PAUSE {
@@ -136,13 +135,13 @@ impl Cluster {
                     self.look(node, when)
                 })?;
             }
-            // The doctor's rounds are not the load.
+            // Keeps the doctor's own load small.
             std::thread::sleep(Duration::from_secs(1));
         }
         Ok(())
     }
 
-    /// The daemon of a node ends, one way or the other, and starts anew; the others are asked meanwhile.
+    /// Ends the daemon of a node, by SIGTERM or by a kill, and starts it again. Meanwhile, records the findings of the other nodes.
     fn restart(&mut self, node: usize, kill: bool) -> Result<()> {
         let when = if kill {
             "after a kill"
@@ -169,14 +168,14 @@ impl Cluster {
         self.watch(when)
     }
 
-    /// The fourth node joins.
+    /// Starts the fourth node.
     fn join(&mut self) -> Result<()> {
         self.ended = None;
         self.guest = Some(self.hosts[3].flanneld(&self.options)?);
         self.watch("after a node joined")
     }
 
-    /// It ends, and its lease is released.
+    /// Ends the fourth node and releases its lease.
     fn release(&mut self) -> Result<()> {
         let Some(mut guest) = self.guest.take() else {
             bail!("nobody joined")
@@ -226,7 +225,7 @@ impl Cluster {
     }
 }
 
-/// A flanneld to which the files of this machine mean nothing.
+/// Returns the path of a flanneld that does not see this machine's files.
 fn alone(files: &Path) -> Result<PathBuf> {
     std::fs::write(
         files.join("10-flannel.conflist"),
@@ -251,7 +250,7 @@ fn alone(files: &Path) -> Result<PathBuf> {
     Ok(wrapper)
 }
 
-/// All processors busy, and streams between all pods, until `stop`. Counts the bytes of the streams.
+/// Keeps all processors busy and runs streams between all pods until `stop`. Counts the bytes of the streams.
 fn load<'scope, 'env>(
     scope: &'scope std::thread::Scope<'scope, 'env>,
     pods: &'env [Pod],
@@ -268,7 +267,7 @@ fn load<'scope, 'env>(
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         scope.spawn(move || {
             while !stop.load(Relaxed) {
-                // A stream may break while a daemon restarts: then the next one begins.
+                // A stream may break while a daemon restarts. Then the next one starts.
                 if let Ok(done) = Transfer::run(
                     &pods[from],
                     &pods[to],
@@ -336,7 +335,7 @@ scenarios! { has_no_findings;
     host_gw_under_load_has_no_findings => "host-gw",
 }
 
-/// With both kinds of rules, and one or two families.
+/// Watches a backend with both kinds of rules, and with one and two families.
 fn has_no_findings(backend: &str) -> Result<()> {
     let _turn = lab::load_turn();
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {

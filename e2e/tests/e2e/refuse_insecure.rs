@@ -1,4 +1,4 @@
-//! `--refuse-insecure`: secrets that others can read are an error, with what to do, and no device is made.
+//! `--refuse-insecure`: secrets that others can read are an error that names the remedy, and no device is created.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +36,7 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
             let status = daemon.wait(SOON)?;
             let errors = daemon.errors().concat();
             ensure!(status.code() == Some(1), "{status}: {}", daemon.log());
-            for part in parts.iter().chain(&["--refuse-insecure was given"]) {
+            for part in parts.iter().chain(&["--refuse-insecure is set"]) {
                 ensure!(errors.contains(part), "not {part:?}: {errors}");
             }
             ensure!(!daemon.log().contains(SECRET), "{}", daemon.log());
@@ -48,7 +48,7 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
         };
         configure(&format!(r#","PSK":"{SECRET}""#))?;
         refused(&[
-            "PSK is in the network configuration",
+            "PSK is readable in the network configuration",
             "PSKFile in the Backend",
         ])?;
         configure(&format!(r#","PSKFile":"{}""#, preshared.display()))?;
@@ -64,7 +64,7 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
             "the WireGuard private key",
             &format!("chmod 600 {}", own.display()),
         ])?;
-        // Without the flag it is a warning; with the modes that they should have, there is none.
+        // Without the flag there is a warning. With the right modes there is none.
         let mut lax = host.flanneld(&options)?;
         ensure!(
             lax.log().contains(&format!("chmod 600 {}", own.display())),
@@ -75,7 +75,7 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
         let warned = lax.log().matches("chmod").count();
         write(&own, 0o600)?;
         let daemon = host.flanneld(&strict)?;
-        // The log is the host's.
+        // All daemons of a host share one log, so this compares with the warnings from before.
         ensure!(
             daemon.log().matches("chmod").count() == warned,
             "{}",

@@ -1,4 +1,4 @@
-//! `--require-backend`: a node does not take any backend that the network configuration names.
+//! `--require-backend`: a node refuses a network configuration with another backend.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn devices(host: &Host) -> Result<Vec<String>> {
         .collect())
 }
 
-/// A start with a configuration that is refused. Nothing was changed before that.
+/// Checks that a daemon refuses the configuration when it starts, and that it changed nothing before.
 fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()> {
     let mut daemon = host.start_flanneld(options)?;
     let status = daemon.wait(SOON)?;
@@ -41,7 +41,8 @@ fn is_refused(host: &Host, options: &FlanneldOptions, place: &str) -> Result<()>
     Ok(())
 }
 
-/// Refused, named by the doctor, corrected; and what is changed under a daemon that runs switches nothing, and is refused when it starts again.
+/// Checks that a wrong backend is refused and reported by the doctor, and that a corrected one is accepted.
+/// A change under a running daemon has no effect, and is refused at the next start.
 fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()> {
     let options = FlanneldOptions::new(store)
         .iface("enp0s8")
@@ -82,7 +83,7 @@ fn takes_what_it_requires(host: &Host, store: &Store, place: &str) -> Result<()>
     daemon.terminate(SOON)?;
     is_refused(host, &options, place)?;
 
-    // Without the requirement it is taken, with the same subnet.
+    // Without the requirement the node accepts the backend, with the same subnet.
     let daemon = host.flanneld(&options.env("FLANNELD_REQUIRE_BACKEND", ""))?;
     eventually_ok(SOON, "the other backend's device", || {
         ensure!(devices(host)? == ["flannel.1"], "{:?}", devices(host)?);

@@ -1,4 +1,4 @@
-//! `flannelctl routes`: every object that is wanted beside the kernel's, and what others have in its way.
+//! `flannelctl routes`: each desired object compared with the kernel's state, and the conflicting objects of others.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use lab::{
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Ten times what a command may take that cannot be answered.
+/// Ten times the time that a command without an answer may take.
 const AT_ONCE: Duration = Duration::from_secs(30);
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"TYPE"}}"#;
 
-/// There may be no daemon.
+/// Runs flannelctl on a host, with or without a daemon there.
 fn flannelctl(host: &Host, args: &[&str]) -> Result<Output> {
     let file = format!("--subnet-file={}", host.subnet_file()?.display());
     host.flannelctl(&[args, &[file.as_str()]].concat())
 }
 
-/// The document, its shape and the exit code checked.
+/// Returns the document. Checks its schema and the exit code.
 fn document(host: &Host, code: i32) -> Result<Value> {
     let output = flannelctl(host, &["routes", "-o", "json"])?;
     ensure!(
@@ -39,7 +39,7 @@ fn document(host: &Host, code: i32) -> Result<Value> {
     Ok(document)
 }
 
-/// Whether a value is as a schema says, as far as ours use the language of schemas.
+/// Checks a value against a schema, for the part of the schema language that our schemas use. Returns an error if the value does not match.
 fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
     if let Some(name) = part["$ref"].as_str() {
         return valid(
@@ -104,14 +104,14 @@ fn valid(schema: &Value, part: &Value, value: &Value) -> Result<()> {
     }
 }
 
-/// Waits until everything is as wanted, and returns the text.
+/// Waits until all objects are in sync, and returns the text.
 fn all_in_sync(host: &Host) -> Result<String> {
     let mut text = String::new();
-    eventually_ok(DEADLINE, "all is as wanted", || {
+    eventually_ok(DEADLINE, "all is in sync", || {
         let output = flannelctl(host, &["routes"])?;
         text = stdout(&output);
         ensure!(
-            output.status.code() == Some(0) && text.ends_with(" objects, all as wanted\n"),
+            output.status.code() == Some(0) && text.ends_with(" objects, all in sync\n"),
             "{text}{}",
             stderr(&output)
         );
@@ -120,7 +120,7 @@ fn all_in_sync(host: &Host) -> Result<String> {
     Ok(text)
 }
 
-/// The objects of a state: their kinds and texts.
+/// Returns kind and text of the objects in this state.
 fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
     let objects = document["objects"]
         .as_array()
@@ -137,7 +137,7 @@ fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// What `ip` and `bridge` print of an object's kind: the same words in a line.
+/// Whether `ip` or `bridge` print this object of a kind: one line with the same words.
 fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
     let ns = host.netns();
     let all = match kind {
@@ -196,7 +196,7 @@ fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
                     "the kernel has no {kind} {text}"
                 );
             }
-            // The pods' bridge is nobody's harm.
+            // The pods' bridge conflicts with nothing.
             let foreign = document["foreign"].as_array().context("no list")?;
             ensure!(foreign.iter().any(|other| {
                 other["own_subnet"] == true
@@ -211,7 +211,7 @@ fn a_healthy_node_is_as_wanted(backend: &str, kinds: &[&str]) {
                 "{document:#}"
             );
         }
-        // Objects say whose they are.
+        // Objects show to which peer they belong.
         let text = all_in_sync(&bed.hosts[0])?;
         if backend != "udp" {
             for peer in &bed.hosts[1..] {
@@ -260,7 +260,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
         let (v4, v6) = (env.subnet.context("no subnet")?.trunc().to_string(), env.v6_subnet.context("no IPv6 subnet")?.trunc().to_string());
         let inside = v4.replace("0/24", "128/25");
         all_in_sync(host)?;
-        // Each takes packets of the peer; what the daemon wants is there all the time, but for the first.
+        // Each route takes packets for the peer. The daemon's own route is there all the time, except in the first case.
         for (add, remove, state, by, net) in [
             (
                 format!("ip route replace {v4} via 192.168.56.250 dev enp0s8 proto static"),
@@ -295,7 +295,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
                 Ok(())
             })?;
             let text = stdout(&flannelctl(host, &["routes"])?);
-            ensure!(text.contains(&format!("in the way of {net} (h2)")) && text.contains("one of somebody else's is in the way\n"), "{text}");
+            ensure!(text.contains(&format!("conflicts with {net} (h2)")) && text.contains("one foreign object conflicts\n"), "{text}");
             if state == "refused" {
                 let first = text.lines().nth(1).unwrap_or_default();
                 ensure!(first.contains(&v4) && first.contains("  refused  ") && first.contains("there is "), "{text}");
@@ -304,7 +304,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
             host.netns().sh(&remove)?;
             all_in_sync(host)?;
         }
-        // What harms nobody is told and costs nothing.
+        // Harmless objects of others are listed, and do not change the exit code.
         host.netns().sh("bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic")?;
         let own = bed.daemons[0].subnet_env()?.subnet.context("no subnet")?.trunc().to_string();
         let nobodys = ["10.5.250.0/24", "10.5.251.0/24", "10.5.252.0/24"].into_iter().find(|net| ![&own, &v4].contains(&&net.to_string()));
@@ -317,7 +317,7 @@ fn route_conflict_is_listed_with_its_owner_until_removed() {
     .unwrap();
 }
 
-/// Runs it where it cannot answer: one line, exit code 1, soon.
+/// Checks that the command fails soon where no answer is possible: one line, and exit code 1.
 fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
     let begun = Instant::now();
     let output = flannelctl(host, &["routes"])?;
@@ -336,7 +336,7 @@ fn refuses_at_once(host: &Host, part: &str) -> Result<()> {
 }
 
 #[test]
-fn unanswerable_command_fails_with_one_line() {
+fn routes_without_a_daemon_fails_with_one_line() {
     Lab::run("routes-silent", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -346,7 +346,7 @@ fn unanswerable_command_fails_with_one_line() {
         let usage = flannelctl(host, &["routes", "--no-such-flag"])?;
         ensure!(usage.status.code() == Some(2), "{usage:?}");
 
-        // It waits for its configuration.
+        // The daemon waits for its configuration.
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut daemon = host.start_flanneld(&options)?;
         eventually_ok(DEADLINE, "the daemon has its socket", || refuses_at_once(host, "this node has no network yet"))?;
@@ -354,7 +354,7 @@ fn unanswerable_command_fails_with_one_line() {
         daemon.wait_ready(DEADLINE)?;
         eventually_ok(DEADLINE, "nothing but this node is wanted", || {
             let output = flannelctl(host, &["routes"])?;
-            ensure!(output.status.success() && stdout(&output).contains("nothing is wanted in the kernel"), "{output:?}");
+            ensure!(output.status.success() && stdout(&output).contains("no objects are needed in the kernel"), "{output:?}");
             Ok(())
         })?;
 
@@ -383,7 +383,7 @@ fn unanswerable_command_fails_with_one_line() {
 }
 
 #[test]
-fn hostile_names_are_shown_and_not_obeyed() {
+fn hostile_names_are_shown_escaped() {
     const HOSTILE: &str = "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod";
     Lab::run("routes-names", |lab| {
         let lan = lab.switch("lan")?;

@@ -1,5 +1,5 @@
-//! Traffic rules: they are Go flannel's to the letter, work on packets, follow a change of mode without a gap, are repaired when somebody
-//! changes them and left alone otherwise, and what prevents them is reported once.
+//! Traffic rules equal Go flannel's to the letter, work on packets, and follow a change of mode without a gap. The daemon repairs them when
+//! somebody changes them, writes nothing otherwise, and reports once what prevents them.
 
 mod content;
 mod guard;

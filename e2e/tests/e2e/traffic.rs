@@ -1,4 +1,5 @@
-//! Proves that pods reach each other, at full MTU and with whole content, with each kernel backend, family and etcd; that nodes come and go; that reservations are kept.
+//! Pods reach each other, at full MTU and with intact content, with each kernel backend, family and etcd version. Nodes join and leave, and
+//! reservations are kept.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::healing::scenarios;
 
-/// How long a test waits for an event: more than ten times the five seconds for which the removal of a lease waits.
+/// Deadline of an event: more than ten times the five seconds by which the removal of a lease is delayed.
 const DEADLINE: Duration = Duration::from_secs(60);
 const MEGABYTES: u64 = 1_000_000;
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -57,14 +58,14 @@ scenarios! { carries;
     host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
 }
 
-/// Three nodes, a fourth that joins and leaves, and what all of it looks like to an operator.
+/// Runs three nodes and a fourth that joins and leaves, and checks what an operator sees.
 pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("{backend} {version:?}"), |lab| {
         let lan = lab.switch("lan")?;
         let etcd = etcd(lab, &lan, version, &families.net_conf(backend))?;
         let hosts = lab.hosts(&lan, 4)?;
         let options = FlanneldOptions::new(&etcd.store()?).iface("enp0s8");
-        // All at once, as after a power cut.
+        // The daemons start at once, as after a power cut.
         let mut daemons = hosts[..3]
             .iter()
             .map(|host| host.start_flanneld(&options))
@@ -143,7 +144,7 @@ pub(crate) fn carries((backend, families, version): (&str, Families, EtcdVersion
     })
 }
 
-/// Everything on a host that leads to a subnet: its route, and the neighbour behind that.
+/// Returns everything on a host that leads to a subnet: its route, and the neighbour behind that.
 fn traces(host: &Host, subnet: &str) -> Result<Vec<String>> {
     let netns = host.netns();
     let network = subnet.split('/').next().unwrap_or_default();
@@ -163,7 +164,7 @@ fn traces(host: &Host, subnet: &str) -> Result<Vec<String>> {
                 .map(|neighbour| format!("{neighbour:?}")),
         );
     }
-    // One FDB entry a peer, one neighbour a peer.
+    // Each peer has one FDB entry and one neighbour.
     for device in ["flannel.1", "flannel-v6.1"] {
         let remote = netns
             .fdb(device)?
@@ -184,7 +185,7 @@ fn traces(host: &Host, subnet: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Pings all pairs with packets as long as the device takes them, in each family; one byte more does not pass.
+/// Pings all pairs in each family with packets as long as the device allows. Checks that one byte more does not pass.
 fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) -> Result<()> {
     let mtu = |overhead: u32| match backend {
         "vxlan" => 1500 - overhead,
@@ -225,7 +226,7 @@ fn everybody_reaches_everybody(backend: &str, families: Families, pods: &[Pod]) 
     Ok(())
 }
 
-/// `etcdctl get` shows a node's lease in Go flannel's form, and `subnet.env` says the same.
+/// Checks that `etcdctl get` shows a node's lease in Go flannel's form, and that `subnet.env` agrees with it.
 fn the_operator_sees(
     etcd: &Etcd,
     host: &Host,
@@ -305,7 +306,7 @@ scenarios! { reservation_is_kept;
     reservation_is_kept_host_gw_dual_etcd_36 => ("host-gw", Families::Dual, EtcdVersion::V36),
 }
 
-/// Key and value of the lease that an operator writes for the first node.
+/// Returns key and value of the lease that an operator writes for the first node.
 fn reserved(families: Families) -> (&'static str, &'static str) {
     match families {
         Families::Dual => (
@@ -334,7 +335,7 @@ fn end_daemons(round: &str, hosts: &[Host], daemons: &mut [Flanneld]) -> Result<
     Ok(())
 }
 
-/// The operator reserves a subnet for a node before its first start, and for another while it runs; both keep them.
+/// An operator reserves a subnet for one node before its first start, and for another one while it runs. Both keep their subnets.
 fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersion)) -> Result<()> {
     Lab::run(&format!("reservation {backend}"), |lab| {
         let lan = lab.switch("lan")?;
@@ -342,7 +343,7 @@ fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersio
         let client = etcd.client()?;
         let hosts = lab.hosts(&lan, 2)?;
         let store = etcd.store()?;
-        // Hosts of the lab get another identity with a reboot, as their namespaces do.
+        // A reboot gives hosts of the lab another identity, because it replaces their namespaces.
         let options = |host: &Host| {
             FlanneldOptions::new(&store)
                 .iface("enp0s8")
@@ -368,7 +369,7 @@ fn reservation_is_kept((backend, families, version): (&str, Families, EtcdVersio
             .key
             .clone();
         let written = client.get(&after)?.context("the second node's key")?;
-        // As the documentation tells operators to do it: what `get` shows is put without a lease.
+        // Does what the documentation recommends: puts the output of `get` without a lease.
         client.put(&after, &written.value)?;
         client.revoke(written.lease)?;
 
@@ -431,7 +432,7 @@ fn alloc_leases_a_subnet_and_touches_nothing() -> Result<()> {
         let hosts = lab.hosts(&lan, 2)?;
         let kernel = |host: &Host| {
             host.netns()
-                // Without the groups that the kernel joins for its addresses when it comes to it.
+                // Leaves out multicast groups, which the kernel joins for addresses at a time of its own.
                 .sh("ip -d link; ip address; ip -4 route; ip -6 route; bridge fdb | sed /^33:33:/d")
         };
         let before = hosts.iter().map(kernel).collect::<Result<Vec<_>>>()?;
@@ -479,7 +480,7 @@ fn etcd(lab: &Lab, lan: &Switch, version: EtcdVersion, net_conf: &str) -> Result
     Ok(etcd)
 }
 
-/// A node's subnets as routes name them, v4 first.
+/// Returns a node's subnets in the form of routes, IPv4 first.
 fn subnets(daemon: &Flanneld) -> Result<Vec<String>> {
     let env = daemon.subnet_env()?;
     let v4 = env.subnet.map(|net| net.trunc().to_string());
@@ -489,7 +490,7 @@ fn subnets(daemon: &Flanneld) -> Result<Vec<String>> {
         .collect())
 }
 
-/// No daemon reported an error.
+/// Checks that no daemon logged an error.
 fn quiet(daemons: &[Flanneld]) -> Result<()> {
     let errors: Vec<String> = daemons.iter().flat_map(Flanneld::errors).collect();
     ensure!(errors.is_empty(), "{errors:#?}");

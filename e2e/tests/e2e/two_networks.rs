@@ -1,5 +1,5 @@
-//! Two daemons for two networks on one host: each keeps its own rules in the chains that they share, and only objects that cannot be
-//! shared are refused.
+//! Two daemons for two networks on one host. Each keeps its own rules in the chains that they share, and is refused only objects that cannot be
+//! shared.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ struct Network {
     pods: Vec<Pod>,
 }
 
-/// The options of a network's daemons: `10.<number>.0.0/16` with the VNI `number`, and a port for their health.
+/// Returns the options of a network's daemons: `10.<number>.0.0/16` with the VNI `number`, and a port for their health endpoints.
 fn options(lab: &Lab, number: u8, config: &str, flags: &[&str]) -> FlanneldOptions {
     let store = Store::dir(&lab.folder(&format!("leases-{number}")).unwrap());
     store
@@ -58,7 +58,7 @@ impl Network {
         for (host, daemon) in hosts.iter().zip(&daemons) {
             let env = daemon.subnet_env()?;
             pods.push(host.pod(&format!("p{number}"), &env)?);
-            // The lab has one bridge a host: it is the gateway of both networks.
+            // The lab has one bridge per host, which is the gateway of both networks.
             host.netns().sh(&format!(
                 "ip address replace {} dev cni0",
                 env.subnet.unwrap()
@@ -71,7 +71,7 @@ impl Network {
         })
     }
 
-    /// Packets from a pod here to a pod there, and to a machine outside by the masquerade, each of them as a connection of its own.
+    /// Starts probes from a pod here to a pod there, and through the masquerade to a machine outside. Each packet is a connection of its own.
     fn probes(&self, hosts: &[Host], outside: &Host) -> Result<Vec<Probe>> {
         let options = ProbeOptions::default()
             .interval(Duration::from_millis(10))
@@ -93,14 +93,14 @@ impl Network {
     }
 }
 
-/// The rules of the chains that both networks use, in nftables and in both variants of iptables.
+/// Returns the rules of the chains that both networks use, in nftables and in both variants of iptables.
 fn rules(host: &Host) -> String {
     host.netns()
         .sh("nft -s list ruleset ip; iptables-legacy-save | grep -v '^#' | sed 's/ \\[.*//'")
         .unwrap()
 }
 
-/// Each daemon of the first host is restarted, by SIGTERM and by SIGKILL, and then both at once: neither network loses packets, and no
+/// Restarts each daemon of the first host, by SIGTERM and by SIGKILL, and then both at once. Neither network loses packets, and no
 /// daemon writes rules.
 fn restarts(nftables: bool, xtables: Xtables) {
     Lab::run("two-nets", |lab| {
@@ -112,7 +112,7 @@ fn restarts(nftables: bool, xtables: Xtables) {
         for host in hosts {
             host.netns().exec(iptables, &["-P", "FORWARD", "DROP"])?;
             if nftables {
-                // A packet that nftables accepts still passes iptables, whose rules are the operator's.
+                // A packet that nftables accepts still passes iptables, where the rules are the operator's task.
                 host.netns().sh("iptables -A FORWARD -s 10.50.0.0/15 -j ACCEPT; iptables -A FORWARD -d 10.50.0.0/15 -j ACCEPT")?;
             }
         }
@@ -141,7 +141,7 @@ fn restarts(nftables: bool, xtables: Xtables) {
                 ensure!(network.daemons[0].metric("flannel_rule_writes_total")? == 0.0, "{round}: {}", network.daemons[0].log_tail(20));
             }
         }
-        // At least three resyncs and 200 packets of each probe.
+        // Time for at least three resyncs and 200 packets of each probe.
         eventually(DEADLINE, "time passes", || networks[1].daemons[0].metric("flannel_uptime_seconds").unwrap() >= 4.0)?;
         ensure!(rules(&hosts[0]) == before, "{before}\n{}", rules(&hosts[0]));
         for daemon in networks.iter().flat_map(|network| &network.daemons) {
@@ -172,7 +172,7 @@ fn two_networks_lose_nothing_with_nftables() {
     restarts(true, Xtables::Nft);
 }
 
-/// Configurations of two networks, and the object that they cannot share.
+/// Returns the configurations of two networks, and the object that they cannot share.
 fn conflicts() -> Vec<(String, String, &'static str)> {
     let vxlan = |vni: u32, more: &str| format!(r#""Backend":{{"Type":"vxlan","VNI":{vni}{more}}}"#);
     vec![
@@ -209,7 +209,7 @@ fn conflicts() -> Vec<(String, String, &'static str)> {
     ]
 }
 
-/// The second daemon is refused what cannot be shared, with the owner's pid and network, and the first one is undisturbed.
+/// The second daemon is refused an object that cannot be shared, with the owner's pid and network. The first one is undisturbed.
 #[test]
 fn daemon_is_refused_when_another_owns_its_resource() {
     let lab = Lab::new("two-nets").unwrap();
@@ -235,7 +235,7 @@ fn daemon_is_refused_when_another_owns_its_resource() {
             one.errors()
         );
     }
-    // The same network cannot be served twice, even by another backend.
+    // One network cannot be served twice, not even by another backend.
     let one = host
         .flanneld(&options(&lab, 50, r#""Backend":{"Type":"host-gw"}"#, &[]))
         .unwrap();
@@ -264,7 +264,7 @@ fn daemon_is_refused_when_another_owns_its_resource() {
         .unwrap();
 }
 
-/// The tunnel of a second network needs the port of the first one's probes: the tunnel takes precedence, and the doctor names its owner.
+/// The tunnel of a second network needs the port of the first one's probes. The tunnel takes precedence, and the doctor names the port's owner.
 #[test]
 fn probe_port_is_released_when_a_tunnel_needs_it() {
     Lab::run("two-nets-probes", |lab| {
@@ -360,7 +360,7 @@ fn probes_by_udp(daemon: &Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// A network of VXLAN whose VNI is its number.
+/// Returns the configuration of a vxlan network with this VNI.
 fn vxlan_config(nftables: bool, vni: u8) -> String {
     format!(r#""EnableNFTables":{nftables},"Backend":{{"Type":"vxlan","VNI":{vni}}}"#)
 }
@@ -375,10 +375,10 @@ fn nftables_guard_admits_peers_of_all_networks_on_its_port() {
     guard_admits_peers_of_all_networks(true).unwrap();
 }
 
-/// The first network has nodes 1 and 2, the second one nodes 1 and 3; both share a port on node 1. Node 4 is in neither network.
+/// The first network has nodes 1 and 2, the second one nodes 1 and 3. Both share a port on node 1. Node 4 is in neither network.
 struct GuardBed {
     hosts: Vec<Host>,
-    /// The daemons of node 1.
+    /// First network's daemon on node 1. `second` is the second network's.
     first: Flanneld,
     second: Flanneld,
     /// A pod on another node and a pod on node 1, for each network.
@@ -406,7 +406,7 @@ impl GuardBed {
             "ip address replace {} dev cni0",
             b1_env.subnet.unwrap()
         ))?;
-        // Node 3 joins when the guards exist.
+        // Node 3 joins after the guards were created.
         let b3 = hosts[2].flanneld(&b)?;
         let b3_pod = hosts[2].pod("b3", &b3.subnet_env()?)?;
         Ok(GuardBed {
@@ -431,7 +431,7 @@ impl GuardBed {
         })
     }
 
-    /// How many packets of other machines each guard has counted.
+    /// Returns how many packets of unknown senders each guard has counted.
     fn counted(&self) -> (f64, f64) {
         let count = |daemon: &Flanneld| daemon.metric("flannel_encap_stranger_packets").unwrap();
         (count(&self.first), count(&self.second))
@@ -439,7 +439,7 @@ impl GuardBed {
 
     /// Waits until the guards admit each packet of both networks, and returns their counters.
     ///
-    /// A counter contains packets of node 3 from before its lease was known, until the rules are written anew.
+    /// Until the rules are written anew, a counter contains packets of node 3 from before its lease was known.
     fn wait_settled(&self, nftables: bool) -> Result<(f64, f64)> {
         let mut before = self.counted();
         eventually(DEADLINE, "the rules stay as they are", || {
@@ -457,7 +457,7 @@ impl GuardBed {
         Ok(before)
     }
 
-    /// The chains of guards on node 1.
+    /// Returns the guards' chains on node 1.
     fn chains(&self) -> BTreeSet<String> {
         rules(&self.hosts[0])
             .split_whitespace()
@@ -467,7 +467,7 @@ impl GuardBed {
     }
 }
 
-/// The guards of two networks on one port admit the nodes of both, also those that join later, and nobody else.
+/// Checks that the guards of two networks on one port admit only the nodes of both, including those that join later.
 fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = GuardBed::start(&lab, nftables)?;
@@ -484,7 +484,7 @@ fn guard_admits_peers_of_all_networks(nftables: bool) -> Result<()> {
         let now = bed.counted();
         now.0 + now.1 > before.0 + before.1
     })?;
-    // The second network continues without a guard: the first one's still admits both.
+    // The second network continues without a guard. The first one's guard still admits both.
     bed.second.kill()?;
     let open = options(&lab, 51, &vxlan_config(nftables, 51), &GUARD[1..]);
     bed.second = bed.hosts[0].flanneld(&open)?;
@@ -518,7 +518,7 @@ fn cleanup_leaves_the_other_network_alone_with_nftables() {
     cleanup_leaves_the_other_network_alone(true).unwrap();
 }
 
-/// Networks 50 and 51 on two hosts; on the first host, network 51 is removed.
+/// Networks 50 and 51 on two hosts. On the first host, network 51 is removed.
 struct CleanupBed {
     host: Host,
     one: Flanneld,
@@ -569,7 +569,7 @@ impl CleanupBed {
         Ok(self.state()?.contains(&format!("10.{number}.")))
     }
 
-    /// `flannelctl cleanup` of network 51: whether it succeeded, and the output of all runs.
+    /// Runs `flannelctl cleanup` for network 51. Returns whether it succeeded, and the output of all runs.
     fn cleanup(&self) -> Result<(bool, String)> {
         let file = self.host.subnet_file()?.with_file_name("net51.env");
         let launch = Launch::new(binaries::own("flannelctl")?)
@@ -580,7 +580,7 @@ impl CleanupBed {
     }
 }
 
-/// Cleanup is refused while the network's daemon runs; afterwards it leaves nothing of it, and the other network loses nothing.
+/// Checks that cleanup is refused while the network's daemon runs. Afterwards it removes all of the network, and the other one loses nothing.
 fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
     let lab = Lab::new("two-nets")?;
     let mut bed = CleanupBed::start(&lab, nftables)?;
@@ -609,7 +609,7 @@ fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
         bed.one.metric("flannel_kernel_repairs_total")? == 0.0,
         "{output}"
     );
-    // On a busy machine the daemon and the cleanup may both see rules that nobody serves, and write one after the other.
+    // On a busy machine, the daemon and the cleanup may both see rules that no daemon serves, and write one after the other.
     ensure!(
         bed.one.metric("flannel_rule_repairs_total")? <= 1.0,
         "{output}"

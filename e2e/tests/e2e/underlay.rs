@@ -1,4 +1,4 @@
-//! Readiness follows the underlay by event, down and up again: gone, down, without carrier, without its address, and back again.
+//! Readiness follows events of the underlay: the interface is deleted, down, without carrier or without its address, and comes back.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lab::{Bed, Flanneld, Host, Lab, Uplink, code_or_text, eventually};
 
 use crate::healing::scenarios;
 
-/// Less than the 30 s after which the daemon looks without an event.
+/// Less than the 30 s after which the daemon checks the underlay without an event.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// One host and its daemon.
@@ -24,7 +24,7 @@ impl Node {
         &self.bed.hosts[0]
     }
 
-    /// After `lose` /readyz is 503, until `restore`. The log reports both.
+    /// Checks that /readyz is 503 from `lose` until `restore`, and that the log reports both.
     fn loses(
         &self,
         what: &str,
@@ -113,7 +113,7 @@ fn follows_the_underlay((title, backend): (&str, &str)) -> Result<()> {
             ip(back),
         )?;
 
-        // What is there still, or at once again, is no reason.
+        // The node stays ready if the interface keeps an address, or is only renamed.
         let alarms = node.daemon().log().matches("not ready reason=").count();
         node.ip(
             "address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8",

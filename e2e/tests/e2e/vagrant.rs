@@ -19,7 +19,7 @@ struct Bed {
     vagrant: Vagrant,
 }
 
-/// Where etcd runs; both are common.
+/// Host of etcd. Both places are common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum EtcdOn {
     /// A host of its own, 192.168.56.199.
@@ -49,7 +49,7 @@ impl Bed {
         &self.vagrant.hosts
     }
 
-    /// Both hosts announce what joins them, and their pods reach each other.
+    /// Checks that both hosts publish the address that joins them, and that their pods reach each other.
     fn require_joined(&self, daemons: &[Flanneld]) -> Result<()> {
         let subnets = self.store()?.subnets()?;
         ensure!(subnets.len() == 2, "{subnets:?}");
@@ -101,7 +101,7 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
             trapped.errors()
         );
 
-        // The option is enough on both: nothing has to be cleaned up.
+        // With the option on both nodes, nothing has to be cleaned up.
         let subnet = trapped.subnet_env()?;
         trapped.terminate(STOP)?;
         let named = options.iface("enp0s8");
@@ -111,14 +111,14 @@ fn trap(etcd_on: EtcdOn) -> Result<()> {
             "the first node keeps its subnet: {:?} instead of {subnet:?}",
             trapped.subnet_env()?
         );
-        // The log of the refused one is part of the second's, so its own error is known already.
+        // Both daemons of the second host share one log, so the error of the refused one is removed.
         std::fs::remove_file(refused.log_path())?;
         let joined = second.flanneld(&named)?;
         bed.require_joined(&[trapped, joined])
     })
 }
 
-/// The first node is warned once, with the interfaces, the store and the option, and announces the NAT's address.
+/// Checks that the first node warns once, with the interfaces, the store and the option, and publishes the NAT's address.
 fn require_warning(bed: &Bed, log: &str, store: &str) -> Result<()> {
     // The doctor logs its own findings after its first round.
     let warnings: Vec<&str> = log
@@ -148,7 +148,7 @@ fn require_warning(bed: &Bed, log: &str, store: &str) -> Result<()> {
     Ok(())
 }
 
-/// The error of the second node names the clash and the option, and the node leaves nothing behind.
+/// Checks that the error of the second node names the conflict and the option, and that the node leaves nothing behind.
 fn require_refusal(bed: &Bed, log: &str, second: &Host) -> Result<()> {
     let (_, error) = log
         .split_once(" ERROR ")
@@ -184,7 +184,7 @@ fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
     Lab::run("trap of a Go node", |lab| {
         let bed = Bed::build(lab, EtcdOn::OwnHost)?;
         let second = &bed.hosts()[1];
-        // Go flannel on the first host, without `--iface`: its value has no NodeID, and would pass for the second host's own.
+        // A lease of Go flannel on the first host, without `--iface`. It has no NodeID, so the second host could take it for its own.
         let (client, key) = (bed.etcd.client()?, bed.store()?.key("subnets/10.5.33.0-24"));
         let value = r#"{"PublicIP":"10.0.2.15","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:33"}}"#;
         client.put_leased(&key, value, client.grant(86_400)?)?;
@@ -239,7 +239,7 @@ scenarios! { joins;
     iface_auto_joins_the_nodes => |_| Ok("--iface=auto".to_owned()),
 }
 
-/// Both hosts start with an argument that names the interface, are joined by it, and log no warning: on new hosts, and after the trap.
+/// Starts both hosts with an argument that names the interface: on new hosts, and after the trap. It joins them, and they log no warning.
 fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     for (etcd_on, after_the_trap) in [
         (EtcdOn::OwnHost, false),
@@ -265,7 +265,7 @@ fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     Ok(())
 }
 
-/// Starts flanneld on both hosts without `--iface`. All that it leaves stays, but the logs.
+/// Starts flanneld on both hosts without `--iface`. All that it leaves stays, except the logs.
 fn fall_into_the_trap(bed: &Bed) -> Result<()> {
     let [first, second] = bed.hosts() else {
         anyhow::bail!("two hosts")

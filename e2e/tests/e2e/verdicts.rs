@@ -1,5 +1,5 @@
-//! The doctor is right: healthy hosts are quiet, however odd; a fault is told by its cause, on the node that has it and on the others; the commands
-//! of the first finding mend it.
+//! The doctor is right. Healthy hosts have no findings, however odd they are. A fault is reported by its cause, on the node that has it and on
+//! the others. The commands of the first finding fix it.
 
 mod bench;
 mod cluster;
@@ -13,15 +13,15 @@ use anyhow::Result;
 
 use fault::{Fault, Row, walk};
 
-/// So many labs walk at once.
+/// Number of labs that run in parallel.
 const LABS: usize = 4;
-/// So many of the rows with two faults are among those of `make test`.
+/// Number of rows with two faults that are part of `make test`.
 const QUICK_PAIRS: usize = 5;
 
-/// The rows of a table, in labs side by side.
+/// Runs the rows of a table in parallel labs.
 fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
     let labs = rows.len().div_ceil(4).clamp(1, LABS);
-    // The next row goes to the lab that is free.
+    // The next free lab takes the next row.
     let next = std::sync::Mutex::new(rows.iter());
     let outcomes = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -44,15 +44,15 @@ fn side_by_side(title: &str, network: &str, rows: &[Row]) -> Result<()> {
     fault::report(&outcomes, rows.len())
 }
 
-/// The checks whose commands mend a fault of the table.
+/// Returns the checks whose commands fix a fault of the table.
 pub(crate) fn mended() -> BTreeSet<&'static str> {
     let mended = rows::FAULTS.iter().filter_map(Fault::mended_by);
     mended.flat_map(|checks| checks.split(' ')).collect()
 }
 
-/// Those of `make test`.
+/// Runs the rows that are part of `make test`.
 #[test]
-fn fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
+fn fault_is_reported_by_its_cause_and_fixed_by_its_commands() -> Result<()> {
     let single = rows::FAULTS
         .iter()
         .filter(|fault| fault.quick)
@@ -63,17 +63,17 @@ fn fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
     side_by_side("verdicts", rows::NETWORK, &chosen)
 }
 
-/// A fault of one family is told as such, and the other one is left alone.
+/// A fault of one family is reported for that family, and the other one has no finding.
 #[test]
-fn faults_of_ipv6_are_told_by_their_cause() -> Result<()> {
+fn ipv6_faults_are_reported_by_their_cause() -> Result<()> {
     let rows: Vec<Row> = rows::OF_IPV6.iter().map(Row::One).collect();
     side_by_side("verdicts of IPv6", rows::BOTH, &rows)
 }
 
-/// All of them.
+/// Runs all rows.
 #[test]
 #[ignore = "minutes: a part of `make soak`"]
-fn every_fault_is_told_by_its_cause_and_mended_by_its_commands() -> Result<()> {
+fn every_fault_is_reported_by_its_cause_and_fixed_by_its_commands() -> Result<()> {
     let wanted = std::env::var("FLANNEL_TEST_FAULT").unwrap_or_default();
     let chosen: Vec<Row> = rows::FAULTS
         .iter()

@@ -1,6 +1,6 @@
-//! What needs a kernel with tunnels of all kinds. Few machines' kernels have them, so these run in a virtual machine: `make test-vm`.
+//! Tests that need a kernel with tunnels of all kinds. Few machines have one, so these tests run in a virtual machine: `make test-vm`.
 //!
-//! There, everything takes six to ten times as long as outside. Deadlines count events, so they hold.
+//! Everything takes six to ten times as long there. Deadlines wait for events, so they hold.
 
 mod clear;
 mod ipip;

@@ -1,4 +1,4 @@
-//! What takes long in the virtual machine, and is about the daemon as it is shipped: `make soak`.
+//! Tests of a release build that take long in the virtual machine: `make soak`.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use lab::{FlanneldOptions, Lab, Netns, Store, eventually_ok};
 
 const PEERS: u32 = 10_000;
 const LONG: Duration = Duration::from_secs(300);
-/// What a daemon with so many peers may take at rest, in bytes. A debug build takes more.
+/// Limit of the memory of a daemon with this many peers at rest, in bytes. A debug build needs more.
 const MEMORY: u64 = 40 << 20;
 const ROUNDS: usize = 3;
 
-/// The lease of a peer. Any number is a public key; few are of small order.
+/// Returns key and value of a peer's lease. Any number is a valid public key, except for the few of small order.
 fn lease(number: u32) -> (String, String) {
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 65, 0, 0)) + (number << 8));
     let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
@@ -29,7 +29,7 @@ fn lease(number: u32) -> (String, String) {
     )
 }
 
-/// Waits for the route through the device, which is the last that is set: peers and allowed IPs are there before.
+/// Waits for the route through the device. The daemon sets it last, after peers and allowed IPs. Returns how long this took.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?
@@ -46,7 +46,7 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     })?
 }
 
-/// As many peers as anybody has: the kernel is filled in at most twice the time of `wg addconf`.
+/// The daemon sets ten thousand peers, as many as any cluster has, in at most twice the time of `wg addconf`.
 #[test]
 #[ignore = "needs a kernel with WireGuard, and a release build: make soak"]
 fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> {
@@ -61,7 +61,7 @@ fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> 
         for (name, value) in (0..PEERS).map(lease) {
             std::fs::write(leases.join("subnets").join(name), value)?;
         }
-        // What probes take has its own goal.
+        // Probes are disabled, because their cost has a goal of its own.
         let daemon = hosts[0].flanneld(
             &FlanneldOptions::new(&store)
                 .iface("enp0s8")
@@ -75,7 +75,7 @@ fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> 
                 .parse()?)
         };
         ensure!(count()? == PEERS, "{} peers", count()?);
-        // While peers are read, which is a twentieth of the time, it is more.
+        // Memory is higher while the daemon reads peers, which is a twentieth of the time.
         let memory = eventually_ok(LONG, "memory at rest", || {
             let memory = daemon.memory()?;
             ensure!(memory <= MEMORY, "{} KiB of memory", memory >> 10);
@@ -83,8 +83,9 @@ fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> 
         })?;
         println!("{PEERS} peers: {} KiB of memory", memory >> 10);
         netns.sh("wg showconf flannel-wg | grep -v ListenPort > /run/peers.conf")?;
-        // In turns, from no device to all that is there, with a private key: it makes the kernel compute with a curve for each peer. The daemon is
-        // stopped meanwhile. A device is put aside and not deleted: the kernel takes minutes for that, a wait for each peer.
+        // `wg` and the daemon take turns, each from no device to all peers. Both use a private key, because with it the kernel computes a shared secret
+        // for each peer. The daemon is stopped while `wg` runs. Devices are moved to another namespace instead of being deleted: a deletion takes minutes,
+        // because the kernel waits for each peer.
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             netns.sh(&format!(

@@ -1,4 +1,4 @@
-//! Keys and subnets that change all the time: what is for one node, no other can read, and a node's own key changes without a gap.
+//! Keys and subnets that change all the time: only a packet's own node can read it, and a node's own key changes without a gap.
 
 mod player;
 
@@ -17,43 +17,46 @@ use crate::wireguard_keys::{Keys, bytes, key_file, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
-/// The subnets that change hands.
+/// Subnets that the players exchange.
 const SUBNETS: [u8; 2] = [100, 101];
-/// Every second step swaps them, every other one replaces all keys: ten of each a second.
+/// Interval of steps. Steps alternately swap the subnets and replace all keys, which makes ten of each a second.
 const STEP: Duration = Duration::from_millis(50);
 const STEPS: usize = 120;
-/// Of so many the daemon is to have used the keys. On a busy machine it skips more of them, and there are more rounds of steps, up to the most.
+/// Number of steps whose keys the daemon must have used. On a busy machine it skips more steps, so the test adds rounds of steps,
+/// up to `MAX_ROUNDS`.
 const STEPS_SEEN: usize = STEPS / 3;
 const MAX_ROUNDS: usize = 8;
-/// With every second key of the first subnet's player a handshake lasts longer than a step: what waits for it is another's by then.
+/// Delay of the first player's replies with every second key. Its handshake then lasts longer than a step, so the packets that wait for it
+/// belong to another holder when it completes.
 const LATE: Duration = Duration::from_millis(85);
-/// Two threads of the daemon seal packets, and each may be interrupted once it knows for whom, on a busy machine for tens of milliseconds. What waits for a handshake
-/// waits longer.
+/// Longest time by which a packet may come after one of a later step. Two threads of the daemon seal packets, and each may be interrupted after it
+/// has chosen the peer, on a busy machine for tens of milliseconds. A packet that waited for a handshake would come later than this.
 const AT_ONCE: Duration = Duration::from_millis(40);
-/// Ten packets, 1000 times a second.
+/// Number of packets that are sent 1000 times a second.
 const BATCH: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A player, and which of its keys.
+/// Index of a player, and of one of its keys.
 type Holder = (usize, usize);
-/// The holder of each subnet.
+/// Holder of each subnet.
 type Deal = [Holder; 2];
 
-/// A packet, and by whom it was opened.
+/// A packet, and the holder that opened it.
 #[derive(Clone, Copy)]
 struct Read {
     holder: Holder,
-    /// The packet's number, in the order in which they were sent.
+    /// Number of the packet, in the order of sending.
     number: u64,
-    /// The last step that had been begun when it was opened.
+    /// Last step that had begun when the packet was opened.
     begun: usize,
-    /// When it came.
+    /// Time at which the packet arrived.
     at: Duration,
 }
 
-/// How many steps' holders got packets to a subnet; fails when somebody could open what was not his. A holder has a subnet in one step only, so who
-/// opened a packet tells the step that the daemon went by. It learns of a step some time after that was begun, and never goes back: not from
-/// packet to packet, and not in time, whatever waited where.
+/// Returns the number of steps whose holders got packets to a subnet. Returns an error if a player opened a packet that was not for it.
+///
+/// A holder has a subnet in one step only, so the holder that opened a packet shows which step the daemon followed. The daemon learns of a step
+/// some time after it began. It never goes back to an earlier one, neither from packet to packet nor in time, even if packets had to wait.
 fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     let mut steps = Vec::new();
     for packet in packets {
@@ -104,7 +107,7 @@ fn judge(deals: &[Deal], subnet: usize, packets: &[Read]) -> Result<usize> {
     Ok(seen)
 }
 
-/// Sends numbered packets to both subnets until the end.
+/// Sends numbered packets to both subnets until `end`.
 fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     let source = from.v4()?;
     let socket = from.netns().run(|| UdpSocket::bind((source, 0)))??;
@@ -112,13 +115,13 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(PAUSE);
         let due = (begun.elapsed().as_secs_f64() / PAUSE.as_secs_f64()) as u64 * BATCH;
-        // What a busy machine left undone is made up for, though not in one burst.
+        // Sends the packets that a busy machine left out, but not in one burst.
         for _ in 0..due
             .saturating_sub(sent.load(Ordering::Relaxed))
             .min(10 * BATCH)
         {
             let number = sent.fetch_add(1, Ordering::SeqCst);
-            // Few are for the second: they must not push out those for the first that wait for the same holder.
+            // Few packets go to the second subnet. Otherwise they would push out those to the first that wait for the same holder.
             let to = Ipv4Addr::new(10, 5, SUBNETS[usize::from(number.is_multiple_of(20))], 9);
             let payload = [number.to_be_bytes(), [0x77; 8], [0x77; 8]].concat();
             let _ = socket.send_to(&payload, (to, 7777));
@@ -127,18 +130,18 @@ fn send(from: &Pod, sent: &AtomicU64, end: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Deals the subnets to the players, and tells the daemon by leases.
+/// Assigns the subnets to the players, and publishes this to the daemon as leases.
 struct Dealer<'a> {
     bed: &'a Bed,
     players: &'a [Player; 2],
-    /// The daemon's public key.
+    /// Public key of the daemon.
     peer: [u8; 32],
     deals: Vec<Deal>,
     step: &'a AtomicUsize,
 }
 
 impl Dealer<'_> {
-    /// The next step: new keys for both players, or their subnets swapped.
+    /// Takes the next step: gives both players new keys, or swaps their subnets.
     fn next(&mut self) -> Result<()> {
         let late = |player| {
             if player == 0 && self.deals.len().is_multiple_of(4) {
@@ -159,11 +162,11 @@ impl Dealer<'_> {
             Some([first, second]) => [fresh(first.0), fresh(second.0)],
         };
         self.deals.push(deal);
-        // Before the first of the writes: whoever sees one of them may act on it.
+        // Stored before the first write, because the daemon may act on any of the writes at once.
         self.step.store(self.deals.len() - 1, Ordering::SeqCst);
         let mut leases: Vec<_> = deal.into_iter().zip(SUBNETS).collect();
-        // Between the two writes of a swap one key has both subnets. The older lease keeps it: with the second written first nothing changes before
-        // the swap is complete; the other way round a key has no subnet for a moment, and its peer goes and comes.
+        // Between the two writes of a swap, one key has both subnets, and the older lease takes precedence. If the second lease is written first,
+        // nothing changes before the swap is complete. In the other order, a key has no subnet for a moment, so its peer is removed and added again.
         if self.deals.len() % 4 == 2 {
             leases.reverse();
         }
@@ -180,7 +183,7 @@ impl Dealer<'_> {
     }
 }
 
-/// The holders of the last deal open packets that were sent from `after` on.
+/// Waits until the holders of the last deal have opened packets from number `after` on.
 fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) -> Result<()> {
     eventually(SOON, "the last holders get the packets", || {
         last.iter().enumerate().all(|(subnet, (player, key))| {
@@ -195,7 +198,7 @@ fn last_holders_get_the_packets(players: &[Player; 2], last: &Deal, after: u64) 
     .map(drop)
 }
 
-/// What the players opened of a subnet's packets.
+/// Returns the packets of a subnet that the players have opened.
 fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     let mut reads = Vec::new();
     for (number, player) in players.iter().enumerate() {
@@ -213,7 +216,7 @@ fn reads(players: &[Player; 2], third: u8) -> Vec<Read> {
     reads
 }
 
-/// Judges what was opened of all subnets: how many packets, and how many steps' holders got packets to each subnet.
+/// Judges the packets of all subnets. Returns how many were opened, and for each subnet the number of steps whose holders got packets.
 fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)> {
     let (mut opened, mut steps) = (0, Vec::new());
     for (subnet, third) in SUBNETS.into_iter().enumerate() {
@@ -224,14 +227,14 @@ fn judge_all(players: &[Player; 2], deals: &[Deal]) -> Result<(u64, Vec<usize>)>
     Ok((opened, steps))
 }
 
-/// One node is real: its daemon, its pod, the leases that it reads. The two others are played, because a daemon does not tell which packets it could
-/// open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever had. A packet tells by its destination for
-/// whom it is; who can open it is what counts, not whom it was sent to.
+/// One node is real: it has a daemon, a pod, and leases to read. The test plays the two others, because a daemon does not report which packets it
+/// could open, and cannot change its key and subnet twenty times a second. The players keep all keys that they ever had. A packet's destination
+/// shows for which subnet it is. The test checks who can open it, not where the daemon sent it.
 #[test]
 fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
     let _turn = lab::load_turn();
     Lab::run("wireguard churn", |lab| {
-        // Every packet is one of ours: there are no probes.
+        // Without probes, every packet is one of this test.
         let bed = Bed::start(lab, 1, CONF, |_, options| options.arg("--probe-port=0"))?;
         let step = Arc::new(AtomicUsize::new(0));
         let hosts = [
@@ -251,7 +254,7 @@ fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
             step: &step,
         };
         let (sent, end) = (AtomicU64::new(0), AtomicBool::new(false));
-        // No line is a zero. Before the first leases are read nobody has the subnets.
+        // A counter that is zero has no line. Drops from before the daemon read the first leases do not count, because no peer had the subnets then.
         let name = "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"sent\",reason=\"no_route\"}";
         let (in_vain, before) = (
             || bed.daemons[0].metric(name).unwrap_or(0.0),
@@ -279,7 +282,7 @@ fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
                     }
                 }
                 let (took, after) = (begun.elapsed(), sent.load(Ordering::SeqCst));
-                // Whatever was skipped, the last word counts.
+                // Whatever steps the daemon skipped, it must follow the last one.
                 let last = dealer.deals.last().context("no deal")?;
                 last_holders_get_the_packets(&players, last, after)?;
                 Ok(took)
@@ -296,7 +299,7 @@ fn packets_are_readable_only_by_their_node_while_keys_change() -> Result<()> {
             "{opened} of {sent} packets opened; of {} steps in {took:.1?}, {steps:?} were seen; {waited} packets waited in vain",
             dealer.deals.len() - 1
         );
-        // It is no test of a daemon that lets nothing through, or follows the last word only.
+        // A daemon that passes few packets, or follows only the last step, would prove nothing.
         ensure!(opened * 3 > sent, "{opened} of {sent} packets were opened");
         ensure!(
             steps.iter().all(|seen| *seen > STEPS_SEEN),
@@ -337,7 +340,7 @@ fn packet_opened_by_a_wrong_node_is_found() {
         3
     );
     for wrong in [
-        // The other subnet's then; one who had it before; one who would have it; one who never has it; one for whom it waited.
+        // The packet was opened by the other subnet's holder; an earlier holder; a later one; a player that never holds it; a holder for whom it waited.
         vec![((1, 0), 1, 0, 1)],
         vec![((0, 0), 1, 1, 1), ((1, 0), 3, 1, 2), ((0, 0), 5, 2, 3)],
         vec![((1, 1), 1, 1, 1)],
@@ -353,12 +356,12 @@ fn packet_opened_by_a_wrong_node_is_found() {
 
 scenarios! { own_key;
     own_key_changes_without_a_gap => 2,
-    // The file is read every five seconds.
+    // The daemon reads the file every five seconds.
     #[ignore = "takes a minute: make soak"]
     own_key_changes_ten_times_without_a_gap => 10,
 }
 
-/// The file of a node's key is replaced again and again while both ways are probed, 100 times a second.
+/// Replaces the file of a node's key several times while probes run in both directions, 100 times a second.
 fn own_key(times: u32) -> Result<()> {
     Lab::run("wireguard own key", |lab| {
         let bed = Bed::start(lab, 2, CONF, |_, options| options)?;
@@ -385,7 +388,7 @@ fn own_key(times: u32) -> Result<()> {
                 );
                 Ok(())
             })?;
-            // In a new session: with the former key nothing is sent any more.
+            // These packets use a new session, because the node sends nothing with the former key any more.
             flows()?;
         }
         for probe in probes {

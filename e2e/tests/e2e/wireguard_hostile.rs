@@ -1,4 +1,4 @@
-//! Leases that somebody writes who should not: no key and no subnet of theirs takes anything from the nodes that are there.
+//! Leases of an attacker who can write to the store: their keys and subnets take nothing from the existing nodes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -17,13 +17,13 @@ use crate::wireguard_keys::{Keys, bytes, lease, published, replace};
 
 const SOON: Duration = Duration::from_secs(20);
 const CONF: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{"Type":"wireguard","Implementation":"WHICH"}}"#;
-/// Ethernet, IPv4, UDP.
+/// Length of the headers of Ethernet, IPv4 and UDP.
 const HEADERS: usize = 42;
 const PORT: u16 = 51820;
-/// The first message of WireGuard's handshake.
+/// Length of the first message of WireGuard's handshake.
 const HANDSHAKE: usize = 148;
 
-/// The same 32 bytes: the four bits after the last byte count for nothing.
+/// Returns another base64 text of the same 32 bytes: the two bits after the last byte have no meaning.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (rest, last) = key
@@ -41,14 +41,14 @@ fn point(low: u8, high: u8) -> String {
     STANDARD.encode(point)
 }
 
-/// What a hostile lease says, and what is said of it on the first node and on the second.
+/// A hostile lease, and the reports of the first node and of the second about it.
 struct Lie {
     key: String,
     public_key: String,
     reported: [String; 2],
-    /// What `flannelctl leases` says of it.
+    /// What `flannelctl leases` prints about it.
     listed: &'static str,
-    /// An address that it wants.
+    /// An address in its subnet.
     wants: Ipv4Addr,
 }
 
@@ -62,7 +62,7 @@ fn weak_points() -> [String; 4] {
     ]
 }
 
-/// What a reader logs of a subnet whose value has the key of an owner.
+/// Returns what the node `reader` reports about a subnet whose value has the key of the node `owner`.
 fn key_in_use(subnet: &str, keys: &[String; 2], owner: usize, reader: usize) -> String {
     let key = &keys[owner];
     if owner == reader {
@@ -98,7 +98,7 @@ fn lies(bed: &Bed) -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Half of the second node's subnet, a range that has both, and one outside of the network.
+/// Returns lies with half of the second node's subnet, with a range that contains both nodes' subnets, and with one outside the network.
 fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
     let subnet = |number: usize| {
         bed.daemons[number]
@@ -136,18 +136,18 @@ fn wrong_subnets(bed: &Bed) -> Result<[Lie; 3]> {
     ])
 }
 
-/// Keys that share no secret, and one that is too short.
+/// Returns lies with keys that share no secret with any key, and with one that is too short.
 fn wrong_keys() -> Result<Vec<Lie>> {
     let mut lies = Vec::new();
     for (number, key) in (101..).zip(weak_points()) {
         let text = format!(
-            "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} shares no secret with anybody"
+            "the value of 10.5.{number}.0/24 cannot be used: its PublicKey {key} is of small order and cannot be used"
         );
         lies.push(lie(
             &format!("10.5.{number}.0/24"),
             key,
             [text.clone(), text],
-            "shares no secret with anybody",
+            "is of small order and cannot be used",
         )?);
     }
     let short =
@@ -161,7 +161,7 @@ fn wrong_keys() -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Each node's own key, as the other's: with other last bits, with a line end within, and as it is.
+/// Returns lies with keys of the two nodes: one with other unused bits at its end, one with a line end inside, and one unchanged.
 fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
     let (other_bits, with_end) = (
         respelt(&keys[1])?,
@@ -185,7 +185,7 @@ fn keys_in_use(keys: &[String; 2]) -> Result<Vec<Lie>> {
         .collect()
 }
 
-/// Datagrams of WireGuard that have come to the attacker, by their lengths.
+/// Returns the lengths of the WireGuard datagrams that reached the attacker.
 fn datagrams(frames: &[Vec<u8>]) -> Vec<usize> {
     let to_port = |frame: &&Vec<u8>| {
         frame.len() > HEADERS
@@ -209,7 +209,7 @@ fn lease_file(bed: &Bed, key: &str) -> PathBuf {
     bed.leases.join("subnets").join(key)
 }
 
-/// Each node refuses each lie and reports why.
+/// Checks that each node refuses each lie and reports the reason.
 fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
     for (number, daemon) in bed.daemons.iter().enumerate() {
         eventually_ok(soon, "readyz names each", || {
@@ -248,7 +248,7 @@ fn lies_are_refused(bed: &Bed, lies: &[Lie], soon: Duration) -> Result<()> {
     Ok(())
 }
 
-/// An operator sees each lie, without a node of his own.
+/// Checks that an operator sees each lie in `flannelctl leases`, which reads the store without a daemon.
 fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
     let place = format!("--subnet-dir={}", bed.leases.display());
     let listed = succeeded(
@@ -270,7 +270,7 @@ fn operator_sees_lies(bed: &Bed, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Addresses that the lies want do not reply.
+/// Checks that no pod gets a reply from an address in a lie's subnet.
 fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     let short = PingOptions::default().timeout(Duration::from_millis(100));
     for lie in lies {
@@ -285,7 +285,7 @@ fn no_hostile_lease_is_routed(bed: &Bed, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Both nodes send handshakes to an honest lease at the attacker's address: the capture would have shown those to a lie.
+/// Checks that both nodes send handshakes to an honest lease at the attacker's address. So the capture would have shown handshakes to a lie.
 fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker
@@ -315,7 +315,7 @@ fn honest_lease_is_used(bed: &Bed, attacker: &Host, soon: Duration) -> Result<()
     })
 }
 
-/// A node's own lease gets a key that nobody can have: its last good value is in force until the node has restored it.
+/// Gives a node's own lease a key that no node can have. Waits until the node has restored its last good value, which stays in force meanwhile.
 fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     let own = bed.daemons[1]
         .subnet_env()?
@@ -339,7 +339,7 @@ fn own_lease_is_restored(bed: &Bed, key: &str, soon: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is taken from nodes with the kernel's WireGuard, or the packet engine's. What has to happen happens within `soon`.
+/// Checks all lies with kernel or userspace WireGuard: the existing nodes lose nothing. `soon` is the deadline of each step.
 pub(crate) fn from(implementation: &str, soon: Duration) -> Result<()> {
     Lab::run(&format!("wireguard hostile {implementation}"), |lab| {
         let bed = Bed::start(

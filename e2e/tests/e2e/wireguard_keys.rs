@@ -1,4 +1,4 @@
-//! Keys of WireGuard, as tests write them into files and leases.
+//! WireGuard keys, as tests write them into files and leases.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -11,7 +11,7 @@ use boringtun::x25519::{PublicKey, StaticSecret};
 use lab::{Host, Store};
 use serde_json::{Value, json};
 
-/// A new private key and its public one.
+/// A new private key and its public key.
 pub(crate) struct Keys {
     pub(crate) private: StaticSecret,
     pub(crate) public: PublicKey,
@@ -26,28 +26,28 @@ impl Keys {
         }
     }
 
-    /// As `wg genkey` prints it.
+    /// Returns the private key in the form of `wg genkey`.
     pub(crate) fn private_text(&self) -> String {
         STANDARD.encode(self.private.to_bytes())
     }
 
-    /// As a lease has it.
+    /// Returns the public key in the form of a lease.
     pub(crate) fn public_text(&self) -> String {
         STANDARD.encode(self.public.as_bytes())
     }
 }
 
-/// The public key in base64 of 32 bytes.
+/// Decodes a key in base64. Returns an error if it does not have 32 bytes.
 pub(crate) fn bytes(text: &str) -> Result<[u8; 32]> {
     STANDARD.decode(text)?.try_into().ok().context("32 bytes")
 }
 
-/// The value of a lease of the backend `wireguard`.
+/// Returns the value of a lease of the backend `wireguard`.
 pub(crate) fn lease(at: Ipv4Addr, key: &str) -> String {
     json!({ "PublicIP": at, "PublicIPv6": null, "BackendType": "wireguard", "BackendData": { "PublicKey": key, "Port": 51820 } }).to_string()
 }
 
-/// The key of a host, as its lease tells.
+/// Returns the public key in a host's lease. Returns an error if the host has no lease.
 pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     let own = host.v4()?.to_string();
     for (_, value) in store.subnets()? {
@@ -62,14 +62,14 @@ pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     anyhow::bail!("{} has no lease", host.name())
 }
 
-/// The file of a host's private key.
+/// Returns the path of a host's private key, and creates its folder.
 pub(crate) fn key_file(host: &Host) -> Result<PathBuf> {
     let path = host.subnet_file()?.with_file_name("wgkey");
     fs::create_dir_all(path.parent().context("no folder")?)?;
     Ok(path)
 }
 
-/// Puts a file in the place of another at one moment, as `mv` does.
+/// Replaces a file atomically, as `mv` does.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let name = path
         .file_name()

@@ -1,4 +1,4 @@
-//! The files of WireGuard's secrets: each state of the private key's, the order in which key and lease are written, and preshared keys that differ.
+//! Files of WireGuard's secrets: each state of the private key's file, the order in which key and lease are written, and different preshared keys.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file, published, replace};
 
-/// Ten times the five seconds after which a file is read, and a little.
+/// Somewhat more than ten times the five seconds after which the daemon reads a file.
 const SOON: Duration = Duration::from_secs(60);
 const CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -33,7 +33,7 @@ fn is_logged(daemon: &Flanneld, text: &str) -> Result<()> {
         .with_context(|| daemon.log_tail(20))
 }
 
-/// A file that was garbled or removed holds the present key again, and only its owner can read it.
+/// Waits until a file that was garbled or removed has the present key again, and only its owner can read it.
 fn is_written_again(daemon: &Flanneld, file: &Path, key: &[u8]) -> Result<()> {
     eventually_ok(SOON, "the present key is in the file again", || {
         ensure!(
@@ -56,7 +56,7 @@ fn publishes(bed: &Bed, number: usize, keys: &Keys) -> Result<()> {
     })
 }
 
-/// A file that cannot be read is not taken for a missing one.
+/// Checks that a file that cannot be read ends the daemon. The daemon must not treat it as missing.
 fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
     bed.daemons[0].terminate(SOON)?;
     fs::remove_file(file)?;
@@ -71,7 +71,7 @@ fn unreadable_file_ends_the_daemon(mut bed: Bed, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Three nodes, each with another state of the file at the start, and another thing that happens to it afterwards.
+/// Starts three nodes, each with another state of the key file. Afterwards, each file changes in another way.
 #[test]
 fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
     Lab::run("wireguard key file", |lab| {
@@ -79,7 +79,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         let hosts = lab.hosts(&lan, 3)?;
         let files = hosts.iter().map(key_file).collect::<Result<Vec<_>>>()?;
         let (open, other) = (Keys::new(), Keys::new());
-        // None; an empty one; one that others can read, with a line end as `wg genkey` writes it.
+        // The first node has no file, the second an empty one. The third file is readable by others, and has a line end as `wg genkey` writes it.
         fs::write(&files[1], "")?;
         fs::write(&files[2], format!("{}\n", open.private_text()))?;
         fs::set_permissions(&files[2], PermissionsExt::from_mode(0o644))?;
@@ -110,7 +110,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
             "others than its owner can read the WireGuard private key",
         )?;
 
-        // While it runs: garbled, gone, another one. Nothing is lost by the first two.
+        // While the nodes run, the first file is garbled, the second removed, and the third replaced. The first two changes lose no packet.
         let keys = files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
         let before = (
             published(&bed.store, &bed.hosts[0])?,
@@ -123,7 +123,7 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
         replace(&files[2], &other.private_text())?;
         for number in [0, 1] {
             is_written_again(&bed.daemons[number], &files[number], &keys[number])?;
-            logs(number, "the present one was written there again")?;
+            logs(number, "wrote the key in use there again")?;
         }
         ensure!(fs::read(aside(0))? == b"garbled\n");
         logs(0, "held no WireGuard key and was moved")?;
@@ -149,14 +149,14 @@ fn key_file_in_each_state_is_survived_and_logged() -> Result<()> {
     })
 }
 
-/// A system call: where it begins and where it ends in a trace.
+/// A system call, and the lines of a trace in which it begins and ends.
 struct Call {
     text: String,
     begun: usize,
     ended: usize,
 }
 
-/// The calls of a trace by strace -f. Where others came in between, a call is on two lines.
+/// Returns the calls in a trace of strace -f. A call that others interrupt is on two lines.
 fn calls(trace: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
@@ -164,7 +164,7 @@ fn calls(trace: &str) -> Vec<Call> {
         let Some((process, text)) = text.split_once(' ') else {
             continue;
         };
-        // Process ids are padded.
+        // strace pads process IDs.
         let text = text.trim_start();
         if text.starts_with("<... ") {
             if let Some(call) = open.remove(process) {
@@ -184,7 +184,7 @@ fn calls(trace: &str) -> Vec<Call> {
     calls
 }
 
-/// The key is written to a new file, synced, renamed and its folder synced, before the lease with it is written.
+/// Checks that the key is written to a new file and synced, the file renamed and its folder synced, before the lease with the key is written.
 fn key_is_kept_before_it_is_published(
     calls: &[Call],
     file: &Path,
@@ -192,7 +192,7 @@ fn key_is_kept_before_it_is_published(
     public: &str,
 ) -> Result<()> {
     let folder = file.parent().context("a folder")?.display().to_string();
-    // The one call that fits, and what comes after it.
+    // Finds the first matching call that begins after a line.
     let find = |what: &str, after: usize, fits: &dyn Fn(&str) -> bool| {
         let call = calls
             .iter()
@@ -209,7 +209,7 @@ fn key_is_kept_before_it_is_published(
         secret.len()
     );
     ensure!(secret[0].text.starts_with("write("), "{}", secret[0].text);
-    // write(12</folder/.wgkey.0123>, …
+    // The call has the form `write(12</folder/.wgkey.0123>, …`.
     let temporary = secret[0].text.split(['<', '>']).nth(1).context("a file")?;
     ensure!(temporary.starts_with(&format!("{folder}/.")), "{temporary}");
     let made = calls.iter().find(|call| {
@@ -248,7 +248,7 @@ fn key_is_kept_before_it_is_published(
     Ok(())
 }
 
-/// A node that crashes in between must not have promised a key that it has no more.
+/// Otherwise, a node that crashes in between would have published a key that it no longer has.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     Lab::run("wireguard order", |lab| {
@@ -262,7 +262,7 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
             lab.folder("trace")?.join("calls"),
         );
         let flanneld = binaries::own("flanneld")?;
-        // -D: the daemon is our child, and strace its grandchild. -y: with the files' names.
+        // -D makes the daemon our child and strace our grandchild. -y prints file names.
         let traced = "openat,rename,renameat,renameat2,link,linkat,fsync,fdatasync,write,writev,pwrite64,sendto,sendmsg,sendmmsg";
         write_script(
             &program,
@@ -279,7 +279,7 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
         daemon.wait_ready(SOON)?;
         daemon.terminate(SOON)?;
         let (private, public) = (fs::read_to_string(&file)?, published(&store, &hosts[0])?);
-        // strace writes a call when it has ended.
+        // strace writes a call only after it has ended.
         let calls = eventually_ok(SOON, "the trace shows the lease", || {
             let calls = calls(&fs::read_to_string(&trace)?);
             ensure!(
@@ -294,13 +294,13 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     })
 }
 
-/// The findings of a daemon's doctor.
+/// Returns the findings of a daemon's doctor.
 fn findings(daemon: &Flanneld) -> Result<Vec<Value>> {
     let status: Value = serde_json::from_str(&daemon.get("/status")?.1)?;
     Ok(status["findings"].as_array().cloned().unwrap_or_default())
 }
 
-/// Two nodes with a preshared key each, in the files `right` and `wrong` of a folder of the lab.
+/// Starts two nodes with different preshared keys, in the files `right` and `wrong` of the lab's folder `secrets`.
 fn two_secrets(
     lab: &Lab,
     implementation: &str,
@@ -342,7 +342,7 @@ fn directions_passed(pods: &[lab::Pod]) -> Result<usize> {
     Ok([passes(0, 1)?, passes(1, 0)?].iter().flatten().count())
 }
 
-/// With two preshared keys nothing passes; the doctor reports it with its likely cause, until the keys are the same.
+/// Checks that no packet passes with two preshared keys, and that the doctor reports this with its likely cause until the keys match.
 pub(crate) fn different_preshared_keys_are_reported(
     (title, implementation, deadline): (&str, &str, Duration),
 ) -> Result<()> {
@@ -376,7 +376,7 @@ pub(crate) fn different_preshared_keys_are_reported(
                     "{metrics}"
                 );
             }
-            // Who answers attempts at a handshake makes fewer itself: the other end may see none.
+            // A node that responds to handshakes initiates fewer itself, so the other end may see none of its own.
             ensure!(sure > 0, "no node names the cause");
             Ok(())
         })?;
@@ -424,12 +424,12 @@ pub(crate) fn different_preshared_keys_are_reported(
 }
 
 scenarios! { different_preshared_keys_are_reported;
-    // Ten times 40 s.
+    // Ten times the 40 s within which it is reported.
     #[ignore = "takes a minute: make soak"]
     different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace", Duration::from_secs(400)),
 }
 
-/// The part of it that takes no minute.
+/// Checks the part that takes less than a minute.
 #[test]
 fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     Lab::run("wireguard preshared", |lab| {
@@ -443,7 +443,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
             );
             Ok(())
         })?;
-        // Of outer packets the length is known: IPv4, UDP, and an initiation or its answer.
+        // The length of these outer packets is known: IPv4, UDP, and an initiation or its response.
         let frames = capture.finish()?;
         for (what, length) in [("initiations", 148), ("answers", 92)] {
             let seen = frames
@@ -463,7 +463,7 @@ fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     })
 }
 
-/// A session lasts up to three minutes: each probe goes through sessions of both keys.
+/// A session lasts up to three minutes, so each probe uses sessions of both keys.
 #[test]
 #[ignore = "takes four minutes: make soak"]
 fn preshared_key_changes_on_all_nodes_without_loss() -> Result<()> {

@@ -1,9 +1,11 @@
-//! Threads that may go ahead of programs starve none: while both processors are full, programs compute, the daemon answers, and its lease is renewed.
-//! They are full of small packets: a flood is not what threads go ahead for, and without that limit a program had half of its share here. Or they are full of
-//! streams with messages among them, for which threads do go ahead, as far as their budgets reach.
+//! Threads of the daemon with real-time priority do not starve other programs. While both processors are full, programs compute, the daemon
+//! responds, and its lease is renewed.
 //!
-//! Short by default, when it shows that the daemon answers at all. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`); from a minute on the share of
-//! a program is compared with that beside threads without priority, by turns.
+//! One load is a flood of small packets. The priority is not meant for floods: without that limit, a program got half of its share here.
+//! The other load is streams with messages among them. For these the threads do use their priority, within their budgets.
+//!
+//! The default run is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` is the time in seconds (`make soak`). From one minute on,
+//! the test also compares a program's share with its share next to threads without priority, in turns.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -16,23 +18,23 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 const STOP: Duration = Duration::from_secs(30);
-/// Few packets of each: what is limited is their number in all flows.
+/// Number of flows in the flood. Each has few packets: the limit applies to the packets of all flows together.
 const FLOWS: usize = 64;
-/// Streams each way, and how much is written at once.
+/// Number of streams in each direction. `CHUNK` is the number of bytes per write.
 const STREAMS: usize = 2;
 const CHUNK: usize = 64 << 10;
-/// Messages among them each way: so many a time, below what counts as a flood.
+/// Number of message flows among the streams in each direction. Each sends a message every `MESSAGES_PAUSE`, which is below a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
-/// A program computes at least so much of what it does beside threads without priority.
+/// Minimum processor time of a program, as a ratio of what it gets next to threads without priority.
 const SHARE: f64 = 0.5;
-/// How often the daemons are asked whether they live.
+/// Interval between requests to `/livez`.
 const ASKED: Duration = Duration::from_millis(100);
-/// How long an answer may take.
+/// Maximum time of a response.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often a lease in etcd is renewed.
+/// Renewal interval of a lease in etcd.
 const RENEWAL: Duration = Duration::from_secs(60);
-/// How long it lasts.
+/// Lifetime of a lease in etcd.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What fills the processors.
@@ -42,20 +44,20 @@ enum Load {
     StreamsAndMessages,
 }
 
-/// What others had of the machine while packets filled it.
+/// Share of the machine that other programs got while packets filled it.
 #[derive(Debug, Default)]
 struct Left {
-    /// Processor time of a program that computes, a second.
+    /// Processor time of a computing program, in seconds per second.
     computed: f64,
-    /// The longest answer of a daemon.
+    /// Longest response time of a daemon.
     longest: Duration,
-    /// Packets that came, in thousands a second.
+    /// Packets that arrived, in thousands a second.
     came: f64,
-    /// Bytes of streams that came, in millions a second.
+    /// Bytes of streams that arrived, in millions a second.
     streamed: f64,
 }
 
-/// Sends small packets until `stop`: as fast as a program can, or messages.
+/// Sends small packets until `stop`: as fast as a program can, or as messages.
 fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Result<()> {
     let (here, there) = (from.address()?, to.address()?);
     let flows = match load {
@@ -98,7 +100,7 @@ fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
     }
 }
 
-/// Both ends of streams from one pod to another.
+/// Opens streams from one pod to another, and returns both ends of each.
 fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
     let address = to.address()?;
     let listener = to.netns().run(|| TcpListener::bind((address, 0)))??;
@@ -124,7 +126,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
     }
 }
 
-/// Computes until `stop`. Returns its processor time.
+/// Computes until `stop`. Returns the processor time of this thread.
 fn compute(stop: &AtomicBool) -> Duration {
     let ran = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into);
     let before = ran();
@@ -134,7 +136,7 @@ fn compute(stop: &AtomicBool) -> Duration {
     ran().saturating_sub(before)
 }
 
-/// Fills the machine, both ways.
+/// Fills the machine in both directions for `time`, and measures what other programs get.
 fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Result<Left> {
     let sockets = pods
         .iter()
@@ -235,7 +237,7 @@ fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
         let time = time.min(RENEWAL + Duration::from_secs(15));
         let mut pods = Vec::new();
         let mut shares = [Vec::new(), Vec::new()];
-        // A whole minute once with priority; then by turns.
+        // A long run uses priority for the whole time once, then compares both kinds of threads in turns.
         let turns: &[(bool, Duration)] = if long {
             let turn = Duration::from_secs(8);
             &[

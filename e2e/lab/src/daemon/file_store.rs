@@ -1,4 +1,4 @@
-//! systemd's file descriptor store, as a daemon sees it (sd_notify(3), `FDSTORE=1`).
+//! systemd's file descriptor store, for daemons (sd_notify(3), `FDSTORE=1`).
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 type Files = Vec<(String, Arc<OwnedFd>)>;
 
-/// Keeps the files that daemons send to its socket, until a daemon removes them or they become unusable.
+/// Keeps the files that daemons send to its socket until a daemon removes them or they become unusable.
 #[derive(Debug)]
 pub struct FileStore {
     socket: PathBuf,
@@ -27,10 +27,10 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Listens at a path, which daemons get as `NOTIFY_SOCKET`.
+    /// Listens on a socket. Daemons get its path as `NOTIFY_SOCKET`.
     ///
     /// # Errors
-    /// When the socket cannot be made.
+    /// Returns an error if the socket cannot be created.
     pub fn start(socket: &Path) -> Result<FileStore> {
         let listener =
             UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
@@ -56,12 +56,12 @@ impl FileStore {
         })
     }
 
-    /// The path of its socket, for `NOTIFY_SOCKET`.
+    /// Returns the path of the socket, for `NOTIFY_SOCKET`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The files for the next daemon. Devices and ports exist as long as these are open.
+    /// Returns the files for the next daemon. Devices and ports exist as long as their files are open.
     pub fn files(&self) -> Vec<(String, Arc<OwnedFd>)> {
         self.handle.files()
     }
@@ -92,7 +92,7 @@ impl Drop for FileStore {
     }
 }
 
-/// systemd drops files with a hang-up or an error.
+/// Reports whether a file has no hang-up and no error. systemd drops files that have one.
 fn is_usable(file: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(file.as_fd(), PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO) == Ok(0)
@@ -112,7 +112,7 @@ fn receive(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     let mut files = Vec::new();
     for control in message.cmsgs().ok()? {
         if let ControlMessageOwned::ScmRights(sent) = control {
-            // SAFETY: the kernel has just made these descriptors for us.
+            // SAFETY: the kernel has just created these descriptors for this process.
             files.extend(
                 sent.into_iter()
                     .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -136,7 +136,7 @@ fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
         files.retain(|(kept, _)| kept != name);
     }
     if has("FDSTORE=1") {
-        // systemd puts each before those that it has, and so returns the last first.
+        // systemd inserts each file before those that it has, and so returns the last one first.
         sent.into_iter()
             .for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
     }

@@ -1,4 +1,4 @@
-//! `flannelctl` on a host.
+//! Runs `flannelctl` on hosts.
 
 use std::process::Output;
 
@@ -10,20 +10,20 @@ use crate::host::Host;
 use crate::net::netns::Netns;
 
 impl Host {
-    /// Runs `flannelctl` in this host's network and returns whatever came of it.
+    /// Runs `flannelctl` in this host's namespace. Returns its output, whatever the exit code.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if it cannot be started.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         run(self.netns(), args)
     }
 }
 
 impl Flanneld {
-    /// Runs `flannelctl` in this daemon's network with its `--subnet-file`, and returns whatever came of it.
+    /// Runs `flannelctl` in this daemon's namespace with its `--subnet-file`. Returns the output, whatever the exit code.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if it cannot be started.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.subnet_file().display());
         run(&self.netns, &[args, &[file.as_str()]].concat())

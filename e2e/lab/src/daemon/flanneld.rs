@@ -1,4 +1,4 @@
-//! The daemon on a host: ours, or any other with flannel's command line.
+//! The daemon on a host: our flanneld, or another program with flannel's command line.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
 
-/// How a daemon is started.
+/// Options with which a daemon is started.
 #[derive(Debug, Clone)]
 pub struct FlanneldOptions {
     args: Vec<String>,
@@ -29,12 +29,12 @@ pub struct FlanneldOptions {
 }
 
 impl FlanneldOptions {
-    /// Our own daemon on this store, with its health endpoint on port 8471.
+    /// Creates options for our flanneld on this store, with its health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Our own daemon without any arguments: the caller adds those of a store.
+    /// Creates options for our flanneld without any arguments. The caller adds those of a store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -51,7 +51,7 @@ impl FlanneldOptions {
         }
     }
 
-    /// Our own daemon on the Node API: as the Node with this name, with this net-conf.json.
+    /// Creates options for our flanneld on the Node API. `node` is the name of its Node, `net_conf` the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
             "--kube-subnet-mgr".to_owned(),
@@ -60,14 +60,14 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
-    /// For a second daemon on the same host: it has `<name>.env` instead of `subnet.env`, and a log of its own.
+    /// Makes this a second daemon on the same host: it writes `<name>.env` instead of `subnet.env` and has its own log.
     #[must_use]
     pub fn second(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
         self
     }
 
-    /// `--iface`: a name or an address; more of them are tried in order.
+    /// Adds `--iface`: a name or an address. The daemon tries several of them in order.
     #[must_use]
     pub fn iface(self, iface: &str) -> FlanneldOptions {
         self.arg(&format!("--iface={iface}"))
@@ -87,28 +87,28 @@ impl FlanneldOptions {
         self
     }
 
-    /// Another daemon with flannel's command line, such as Go flannel: ready when it has written `subnet.env`.
+    /// Runs another daemon with flannel's command line, such as Go flannel. It is ready once it has written `subnet.env`.
     #[must_use]
     pub fn binary(mut self, path: &Path) -> FlanneldOptions {
         self.binary = Some(path.to_owned());
         self
     }
 
-    /// The port of `/healthz`, `/readyz`, `/metrics` and `/status`; none without.
+    /// Sets the port of `/healthz`, `/readyz`, `/metrics` and `/status`. `None` disables the health endpoint.
     #[must_use]
     pub fn healthz_port(mut self, port: Option<u16>) -> FlanneldOptions {
         self.healthz_port = port;
         self
     }
 
-    /// Leaves its files to a store, and gets those that the daemon before it left there.
+    /// Makes the daemon leave its files to a store, and hands over the files that the previous daemon left there.
     #[must_use]
     pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
         self.file_store = Some(store.handle());
         self.env("NOTIFY_SOCKET", &store.socket().to_string_lossy())
     }
 
-    /// How long [`Host::flanneld`] waits for it to be ready.
+    /// Sets how long [`Host::flanneld`] waits until the daemon is ready. Default: 60 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> FlanneldOptions {
         self.deadline = deadline;
@@ -116,7 +116,7 @@ impl FlanneldOptions {
     }
 }
 
-/// A running daemon: a [`Process`] that knows its host, its `subnet.env` and its health endpoint.
+/// A running daemon: a [`Process`] with its namespace, its `subnet.env` and its health endpoint.
 #[derive(Debug)]
 pub struct Flanneld {
     process: Process,
@@ -131,17 +131,17 @@ impl Host {
     /// Starts the daemon and waits until it is ready.
     ///
     /// # Errors
-    /// When it ends, or is not ready in time; the error holds the end of its log.
+    /// Returns an error with the end of the log if the daemon ends or is not ready in time.
     pub fn flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         let mut daemon = self.start_flanneld(options)?;
         daemon.wait_ready(options.deadline)?;
         Ok(daemon)
     }
 
-    /// Starts the daemon and does not wait.
+    /// Starts the daemon without waiting for it.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the daemon cannot be started.
     pub fn start_flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         Flanneld::start(self, options)
     }
@@ -167,7 +167,7 @@ impl Flanneld {
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
         }
-        // Hosts of the lab share /run, and each machine has a key of its own.
+        // Keep the key of each daemon next to its subnet.env.
         launch = launch.env("WIREGUARD_KEY_FILE", subnet_file.with_file_name("wgkey"));
         for (name, value) in &options.env {
             launch = launch.env(name, value);
@@ -190,10 +190,10 @@ impl Flanneld {
         })
     }
 
-    /// Waits until it is ready and has written `subnet.env`; returns how long that took from its start.
+    /// Waits until the daemon is ready and has written `subnet.env`. Returns the time since its start.
     ///
     /// # Errors
-    /// When it ends, or is not ready in time; the error holds the end of its log.
+    /// Returns an error with the end of the log if the daemon ends or is not ready in time.
     pub fn wait_ready(&mut self, deadline: Duration) -> Result<Duration> {
         let start = Instant::now();
         while !self.is_ready() {
@@ -215,40 +215,40 @@ impl Flanneld {
         Ok(self.started.0.elapsed())
     }
 
-    /// Whether `subnet.env` exists and `/readyz` answers 200.
+    /// Reports whether `subnet.env` exists and `/readyz` responds with 200. A daemon without this endpoint is ready once its `subnet.env` is new.
     pub fn is_ready(&self) -> bool {
         match self.health {
             Some(_) if !self.foreign => {
                 self.subnet_file.exists() && matches!(self.get("/readyz"), Ok((200, _)))
             }
-            // Without an endpoint to ask, a file of an earlier run must not count.
+            // Without a health endpoint, only the modification time distinguishes this file from one of an earlier run.
             _ => self.is_subnet_file_new(),
         }
     }
 
     fn is_subnet_file_new(&self) -> bool {
         let modified = std::fs::metadata(&self.subnet_file).and_then(|meta| meta.modified());
-        // File times are those of the last tick of the clock, up to 10 ms in the past.
+        // The kernel stamps files with the last tick of its clock, up to 10 ms in the past.
         modified.is_ok_and(|modified| modified + Duration::from_millis(10) >= self.started.1)
     }
 
-    /// The content of its `subnet.env`.
+    /// Returns the content of the daemon's `subnet.env`.
     ///
     /// # Errors
-    /// When it has not written it yet.
+    /// Returns an error if the daemon has not written it yet.
     pub fn subnet_env(&self) -> Result<SubnetEnv> {
         SubnetEnv::read(&self.subnet_file)
     }
 
-    /// The path of its `subnet.env`.
+    /// Returns the path of the daemon's `subnet.env`.
     pub fn subnet_file(&self) -> &Path {
         &self.subnet_file
     }
 
-    /// The status code and body of a path of its health endpoint, such as `/readyz` or `/metrics`.
+    /// Gets a path of the health endpoint, such as `/readyz` or `/metrics`. Returns status code and body.
     ///
     /// # Errors
-    /// When it has none, or does not answer.
+    /// Returns an error if the daemon has no health endpoint or does not respond.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         http::get(
             &self.netns,
@@ -258,10 +258,10 @@ impl Flanneld {
         )
     }
 
-    /// The status code and body of a document of its API, such as `/api/v1/node`, on the port where it is by default.
+    /// Gets a document of the status API on its default port, such as `/api/v1/node`. Returns status code and body.
     ///
     /// # Errors
-    /// When it does not answer there.
+    /// Returns an error if the daemon does not respond there.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
         http::get(
             &self.netns,
@@ -270,10 +270,10 @@ impl Flanneld {
         )
     }
 
-    /// The value of a metric line whose name and labels are exactly these.
+    /// Returns the value of the metric with exactly this name and these labels.
     ///
     /// # Errors
-    /// When there is no such line.
+    /// Returns an error if there is no such metric.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let (_, text) = self.get("/metrics")?;
         let value = text
@@ -286,10 +286,10 @@ impl Flanneld {
             .with_context(|| format!("metric {name}"))
     }
 
-    /// How many findings of a check the metrics count, of any severity; `None` where the check could not be made.
+    /// Returns the number of findings of a check in the metrics, of any severity. `None` if the check could not be made.
     ///
     /// # Errors
-    /// When the daemon does not answer.
+    /// Returns an error if the daemon does not respond.
     pub fn findings(&self, check: &str) -> Result<Option<u32>> {
         let (_, text) = self.get("/metrics")?;
         let start = format!("flannel_findings{{check=\"{check}\",");
@@ -300,7 +300,7 @@ impl Flanneld {
         Ok((!counts.is_empty()).then(|| counts.iter().sum()))
     }
 
-    /// The lines of its log that report an error.
+    /// Returns the log lines that report an error or a panic.
     pub fn errors(&self) -> Vec<String> {
         let log = self.process.log();
         log.lines()

@@ -1,4 +1,4 @@
-//! Which programs a daemon finds: folders of links that stand for another machine's `PATH`.
+//! The programs that a daemon finds: folders of links that replace `PATH`, as on another machine.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -12,14 +12,14 @@ use crate::lab::Lab;
 /// The variant of `iptables` on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Xtables {
-    /// Programs that speak to nf_tables.
+    /// Programs that use nf_tables.
     Nft,
-    /// Programs that speak to the old tables.
+    /// Programs that use the old ip_tables interface.
     Legacy,
 }
 
 impl Xtables {
-    /// `nft` or `legacy`, as in the programs' names.
+    /// Returns `nft` or `legacy`, as in the programs' names.
     pub fn name(self) -> &'static str {
         match self {
             Xtables::Nft => "nft",
@@ -28,41 +28,41 @@ impl Xtables {
     }
 }
 
-/// A folder to be a daemon's `PATH`.
+/// A folder that serves as a daemon's `PATH`.
 #[derive(Debug, Clone)]
 pub struct Programs {
     folder: PathBuf,
 }
 
 impl Programs {
-    /// An empty folder: the daemon finds no program.
+    /// Creates an empty folder: the daemon finds no program.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// Returns an error if the folder cannot be created.
     pub fn none(lab: &Lab, name: &str) -> Result<Programs> {
         Ok(Programs {
             folder: lab.folder(&format!("programs-{name}"))?,
         })
     }
 
-    /// The folder, as the value of `PATH`.
+    /// Returns the path of the folder, as the value of `PATH`.
     pub fn path(&self) -> String {
         self.folder.to_string_lossy().into_owned()
     }
 
-    /// Adds `nft` as this machine has it.
+    /// Adds this machine's `nft`.
     ///
     /// # Errors
-    /// When it is not installed here.
+    /// Returns an error if it is not installed, or if the folder already contains it.
     pub fn with_nft(self) -> Result<Programs> {
         self.link("nft", &installed("nft")?)?;
         Ok(self)
     }
 
-    /// Adds `iptables`, `ip6tables` and their companions in this variant, as Debian's alternatives point.
+    /// Adds `iptables`, `ip6tables` and their companions in this variant, as Debian's alternatives do.
     ///
     /// # Errors
-    /// When it is not installed here, or the folder has it already.
+    /// Returns an error if the variant is not installed, or if the folder already contains these programs.
     pub fn with_iptables(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
@@ -76,7 +76,7 @@ impl Programs {
     /// Adds the programs of a variant under their own names, such as `iptables-legacy-save`.
     ///
     /// # Errors
-    /// When it is not installed here, or the folder has it already.
+    /// Returns an error if the variant is not installed, or if the folder already contains these programs.
     pub fn with_variant(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
@@ -87,10 +87,10 @@ impl Programs {
         Ok(self)
     }
 
-    /// All programs that Debian installs, with the alternatives pointing to this variant.
+    /// Creates a folder with all programs that Debian installs, with the alternatives set to this variant.
     ///
     /// # Errors
-    /// When something is not installed here.
+    /// Returns an error if a program is not installed.
     pub fn all(lab: &Lab, name: &str, which: Xtables) -> Result<Programs> {
         Programs::none(lab, name)?
             .with_nft()?
@@ -99,10 +99,10 @@ impl Programs {
             .with_variant(Xtables::Legacy)
     }
 
-    /// Adds a shell script, in place of a program of that name.
+    /// Adds a shell script. Replaces the program of that name.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the script cannot be written.
     pub fn with_script(self, name: &str, text: &str) -> Result<Programs> {
         let path = self.folder.join(name);
         if path.is_symlink() {
@@ -118,12 +118,13 @@ impl Programs {
     }
 }
 
-/// Writes a program that may be run at once.
+/// Writes a shell script that can be executed immediately.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Returns an error if the script cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
-    // By another process: the kernel does not run a file that this one has open, be it in a child that another thread is just starting.
+    // Another process writes the file. The kernel does not execute a file that is open for writing,
+    // and a child that another thread is just starting would inherit it from this process.
     let mut writer = Command::new("sh")
         .args(["-ec", "cat > \"$0\"; chmod +x \"$0\""])
         .arg(path)

@@ -1,20 +1,20 @@
-//! Cables between hosts, which decide the form in which packets arrive.
+//! Cables between hosts: they decide whether packets arrive segmented.
 
 use anyhow::Result;
 
 use crate::host::Host;
 
-/// The kinds of cables. On both the kernel that sends leaves checksums to the card, which a virtual cable does not have.
+/// Kinds of cables. On both, the sending kernel leaves checksums to the network card, which a virtual cable does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cable {
-    /// Frames of 1500 bytes, each by itself, as a NIC has them.
+    /// Separate frames of at most 1500 bytes, as on a physical NIC.
     Wire,
-    /// Untouched: super-packets cross as they are, as between hosts of one machine, containers and kind's nodes.
+    /// An unchanged veth pair: GSO packets cross it unsegmented, as between hosts of one machine, containers and nodes of kind.
     Veth,
 }
 
 impl Cable {
-    /// Its name in tables and options.
+    /// Returns the name of the kind in tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Cable::Wire => "wire",
@@ -22,10 +22,10 @@ impl Cable {
         }
     }
 
-    /// Makes a host's uplink such a cable. It never touches the offload of checksums.
+    /// Turns the host's uplink into a cable of this kind. Checksum offload stays as it is.
     ///
     /// # Errors
-    /// When ethtool fails.
+    /// Returns an error if ethtool fails.
     pub fn lay(self, host: &Host) -> Result<()> {
         if self == Cable::Wire {
             for feature in [
@@ -35,7 +35,7 @@ impl Cable {
                 "tx-udp_tnl-segmentation",
                 "tx-udp_tnl-csum-segmentation",
             ] {
-                // A kernel that does not have one of them sends no such super-packets.
+                // A kernel without one of these features does not send such GSO packets.
                 let _ = host
                     .netns()
                     .exec("ethtool", &["-K", "enp0s8", feature, "off"]);

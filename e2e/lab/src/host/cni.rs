@@ -1,4 +1,4 @@
-//! A host's container runtime, as far as CNI goes: it executes plugins for pods.
+//! The CNI part of a host's container runtime: executes plugins for pods.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::host::Host;
 use crate::net::netns::Netns;
 
-/// Executes plugins on a host.
+/// Executes a plugin on a host.
 #[derive(Debug, Clone)]
 pub struct Cni {
     host: Host,
@@ -22,17 +22,17 @@ pub struct Cni {
 /// The result of a call.
 #[derive(Debug, Clone)]
 pub struct CniAnswer {
-    /// Standard output as JSON; null if it was none.
+    /// Standard output as JSON, or null if it is not JSON.
     pub output: Value,
     /// Standard error as text.
     pub stderr: String,
-    /// How long the plugin ran.
+    /// Run time of the plugin.
     pub time: Duration,
     ok: bool,
 }
 
 impl CniAnswer {
-    /// The error's code, or 0.
+    /// Returns the CNI error code, or 0 on success.
     pub fn code(&self) -> u64 {
         if self.ok {
             0
@@ -44,10 +44,10 @@ impl CniAnswer {
         }
     }
 
-    /// The output of a call that succeeded.
+    /// Returns the output of a successful call.
     ///
     /// # Errors
-    /// When it did not succeed.
+    /// Returns an error with all output if the plugin failed.
     pub fn ok(self) -> Result<Value> {
         ensure!(
             self.ok,
@@ -60,7 +60,7 @@ impl CniAnswer {
 }
 
 impl Host {
-    /// A runtime that executes a plugin, and has a folder of others for it.
+    /// Returns a runtime that executes `plugin`. `path` is the folder in which the plugin finds other plugins.
     pub fn cni(&self, plugin: &Path, path: &Path) -> Cni {
         Cni {
             host: self.clone(),
@@ -69,20 +69,20 @@ impl Host {
         }
     }
 
-    /// A pod's namespace without a network, as a runtime makes it before ADD.
+    /// Creates a pod's namespace without a network, as a runtime does before ADD.
     ///
     /// # Errors
-    /// When there is one of that name.
+    /// Returns an error if a namespace of that name exists.
     pub fn empty_pod(&self, name: &str) -> Result<Netns> {
         self.site().netns(&format!("{}-{name}", self.name()))
     }
 }
 
 impl Cni {
-    /// Executes the plugin for an interface of a pod; the pod's namespace has its name and is its container ID.
+    /// Executes the plugin for an interface of a pod. The name of the pod's namespace is its container ID.
     ///
     /// # Errors
-    /// When the plugin cannot be started.
+    /// Returns an error if the plugin cannot be started.
     pub fn call(
         &self,
         verb: &str,
@@ -106,7 +106,7 @@ impl Cni {
         let run = || -> Result<_> {
             let start = Instant::now();
             let mut child = command.spawn()?;
-            // A plugin that refuses early does not read.
+            // A plugin that fails early does not read its standard input.
             let _ = child
                 .stdin
                 .take()

@@ -1,4 +1,4 @@
-//! A file system that does not answer: each `open` in a folder waits (fanotify(7)), as on a dead NFS server.
+//! A file system that does not respond: each `open` in a folder blocks (fanotify(7)), as on a dead NFS server.
 
 use std::path::Path;
 
@@ -6,20 +6,20 @@ use anyhow::{Context, Result};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-/// While it lives, no `open` of these folders or of anything in them returns. The opener can be killed.
+/// Blocks each `open` of these folders and their entries until it is dropped. A blocked process can be killed.
 ///
-/// The process that made it must not open them either: it would wait for itself.
+/// The process that creates it must not open them either: it would wait for itself.
 #[derive(Debug)]
 pub struct Hang {
-    // Each open asks here for permission and gets no answer; closing it permits all.
+    // The kernel asks this descriptor for permission on each open and gets no reply. Closing it permits all of them.
     _gate: Fanotify,
 }
 
 impl Hang {
-    /// Blocks each `open` from now on.
+    /// Blocks each `open` of `folders` from now on.
     ///
     /// # Errors
-    /// When the kernel has no fanotify permissions, or a folder is not there.
+    /// Returns an error if the kernel does not support fanotify permission events, or if a folder does not exist.
     pub fn of(folders: &[&Path]) -> Result<Hang> {
         let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC;
         let gate = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)

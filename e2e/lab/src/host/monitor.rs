@@ -1,4 +1,4 @@
-//! Changes that the kernel of a host reports: `ip monitor` and `nft monitor`.
+//! Changes that the kernel of a host reports, from `ip monitor` and `nft monitor`.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::host::process::{Launch, Process};
 use crate::wait::eventually_ok;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Timeout for the first marks: the program may not listen yet, so another one follows.
+/// Timeout of the first marks. The program may not listen yet, so another mark follows.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Harmless changes. One is made before reports are read: when it is reported, all earlier changes are.
+/// Kinds of harmless changes. One is made before reports are read: once it is reported, all earlier changes are reported.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,
     Tables,
 }
 
-/// A running monitor, which has begun to listen.
+/// A running monitor that has started to listen.
 #[derive(Debug)]
 pub struct Monitor {
     process: Process,
@@ -30,10 +30,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// `ip monitor` of these kinds of objects; `route` is always one of them.
+    /// Starts `ip monitor` for `route` and these kinds of objects.
     ///
     /// # Errors
-    /// When it cannot be started, or reports nothing.
+    /// Returns an error if the monitor cannot be started or reports nothing.
     pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
         Monitor::start(
             host,
@@ -42,10 +42,10 @@ impl Monitor {
         )
     }
 
-    /// `nft monitor`: every change of rules that is kept in nf_tables, those of iptables-nft too.
+    /// Starts `nft monitor`, which reports every change of nf_tables rules, including those of iptables-nft.
     ///
     /// # Errors
-    /// When it cannot be started, or reports nothing.
+    /// Returns an error if the monitor cannot be started or reports nothing.
     pub fn nft(host: &Host) -> Result<Monitor> {
         Monitor::start(host, Marks::Tables, &Launch::new("nft").arg("monitor"))
     }
@@ -64,10 +64,10 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// The reports since the last call, or since the start.
+    /// Returns the reports since the last call, or since the start.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the monitor has ended.
     pub fn reports(&mut self) -> Result<String> {
         self.mark(DEADLINE)?;
         let log = self.process.log();
@@ -80,7 +80,7 @@ impl Monitor {
         Ok(reports)
     }
 
-    /// Makes a mark and waits until it is reported.
+    /// Makes a mark and waits until the monitor reports it.
     fn mark(&mut self, deadline: Duration) -> Result<()> {
         self.made += 1;
         let mark = format!("{}{}", self.common(), self.made);
@@ -93,7 +93,7 @@ impl Monitor {
                 "nft add table ip {mark}; nft delete table ip {mark}"
             )),
         }?;
-        // Both changes: the second one comes last.
+        // Wait for both changes of the mark, because the second one comes last.
         eventually_ok(deadline, "the monitor reports a mark", || {
             ensure!(
                 self.process
@@ -107,7 +107,7 @@ impl Monitor {
         })
     }
 
-    /// The beginning of all marks.
+    /// Returns the common prefix of all marks.
     fn common(&self) -> &'static str {
         match self.marks {
             Marks::Routes => "198.18.255.",

@@ -1,4 +1,4 @@
-//! A NAT box, as VirtualBox or a home router puts before a host.
+//! A NAT box, like the one that VirtualBox or a home router puts in front of a host.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::Site;
 
-/// Drops connections that begin outside.
+/// Masquerades outgoing connections and drops connections that begin outside.
 const RULES: &str = r#"
 table ip nat_box {
     chain postrouting {
@@ -24,7 +24,7 @@ table ip nat_box {
 }
 "#;
 
-/// A host that forwards from its leg `inner` to its leg `outer` under the address of the latter.
+/// A host that forwards packets from its interface `inner` to its interface `outer`, with the address of `outer` as source.
 #[derive(Debug, Clone)]
 pub struct NatBox {
     host: Host,

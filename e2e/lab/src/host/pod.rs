@@ -1,4 +1,4 @@
-//! A pod: a namespace with a cable to the bridge `cni0` of its host, addressed from the host's subnet.
+//! A pod: a namespace with a cable to the bridge `cni0` of its host and addresses from the host's subnet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use crate::net::switch::wait_connected;
 
 const BRIDGE: &str = "cni0";
 
-/// A pod; clones are the same one.
+/// A pod. Clones refer to the same pod.
 #[derive(Debug, Clone)]
 pub struct Pod {
     name: String,
@@ -24,10 +24,10 @@ pub struct Pod {
 }
 
 impl Host {
-    /// A pod in the host's subnet, behind the bridge `cni0`, as the CNI plugins make it.
+    /// Builds a pod in the host's subnet, behind the bridge `cni0`, as the CNI plugins do.
     ///
     /// # Errors
-    /// When the subnet is full, or the kernel refuses something.
+    /// Returns an error if the subnet is full, or if the kernel refuses a change.
     pub fn pod(&self, name: &str, subnet: &SubnetEnv) -> Result<Pod> {
         let number = self.next_pod();
         let netns = self.site().netns(&format!("{}-{name}", self.name()))?;
@@ -92,45 +92,45 @@ impl Pod {
         })
     }
 
-    /// The pod's name in reports: `<host>/<pod>`.
+    /// Returns the pod's name in reports: `<host>/<pod>`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The host it lives on.
+    /// Returns the pod's host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The pod's network namespace.
+    /// Returns the pod's network namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// The MTU of its interface.
+    /// Returns the MTU of the pod's interface, in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// The pod's IPv4 address.
+    /// Returns the pod's IPv4 address.
     ///
     /// # Errors
-    /// When it has none.
+    /// Returns an error if the pod has no IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
         self.v4
             .with_context(|| format!("pod {} has no v4 address", self.name))
     }
 
-    /// The pod's IPv6 address.
+    /// Returns the pod's IPv6 address.
     ///
     /// # Errors
-    /// When it has none.
+    /// Returns an error if the pod has no IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
         self.v6
             .with_context(|| format!("pod {} has no v6 address", self.name))
     }
 
-    /// The pod's addresses, IPv4 before IPv6.
+    /// Returns the pod's addresses, IPv4 before IPv6.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.v4
             .map(IpAddr::V4)
@@ -139,10 +139,10 @@ impl Pod {
             .collect()
     }
 
-    /// Its v4 address, or else its v6 address.
+    /// Returns the pod's IPv4 address, or its IPv6 address if it has no IPv4 address.
     ///
     /// # Errors
-    /// When it has neither.
+    /// Returns an error if the pod has no address.
     pub fn address(&self) -> Result<IpAddr> {
         self.addresses()
             .first()
@@ -153,7 +153,7 @@ impl Pod {
     /// Removes the pod's namespace with its cable.
     ///
     /// # Errors
-    /// When its namespace is gone already.
+    /// Returns an error if the namespace does not exist any more.
     pub fn remove(self) -> Result<()> {
         self.netns.delete()
     }
@@ -174,7 +174,7 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// Adds the gateways that the bridge lacks, as its plugin does when the host has got another subnet.
+/// Adds the gateway addresses that the bridge lacks, as the bridge plugin does when the host has got another subnet.
 fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     let present = host
         .netns()
@@ -198,7 +198,7 @@ fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// The address that comes `number` after the gateway's.
+/// Returns the address that comes `number` after the gateway's address.
 fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     let address = Ipv4Addr::from(u32::from(gateway.addr()).saturating_add(number));
     if !gateway.contains(&address) || address == gateway.broadcast() {
@@ -207,7 +207,7 @@ fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     Ok(address)
 }
 
-/// The address that comes `number` after the gateway's.
+/// Returns the address that comes `number` after the gateway's address.
 fn after_v6(gateway: Ipv6Net, number: u32) -> Result<Ipv6Addr> {
     let address = Ipv6Addr::from(u128::from(gateway.addr()).saturating_add(u128::from(number)));
     if !gateway.contains(&address) {

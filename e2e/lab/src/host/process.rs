@@ -1,4 +1,4 @@
-//! A process on a host: started with a log file, signalled, waited for, killed on drop.
+//! A process on a host: starts it with a log file, signals it, waits for it, and kills it on drop.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ use nix::unistd::{Pid, sethostname};
 use crate::net::netns::Netns;
 use crate::site::Site;
 
-/// Folders in which this machine's own node may have left files that a daemon or the doctor reads. Each host has its own.
+/// Folders in which this machine may have files of its own node that a daemon or the doctor reads. Each host gets its own.
 const PLACES: [&str; 6] = [
     "/etc/cni",
     "/etc/default",
@@ -31,10 +31,10 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// kubelet's folder, by which the doctor recognises a node of Kubernetes: hosts must not have it.
+/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts must not see it.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
-/// Maximum of files that are handed over.
+/// Maximum number of files that are handed over.
 const FILES: usize = 32;
 
 /// A program, its arguments, environment and inherited files.
@@ -47,7 +47,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The program by its path, or by its name on `PATH`.
+    /// Creates a launch of a program, given by its path or by its name on `PATH`.
     pub fn new(program: impl Into<PathBuf>) -> Launch {
         Launch {
             program: program.into(),
@@ -80,7 +80,7 @@ impl Launch {
         self
     }
 
-    /// Runs it in a namespace that another process has: `namespace` is nsenter's argument for it.
+    /// Runs the program in a namespace of another process. `namespace` is nsenter's argument for it.
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
@@ -91,7 +91,7 @@ impl Launch {
         self
     }
 
-    /// Hands over open files by their names, as systemd does (sd_listen_fds(3)).
+    /// Hands over open files under names, as systemd does (sd_listen_fds(3)).
     #[must_use]
     pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> Launch {
         self.files = files;
@@ -121,37 +121,37 @@ impl Launch {
             .map(|(_, file)| file.as_raw_fd())
             .collect();
         let hand_over = move || {
-            // Duplicates to high numbers first, so that no file is overwritten below.
+            // Duplicate to high numbers first, so that the second loop overwrites no file.
             let mut moved = [0; FILES];
             for (moved, file) in moved.iter_mut().zip(&files) {
-                // SAFETY: both calls take numbers only, may be made between fork and exec, and the child is a single thread.
+                // SAFETY: both calls take only numbers and are allowed between fork and exec; the child has a single thread.
                 *moved = unsafe { libc::fcntl(*file, libc::F_DUPFD_CLOEXEC, 200) };
             }
             for (to, from) in (3..).zip(moved.iter().take(files.len())) {
-                // SAFETY: as above; `to` belongs to this child only.
+                // SAFETY: as above; `to` belongs only to this child.
                 if unsafe { libc::dup2(*from, to) } < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
             }
             Ok(())
         };
-        // SAFETY: the closure calls fcntl and dup2 only.
+        // SAFETY: the closure calls only fcntl and dup2.
         unsafe { command.pre_exec(hand_over) };
         command
     }
 }
 
-/// The parts of a machine that a process of a host has for itself.
+/// The parts of a machine that the processes of a host do not share with other hosts.
 pub(crate) struct Machine {
     pub(crate) netns: Netns,
     pub(crate) hostname: String,
-    /// Its `/run`: locks and sockets of one host must not meet those of another.
+    /// The host's `/run`: locks and sockets of two hosts must not clash.
     pub(crate) run: PathBuf,
-    /// The folder of its own [`PLACES`].
+    /// The folder with the host's own [`PLACES`].
     pub(crate) places: PathBuf,
 }
 
-/// A running process, killed on drop.
+/// A running process. Killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -174,13 +174,13 @@ impl Process {
             .with_context(|| format!("opening {}", log.display()))?;
         let err = out.try_clone()?;
         let netns = machine.netns.open()?;
-        // A child has the namespaces of the thread that starts it, so this thread gets all of them and ends.
+        // A child inherits the namespaces of the thread that starts it. A separate thread enters them and then ends.
         let spawned = std::thread::scope(|scope| {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
                 furnish(machine).context("giving the host a name and files of its own")?;
                 let mut command = launch.command();
-                // The tester's own environment must not configure the daemon.
+                // The environment of the person who runs the tests must not configure the daemon.
                 for (name, _) in std::env::vars_os()
                     .filter(|(name, _)| name.to_string_lossy().starts_with("FLANNELD_"))
                 {
@@ -218,12 +218,12 @@ impl Process {
         })
     }
 
-    /// The process id in the machine's namespace.
+    /// Returns the process ID in the machine's PID namespace.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has not ended yet.
+    /// Reports whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -231,7 +231,7 @@ impl Process {
     /// Sends a signal to the process.
     ///
     /// # Errors
-    /// When it has ended and was waited for.
+    /// Returns an error if the process has ended and was waited for.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid())?);
         kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.program))
@@ -240,7 +240,7 @@ impl Process {
     /// Freezes the process with SIGSTOP.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has ended.
     pub fn stop(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
@@ -248,17 +248,17 @@ impl Process {
     /// Thaws the process with SIGCONT.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has ended.
     pub fn cont(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Kills it (SIGKILL) and waits for its end.
+    /// Kills the process with SIGKILL and waits for its end.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// Returns an error if the process cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
-        // It may have ended by itself.
+        // The process may have ended before.
         let _ = self.child.kill();
         self.child
             .wait()
@@ -266,10 +266,10 @@ impl Process {
             .with_context(|| format!("waiting for {}", self.program))
     }
 
-    /// Asks it to end (SIGTERM) and waits for that.
+    /// Sends SIGTERM to the process and waits for its end.
     ///
     /// # Errors
-    /// When it still runs at the deadline.
+    /// Returns an error if the process still runs at the deadline.
     pub fn terminate(&mut self, deadline: Duration) -> Result<ExitStatus> {
         if self.is_running() {
             self.signal(Signal::SIGTERM)?;
@@ -277,10 +277,10 @@ impl Process {
         self.wait(deadline)
     }
 
-    /// Waits until the process ends; returns its exit status.
+    /// Waits until the process ends. Returns its exit status.
     ///
     /// # Errors
-    /// When it still runs at the deadline.
+    /// Returns an error if the process still runs at the deadline.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -298,17 +298,17 @@ impl Process {
         }
     }
 
-    /// Path of the log, which also contains the output of earlier processes of this name.
+    /// Returns the path of the log, which also contains the output of earlier processes of this name.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// The whole content of the log.
+    /// Returns the whole content of the log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The last lines of the log.
+    /// Returns the last `count` lines of the log.
     pub fn log_tail(&self, count: usize) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -318,17 +318,17 @@ impl Process {
             .join("\n")
     }
 
-    /// Seconds of processor time that it has used.
+    /// Returns the processor time that the process has used, in seconds.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has ended.
     pub fn cpu_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let fields = stat
             .rsplit_once(')')
             .map(|(_, rest)| rest)
             .context("an unknown form of /proc/PID/stat")?;
-        // Fields 14 and 15 of proc_pid_stat(5), in ticks, which are 1/100 s on every architecture that Rust has.
+        // Fields 14 and 15 of proc_pid_stat(5), in ticks. A tick is 1/100 s on every architecture that Rust supports.
         let ticks: f64 = fields
             .split_whitespace()
             .skip(11)
@@ -338,10 +338,10 @@ impl Process {
         Ok(ticks / 100.0)
     }
 
-    /// Its resident memory in bytes.
+    /// Returns the resident memory of the process, in bytes.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has ended.
     pub fn memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status
@@ -361,12 +361,12 @@ impl Drop for Process {
     }
 }
 
-/// Gives the calling thread, and so its children, a host name, `/sys`, `/run` and [`PLACES`] of their own.
+/// Gives the calling thread, and so its children, their own host name, `/sys`, `/run` and [`PLACES`].
 fn furnish(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
-    // Containers may forbid this one; then /sys/class/net shows the outer interfaces, which the daemon does not read.
+    // Containers may forbid this mount. Then /sys/class/net shows the outer interfaces, which the daemon does not read.
     let _ = mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NONE);
     mount(Some(&machine.run), "/run", NONE, MsFlags::MS_BIND, NONE)?;
     for place in PLACES.into_iter().filter(|place| Path::new(place).is_dir()) {
@@ -379,7 +379,7 @@ fn furnish(machine: &Machine) -> Result<()> {
     Ok(sethostname(&machine.hostname)?)
 }
 
-/// Puts a folder of links in the place of kubelet's parent: to all that is there but kubelet.
+/// Replaces the parent of kubelet's folder by a folder of links to all its entries except kubelet's.
 fn hide_kubelet(places: &Path) -> Result<()> {
     const NONE: Option<&str> = None;
     let (parent, kubelet) = KUBELET;
@@ -407,7 +407,7 @@ fn hide_kubelet(places: &Path) -> Result<()> {
         .flatten()
         .filter(|entry| entry.file_name() != kubelet)
     {
-        // Another process of the host may have made it.
+        // Another process of the host may have made the link before.
         let _ = symlink(entry.path(), links.join(entry.file_name()));
     }
     mount(Some(&links), parent, NONE, MsFlags::MS_BIND, NONE)

@@ -1,4 +1,4 @@
-//! `subnet.env`, as the CNI plugin reads it.
+//! A parser of `subnet.env`, the file that the CNI plugin reads.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use ipnet::{Ipv4Net, Ipv6Net};
 /// The content of `subnet.env`, which a daemon writes for the host's pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// `FLANNEL_NETWORK`: the pool of all nodes.
+    /// `FLANNEL_NETWORK`: the IPv4 network from which all nodes' subnets come.
     pub network: Option<Ipv4Net>,
-    /// `FLANNEL_SUBNET`: the gateway's address with the subnet's length.
+    /// `FLANNEL_SUBNET`: the address of the IPv4 gateway with the subnet's prefix length.
     pub subnet: Option<Ipv4Net>,
-    /// `FLANNEL_IPV6_NETWORK`: the pool of all nodes.
+    /// `FLANNEL_IPV6_NETWORK`: the IPv6 network from which all nodes' subnets come.
     pub v6_network: Option<Ipv6Net>,
-    /// `FLANNEL_IPV6_SUBNET`: the gateway's address with the subnet's length.
+    /// `FLANNEL_IPV6_SUBNET`: the address of the IPv6 gateway with the subnet's prefix length.
     pub v6_subnet: Option<Ipv6Net>,
     /// `FLANNEL_MTU`: the MTU for pods, in bytes.
     pub mtu: u32,
@@ -26,7 +26,7 @@ impl SubnetEnv {
     /// Reads and parses a `subnet.env`.
     ///
     /// # Errors
-    /// When there is none, or a line of it cannot be understood.
+    /// Returns an error if the file cannot be read or a line of it cannot be parsed.
     pub fn read(path: &Path) -> Result<SubnetEnv> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
@@ -36,7 +36,7 @@ impl SubnetEnv {
     /// Parses the text of a `subnet.env`.
     ///
     /// # Errors
-    /// When a line cannot be understood.
+    /// Returns an error if a line cannot be parsed.
     pub fn parse(text: &str) -> Result<SubnetEnv> {
         let mut env = SubnetEnv::default();
         for line in text.lines() {

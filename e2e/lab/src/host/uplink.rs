@@ -1,4 +1,4 @@
-//! An interface of a host: its addresses, its gateways and the switch that it leads to.
+//! An interface of a host: its addresses, its gateways and its switch.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::net::netns::Netns;
 use crate::net::switch::{Port, Switch};
 
-/// An interface of a host, and the switch that it leads to.
+/// An interface of a host, and the switch to which it is connected.
 #[derive(Debug, Clone)]
 pub struct Uplink {
     switch: Switch,
@@ -19,7 +19,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// An interface without addresses, MTU 1500.
+    /// Creates an interface without addresses, with an MTU of 1500 bytes.
     pub fn new(switch: &Switch, interface: &str) -> Uplink {
         Uplink {
             switch: switch.clone(),
@@ -30,10 +30,10 @@ impl Uplink {
         }
     }
 
-    /// `enp0s8` of the host with this number: 192.168.56.101/24 and fd00:56::101/64 for number 1.
+    /// Creates `enp0s8` of the host with this number. Number 1 has 192.168.56.101/24 and fd00:56::101/64.
     ///
     /// # Errors
-    /// Never for numbers up to 154.
+    /// Returns an error for numbers above 154: the IPv4 address is invalid.
     pub fn enp0s8(switch: &Switch, number: u8) -> Result<Uplink> {
         let last = u16::from(number) + 100;
         Uplink::new(switch, "enp0s8")
@@ -44,7 +44,7 @@ impl Uplink {
     /// Adds an address with its prefix length.
     ///
     /// # Errors
-    /// When that is no address.
+    /// Returns an error if `address` cannot be parsed.
     pub fn address(mut self, address: &str) -> Result<Uplink> {
         self.addresses.push(
             address
@@ -54,10 +54,10 @@ impl Uplink {
         Ok(self)
     }
 
-    /// Puts the default route of the gateway's family here.
+    /// Adds a default route by this gateway for its address family.
     ///
     /// # Errors
-    /// When that is no address.
+    /// Returns an error if `gateway` cannot be parsed.
     pub fn gateway(mut self, gateway: &str) -> Result<Uplink> {
         self.gateways.push(
             gateway
@@ -67,7 +67,7 @@ impl Uplink {
         Ok(self)
     }
 
-    /// Sets the MTU of the cable.
+    /// Sets the MTU of the cable, in bytes.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Uplink {
         self.mtu = mtu;

@@ -1,4 +1,4 @@
-//! A real kube-apiserver with an etcd of its own on a host of the lab.
+//! A real kube-apiserver with its own etcd, on a host of the lab.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::store::etcd::{Etcd, EtcdOptions};
 use crate::wait::eventually_ok;
 
 const PORT: u16 = 6443;
-/// In an emulated machine, while another test runs, a start takes more than two minutes.
+/// Timeout of a start, which takes more than two minutes in an emulated machine while another test runs.
 const START: Duration = Duration::from_secs(600);
 const STOP: Duration = Duration::from_secs(20);
 
@@ -39,7 +39,7 @@ pub enum Families {
 }
 
 impl Families {
-    /// The ranges of Services, as the commands want them.
+    /// Returns the Service ranges as command line arguments.
     pub(crate) fn services(self) -> &'static str {
         match self {
             Families::V4 => "10.96.0.0/16",
@@ -49,7 +49,7 @@ impl Families {
     }
 }
 
-/// A kube-apiserver; it and its etcd end when it is dropped.
+/// A kube-apiserver with its etcd. Both are killed on drop.
 #[derive(Debug)]
 pub struct ApiServer {
     process: Option<Process>,
@@ -61,23 +61,23 @@ pub struct ApiServer {
     names: Vec<IpAddr>,
     folder: PathBuf,
     tls: Arc<ClientConfig>,
-    /// The earlier version that it behaves as.
+    /// The earlier version that it emulates.
     emulated: Option<&'static str>,
 }
 
 impl ApiServer {
-    /// Starts it on a host that has a default route, waits until it answers, and grants the users their rights.
+    /// Starts an API server on a host with a default route, waits until it responds, and grants the users their rights.
     ///
     /// # Errors
-    /// When Kubernetes or etcd is not installed, or it does not answer in time.
+    /// Returns an error if Kubernetes or etcd is not installed, or if the API server does not respond in time.
     pub fn start(host: &Host, families: Families) -> Result<ApiServer> {
         ApiServer::build(host, families, None)
     }
 
-    /// Starts one with the APIs and features of an earlier version, such as `1.33`.
+    /// Starts an API server with the APIs and features of an earlier version, such as `1.33`.
     ///
     /// # Errors
-    /// Those of [`ApiServer::start`].
+    /// Returns the errors of [`ApiServer::start`].
     pub fn emulate(host: &Host, families: Families, version: &'static str) -> Result<ApiServer> {
         ApiServer::build(host, families, Some(version))
     }
@@ -89,7 +89,7 @@ impl ApiServer {
             Families::V6 => IpAddr::V6(host.v6()?),
             _ => IpAddr::V4(host.v4()?),
         };
-        // The addresses of the Service `kubernetes` too: pods verify what they reach by it.
+        // Include the addresses of the Service `kubernetes`: pods verify the certificate against them.
         let mut names: Vec<IpAddr> = [host.v4().map(IpAddr::V4), host.v6().map(IpAddr::V6)]
             .into_iter()
             .flatten()
@@ -101,7 +101,6 @@ impl ApiServer {
         ]);
         names.push("fd00:96::1".parse()?);
         let certificates = Certificates::create(&folder, &names)?;
-        // Tokens of service accounts are signed by this key.
         users::write_tokens(&folder.join("tokens.csv"))?;
         let tls = trusting(&certificates.ca())?;
         let etcd = Etcd::start(&[host], &EtcdOptions::default())?;
@@ -124,27 +123,27 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// The URL of the server: `https://<address>:6443`.
+    /// Returns the URL of the server: `https://<address>:6443`.
     pub fn url(&self) -> String {
         format!("https://{}", SocketAddr::new(self.advertised, PORT))
     }
 
-    /// The host that it runs on.
+    /// Returns the host of the server.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The files of its authority.
+    /// Returns the files of its certificate authority.
     pub fn certificates(&self) -> &Certificates {
         &self.certificates
     }
 
-    /// The administrator, on the API server's host.
+    /// Returns a client on the API server's host with the rights of the administrator.
     pub fn admin(&self) -> ApiClient {
         self.client(User::Admin)
     }
 
-    /// A user, on the API server's host.
+    /// Returns a client on the API server's host with the rights of a user.
     pub fn client(&self, user: User) -> ApiClient {
         let address = SocketAddr::new(self.advertised, PORT);
         ApiClient {
@@ -155,10 +154,10 @@ impl ApiServer {
         }
     }
 
-    /// A pod of a service account, as its token identifies it; the pod is there and runs nowhere.
+    /// Returns a client with a service account token that is bound to a pod. Creates the pod, which runs nowhere.
     ///
     /// # Errors
-    /// When the API server refuses the pod or the token.
+    /// Returns an error if the API server refuses the pod or the token.
     pub fn client_of_pod(
         &self,
         namespace: &str,
@@ -180,10 +179,10 @@ impl ApiServer {
         )
     }
 
-    /// A service account by a token of this specification.
+    /// Returns a client with a token of a service account. `token` is the specification of the TokenRequest.
     ///
     /// # Errors
-    /// When the API server refuses the token.
+    /// Returns an error if the API server refuses the token.
     pub fn client_of(
         &self,
         namespace: &str,
@@ -204,10 +203,10 @@ impl ApiServer {
         })
     }
 
-    /// A kubeconfig of a user for this server, or for what stands before it.
+    /// Writes a kubeconfig of a user for this server, or for the URL of a proxy in front of it. Returns its path.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
         let url = self.url();
         let file = self.folder.join(format!(
@@ -225,40 +224,40 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// A kubeconfig whose token is read from a file.
+    /// Writes a kubeconfig whose token is read from a file. Returns its path.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn kubeconfig_with_token_file(&self, server: &str, token_file: &Path) -> Result<PathBuf> {
         let file = self.folder.join("token-file.kubeconfig");
         users::write_kubeconfig(&file, server, &self.certificates.ca(), "", Some(token_file))?;
         Ok(file)
     }
 
-    /// A kubeconfig with a user's own token, and the authority's certificate in another file.
+    /// Writes a kubeconfig with a user's own token and the authority's certificate in another file. Returns its path.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn kubeconfig_with_authority(&self, user: User, authority: &Path) -> Result<PathBuf> {
         let file = self.folder.join("authority.kubeconfig");
         users::write_kubeconfig(&file, &self.url(), authority, &user.token(), None)?;
         Ok(file)
     }
 
-    /// Makes another authority and its certificates; the server uses them after a restart.
+    /// Creates another certificate authority and its certificates. The server uses them after a restart.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Returns an error if the files cannot be written.
     pub fn replace_authority(&mut self) -> Result<()> {
         self.certificates = Certificates::create(&self.folder, &self.names)?;
         self.tls = trusting(&self.certificates.ca())?;
         Ok(())
     }
 
-    /// A proxy before it, on its host.
+    /// Starts a proxy in front of the server, on its host.
     ///
     /// # Errors
-    /// When the port is taken.
+    /// Returns an error if the port is in use.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
         Proxy::start(
             self.host.netns(),
@@ -268,18 +267,18 @@ impl ApiServer {
         )
     }
 
-    /// Another port for the nodes, which leads to it.
+    /// Opens another port for the nodes that leads to the server.
     ///
     /// # Errors
-    /// When nft refuses.
+    /// Returns an error if nft fails.
     pub fn door(&self, port: u16) -> Result<Door> {
         Door::open(self.host.netns(), self.advertised, port, PORT)
     }
 
-    /// Runs kubectl as the administrator and returns its standard output.
+    /// Runs kubectl as the administrator. Returns its standard output.
     ///
     /// # Errors
-    /// When it fails; the error holds its standard error.
+    /// Returns an error with the standard error if kubectl fails.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes("kubectl")?;
@@ -300,10 +299,10 @@ impl ApiServer {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Ends it in order; etcd goes on.
+    /// Stops the server with SIGTERM, or SIGKILL if that takes too long. etcd keeps running.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the server does not run.
     pub fn stop(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the API server does not run")?;
         if process.terminate(STOP).is_err() {
@@ -312,18 +311,18 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Its process, to be frozen or killed.
+    /// Returns the server's process, for example to freeze or kill it.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the server does not run.
     pub fn process(&mut self) -> Result<&mut Process> {
         self.process.as_mut().context("the API server does not run")
     }
 
-    /// Starts it anew and waits until it answers.
+    /// Starts the server after [`ApiServer::stop`] and waits until it responds.
     ///
     /// # Errors
-    /// When it runs already, or does not answer in time.
+    /// Returns an error if the server was not stopped or does not respond in time.
     pub fn restart(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "the API server runs already");
         self.launch()
@@ -332,15 +331,15 @@ impl ApiServer {
     /// Writes a snapshot of all objects.
     ///
     /// # Errors
-    /// When etcd refuses.
+    /// Returns an error if etcd refuses.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         self.etcd.client()?.snapshot(file)
     }
 
-    /// Ends it, restores all objects from a snapshot, and starts it anew: what operators do after a disaster.
+    /// Stops the server, restores all objects from a snapshot, and starts it again, as operators do after a disaster.
     ///
     /// # Errors
-    /// When the snapshot cannot be restored.
+    /// Returns an error if the snapshot cannot be restored, or if the server does not respond in time.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
         if self.process.is_some() {
             self.stop()?;
@@ -390,7 +389,7 @@ impl ApiServer {
                 self.emulated
                     .map(|version| format!("--emulated-version={version}")),
             )
-            // Seconds instead of a minute for what still watches when it is asked to end.
+            // On shutdown, open watches end within seconds instead of a minute.
             .arg("--shutdown-watch-termination-grace-period=0s");
         let mut process = self.host.spawn("kube-apiserver", &launch)?;
         let admin = self.admin();

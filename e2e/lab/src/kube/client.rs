@@ -1,4 +1,4 @@
-//! A client of the API server for tests, as any of its users.
+//! A client of the API server for tests, with the rights of one of its users.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::net::netns::Netns;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A user of the API in a namespace; clones are the same one.
+/// A client of the API server in a namespace. Clones are the same user.
 #[derive(Debug, Clone)]
 pub struct ApiClient {
     pub(crate) netns: Netns,
@@ -25,7 +25,7 @@ pub struct ApiClient {
     pub(crate) token: String,
 }
 
-/// A TLS configuration that trusts one authority only.
+/// Creates a TLS configuration that trusts only one authority.
 pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(
@@ -39,7 +39,7 @@ pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     ))
 }
 
-/// A connection to the API server from a namespace, and the socket below it.
+/// Connects to the API server from a namespace. Returns the TLS stream and the socket below it.
 pub(crate) fn connect(
     netns: &Netns,
     address: SocketAddr,
@@ -52,10 +52,10 @@ pub(crate) fn connect(
 }
 
 impl ApiClient {
-    /// One request; the answer's number and its JSON.
+    /// Sends a request. Returns the status code and the JSON of the response, or a string if it is not JSON.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// Returns an error if there is no response.
     pub fn request(
         &self,
         method: &str,
@@ -78,7 +78,7 @@ impl ApiClient {
     ) -> Result<(u16, String)> {
         let (mut stream, socket) = connect(&self.netns, self.address, &self.tls)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
-        // HTTP/1.0: the answer is not in chunks and ends with the connection.
+        // With HTTP/1.0, the response is not chunked and ends with the connection.
         let mut head = format!(
             "{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n",
             self.address, self.token
@@ -94,7 +94,7 @@ impl ApiClient {
         stream.write_all(format!("{head}\r\n{text}").as_bytes())?;
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
-            // A server need not say goodbye.
+            // The server may close the connection without a TLS close_notify.
             Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error.into()),
             _ => {}
         }
@@ -123,23 +123,23 @@ impl ApiClient {
     /// Reads the object or the list at a path.
     ///
     /// # Errors
-    /// When it is refused or not there.
+    /// Returns an error if the server refuses the request or has no such object.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.done("GET", path, None)
     }
 
-    /// Creates an object in a collection.
+    /// Creates an object in a collection. Returns it as stored.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the request.
     pub fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         self.done("POST", collection, Some(("application/json", object)))
     }
 
-    /// Changes an object by a JSON merge patch.
+    /// Changes an object by a JSON merge patch. Returns it as stored.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the request.
     pub fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
         self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
     }
@@ -147,7 +147,7 @@ impl ApiClient {
     /// Deletes the object at a path.
     ///
     /// # Errors
-    /// When it is refused or not there.
+    /// Returns an error if the server refuses the request or has no such object.
     pub fn delete(&self, path: &str) -> Result<()> {
         self.done("DELETE", path, None).map(drop)
     }

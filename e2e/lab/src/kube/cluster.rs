@@ -1,6 +1,6 @@
-//! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on others.
+//! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on other hosts.
 //!
-//! It is what kubeadm leaves behind, without a pod network: `kubectl apply` of a manifest is the next step.
+//! It is in the state in which kubeadm leaves a cluster, without a pod network: `kubectl apply` of a manifest is the next step.
 
 use std::time::Duration;
 
@@ -24,19 +24,19 @@ mod pods;
 use options::Nat;
 pub use options::{ClusterOptions, ProxyMode};
 
-/// The control plane's host on the nodes' network: 192.168.56.199.
+/// Number of the control plane's host on the nodes' network: 192.168.56.199.
 const CONTROL_PLANE: u8 = 99;
-/// A node with cold caches on a busy machine.
+/// Timeout for a node with cold caches on a busy machine.
 const SLOW: Duration = Duration::from_secs(600);
 
-/// How many programs' watches of files the kernel allows a user (`fs.inotify.max_user_instances`), and how many clusters need: with the usual 128,
-/// a containerd that starts beside other tests comes up without its pods' part.
+/// The kernel's limit of inotify instances per user (`fs.inotify.max_user_instances`), and the number that clusters need.
+/// With the usual limit of 128, a containerd that starts next to other tests runs without its CRI plugin.
 const WATCHES: (&str, u32) = ("/proc/sys/fs/inotify/max_user_instances", 1024);
 
 /// A running cluster. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The nodes, started or not.
+    /// All nodes, whether started or not.
     pub nodes: Vec<Member>,
     controllers: Vec<Process>,
     /// The API server of the cluster.
@@ -50,7 +50,7 @@ impl Cluster {
     /// Starts a cluster with all of its nodes at once, and waits until they are registered.
     ///
     /// # Errors
-    /// When something is not installed, or not up in time.
+    /// Returns an error if a program is not installed, or if a part of the cluster is not up in time.
     pub fn start(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         let mut cluster = Cluster::prepare(lab, options)?;
         cluster.nodes.iter_mut().try_for_each(Member::power_on)?;
@@ -58,10 +58,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the control plane; the nodes are hosts on which nothing runs.
+    /// Starts the control plane. The nodes are hosts on which nothing runs yet.
     ///
     /// # Errors
-    /// When something is not installed, or not up in time.
+    /// Returns an error if a program is not installed, or if the control plane is not up in time.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         make_room_for_watches();
         let (lan, hosts) = if let Some(nat) = options.nat {
@@ -94,7 +94,7 @@ impl Cluster {
                 .collect::<Result<Vec<_>>>()?;
             (lan, hosts)
         };
-        // The API server refuses to start without a default route; no gateway needs to answer.
+        // The API server refuses to start without a default route. The gateways need not exist.
         let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?
             .gateway("192.168.56.254")?
             .gateway("fd00:56::254")?;
@@ -117,21 +117,21 @@ impl Cluster {
         })
     }
 
-    /// Kills the API server and the controllers; etcd goes on, and so do the nodes.
+    /// Kills the API server and the controllers. etcd and the nodes keep running.
     ///
     /// # Errors
-    /// When the API server does not run.
+    /// Returns an error if the API server does not run.
     pub fn kill_control_plane(&mut self) -> Result<()> {
         self.api.process()?.kill()?;
         self.api.stop()?;
-        // Without the API they would lose their leases and end, too.
+        // Without the API, the controllers would lose their leases and also end.
         self.controllers.iter_mut().try_for_each(Process::kill)
     }
 
-    /// Starts the API server and the controllers anew, after [`Cluster::kill_control_plane`].
+    /// Starts the API server and the controllers again after [`Cluster::kill_control_plane`].
     ///
     /// # Errors
-    /// When the API server does not answer in time.
+    /// Returns an error if the API server does not respond in time.
     pub fn restart_control_plane(&mut self) -> Result<()> {
         self.api.restart()?;
         self.controllers = controllers(&self.api, &self.options)?;
@@ -141,7 +141,7 @@ impl Cluster {
     /// Starts nodes in parallel and waits until they are registered.
     ///
     /// # Errors
-    /// When one is not up in time.
+    /// Returns an error if a node is not up in time.
     pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -172,38 +172,38 @@ impl Cluster {
         Ok(())
     }
 
-    /// The options that the cluster was started with.
+    /// Returns the options with which the cluster was started.
     pub fn options(&self) -> &ClusterOptions {
         &self.options
     }
 
-    /// The nodes that were started.
+    /// Returns the nodes that were started.
     pub fn started(&self) -> impl Iterator<Item = &Member> {
         self.nodes.iter().filter(|node| node.is_started())
     }
 
-    /// A node by its number, from 0.
+    /// Returns a node by its number, from 0.
     ///
     /// # Errors
-    /// When there are fewer.
+    /// Returns an error if the cluster has no node with this number.
     pub fn node(&mut self, number: usize) -> Result<&mut Member> {
         self.nodes
             .get_mut(number)
             .with_context(|| format!("no node {number}"))
     }
 
-    /// Runs kubectl as the administrator.
+    /// Runs kubectl as the administrator. Returns its standard output.
     ///
     /// # Errors
-    /// When it fails.
+    /// Returns an error if kubectl fails.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.api.kubectl(args)
     }
 
-    /// `kubectl apply` of a manifest.
+    /// Runs `kubectl apply` with a manifest. Returns its standard output.
     ///
     /// # Errors
-    /// When something of it is refused.
+    /// Returns an error if the API server refuses an object of the manifest.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         let config = self
             .api
@@ -218,10 +218,10 @@ impl Cluster {
         )
     }
 
-    /// Waits until all started nodes are Ready.
+    /// Waits until all started nodes are Ready. Returns how long that took.
     ///
     /// # Errors
-    /// When one is not in time; the error says what it lacks.
+    /// Returns an error with the node's condition if it is not Ready in time.
     pub fn wait_ready(&self) -> Result<Duration> {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
@@ -239,10 +239,10 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
-    /// Waits until a DaemonSet has a ready pod of its present template on each node.
+    /// Waits until a DaemonSet has a ready pod of its current template on each node.
     ///
     /// # Errors
-    /// When it has not in time.
+    /// Returns an error with the DaemonSet's status if it is not ready in time.
     pub fn wait_daemon_set(&self, namespace: &str, name: &str) -> Result<()> {
         let admin = self.api.admin();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
@@ -261,10 +261,10 @@ impl Cluster {
         })
     }
 
-    /// A command line of kubectl for the reader.
+    /// Returns the kubectl command line for a user of this machine.
     ///
     /// # Errors
-    /// When Kubernetes is not installed.
+    /// Returns an error if Kubernetes is not installed.
     pub fn kubectl_command(&self) -> Result<String> {
         let (program, config) = (
             binaries::kubernetes("kubectl")?,
@@ -279,7 +279,7 @@ impl Cluster {
     }
 }
 
-/// The control plane without the API server: the controllers and the scheduler.
+/// Starts the rest of the control plane: the controller manager and the scheduler.
 fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
     let admin = api.kubeconfig(User::Admin, None)?;
     let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
@@ -303,7 +303,7 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
             "--service-cluster-ip-range={}",
             options.families.services()
         ))
-        // A node that is gone is noticed in seconds.
+        // Detect a lost node within seconds.
         .args([
             "--node-monitor-grace-period=20s",
             "--node-monitor-period=2s",
@@ -317,12 +317,12 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
     ])
 }
 
-/// Whether nodes have addresses of IPv4 and of IPv6.
+/// Reports whether nodes have IPv4 addresses and whether they have IPv6 addresses.
 fn addresses(families: Families) -> (bool, bool) {
     (families != Families::V6, families != Families::V4)
 }
 
-/// Raises the limit if it is lower. Where it cannot be written, programs say what they lack.
+/// Raises the limit of [`WATCHES`] if it is too low. If it cannot be written, the programs that exceed it report that themselves.
 fn make_room_for_watches() {
     let (file, wanted) = WATCHES;
     let now = std::fs::read_to_string(file)

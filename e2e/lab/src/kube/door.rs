@@ -1,4 +1,4 @@
-//! Another address of the API server: a port of its host that leads to it until it is closed.
+//! A second port of the API server, open until a test closes it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::net::netns::Netns;
 
-/// A port that leads to the API server, as a load balancer's address does: the server's own certificate and its own answers.
+/// A port that redirects to the API server, as a load balancer does: clients see the server's own certificate and responses.
 #[derive(Debug)]
 pub struct Door {
     netns: Netns,
@@ -33,15 +33,15 @@ impl Door {
         Ok(door)
     }
 
-    /// Its address for other hosts: `--kube-api-url`.
+    /// Returns the URL for other hosts: `--kube-api-url`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// Closes it: new connections are refused. Those that are open end when the server does.
+    /// Closes the port: new connections are refused. Open connections remain until the server ends.
     ///
     /// # Errors
-    /// When it is closed already.
+    /// Returns an error if the port is already closed.
     pub fn close(&self) -> Result<()> {
         self.netns
             .exec("nft", &["delete", "table", "inet", &self.table()])

@@ -1,18 +1,18 @@
-//! As much of HTTP/1.1 as a proxy needs: heads, and bodies that it passes on as they come.
+//! The part of HTTP/1.1 that a proxy needs: parsed heads, and bodies that it forwards unchanged.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// Maximum length of a head in bytes. No client of a test sends a longer one.
+/// Maximum length of a head in bytes. Clients in tests send shorter ones.
 const LONGEST: u64 = 64 * 1024;
 
-/// The first line of a message and its fields.
+/// The first line of a message and its header fields.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     pub(crate) first: String,
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// How the end of a body is known.
+/// Framing of a body: how its end is recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Body {
     Length(u64),
@@ -21,7 +21,7 @@ pub(crate) enum Body {
 }
 
 impl Head {
-    /// Reads a head; none when the other side has closed the connection instead.
+    /// Reads a head. Returns `None` if the other side has closed the connection.
     pub(crate) fn read(from: &mut dyn BufRead) -> Result<Option<Head>> {
         let mut from = from.take(LONGEST);
         let Some(first) = line(&mut from)? else {
@@ -57,14 +57,14 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Sets a field, in place of those that have its name.
+    /// Sets a field and removes those of the same name.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.fields
             .retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.fields.push((name.to_owned(), value.to_owned()));
     }
 
-    /// The number of an answer.
+    /// Returns the status code of a response, or 0 if it has none.
     pub(crate) fn status(&self) -> u16 {
         self.first
             .split_whitespace()
@@ -73,7 +73,7 @@ impl Head {
             .unwrap_or_default()
     }
 
-    /// The body that follows: of a request when `method` is none, else of the answer to such a request.
+    /// Returns the framing of the body that follows. `answer_to` is the method of the request if this is a response, and `None` for a request.
     pub(crate) fn body(&self, answer_to: Option<&str>) -> Body {
         if let Some(method) = answer_to
             && (method == "HEAD" || matches!(self.status(), 100..=199 | 204 | 304))
@@ -98,7 +98,7 @@ impl Head {
     }
 }
 
-/// Passes a body on, piece by piece; before each piece leaves, `gate` is asked.
+/// Forwards a body piece by piece. Calls `gate` before each piece and ends with its error.
 pub(crate) fn relay(
     body: Body,
     from: &mut dyn BufRead,
@@ -116,7 +116,7 @@ pub(crate) fn relay(
             gate()?;
             to.write_all(format!("{size}\r\n").as_bytes())?;
             pieces(&mut from.take(length), to, gate)?;
-            // The last chunk is empty; no client of a test sends trailers.
+            // The last chunk is empty. Clients in tests send no trailers.
             line(from)?;
             to.write_all(b"\r\n")?;
             to.flush()?;
@@ -141,7 +141,7 @@ fn pieces(from: &mut dyn BufRead, to: &mut dyn Write, gate: &dyn Fn() -> Result<
     }
 }
 
-/// A line without its end; none at the end of the stream.
+/// Reads a line without its end. Returns `None` at the end of the stream.
 fn line(from: &mut dyn BufRead) -> Result<Option<String>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {

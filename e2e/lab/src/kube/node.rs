@@ -1,4 +1,4 @@
-//! Node objects, made and changed by a test.
+//! Node objects that tests create and change.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::kube::client::ApiClient;
 /// Prefix of flannel's annotations.
 pub const ANNOTATIONS: &str = "flannel.alpha.coreos.com/";
 
-/// A Node as a test wants it.
+/// A builder of Node objects.
 #[derive(Debug, Clone)]
 pub struct NodeObject {
     name: String,
@@ -22,7 +22,7 @@ pub struct NodeObject {
 }
 
 impl NodeObject {
-    /// A Node without podCIDR, address or annotation.
+    /// Creates a Node without podCIDR, address or annotation.
     pub fn new(name: &str) -> NodeObject {
         NodeObject {
             name: name.to_owned(),
@@ -34,7 +34,7 @@ impl NodeObject {
         }
     }
 
-    /// Adds a podCIDR; the first is `spec.podCIDR` too.
+    /// Adds a podCIDR. The first one is also `spec.podCIDR`.
     #[must_use]
     pub fn pod_cidr(mut self, cidr: &str) -> NodeObject {
         self.pod_cidrs.push(cidr.to_owned());
@@ -48,20 +48,20 @@ impl NodeObject {
         self
     }
 
-    /// Adds an annotation by its whole name.
+    /// Adds an annotation by its full name.
     #[must_use]
     pub fn annotation(mut self, name: &str, value: &str) -> NodeObject {
         self.annotations.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Adds one of flannel's annotations by what follows its prefix.
+    /// Adds one of flannel's annotations by its name without the prefix.
     #[must_use]
     pub fn flannel(self, name: &str, value: &str) -> NodeObject {
         self.annotation(&format!("{ANNOTATIONS}{name}"), value)
     }
 
-    /// Adds what a vxlan daemon of another host publishes.
+    /// Adds the annotations that a daemon with vxlan publishes for its host.
     #[must_use]
     pub fn vxlan_peer(self, public: &str, mac: &str) -> NodeObject {
         let data = json!({ "VNI": 1, "VtepMAC": mac }).to_string();
@@ -78,7 +78,7 @@ impl NodeObject {
         self
     }
 
-    /// Adds the condition Ready with this status: Unknown once kubelet no longer reports.
+    /// Adds the condition Ready with this status, which is Unknown once kubelet no longer reports.
     #[must_use]
     pub fn ready(mut self, status: &str) -> NodeObject {
         self.conditions.push(
@@ -87,14 +87,14 @@ impl NodeObject {
         self
     }
 
-    /// The id of the machine's boot, as kubelet reports it.
+    /// Sets the machine's boot ID, which kubelet usually reports.
     #[must_use]
     pub fn boot(mut self, id: &str) -> NodeObject {
         self.boot = Some(id.to_owned());
         self
     }
 
-    /// The Node as JSON, as the API server accepts it.
+    /// Returns the Node as JSON for the API server.
     pub fn json(&self) -> Value {
         let addresses: Vec<Value> = self
             .internal
@@ -116,7 +116,7 @@ impl NodeObject {
                 "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
             });
         }
-        // Absent rather than empty, as in every Node that was made by hand.
+        // Absent rather than empty, as in every Node that was created manually.
         if !self.annotations.is_empty() {
             node["metadata"]["annotations"] = Value::Object(self.annotations.clone());
         }
@@ -125,10 +125,10 @@ impl NodeObject {
 }
 
 impl ApiClient {
-    /// Creates a Node with its status; returns it as stored.
+    /// Creates a Node with its status. Returns it as stored.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the Node.
     pub fn create_node(&self, node: &NodeObject) -> Result<Value> {
         self.create("/api/v1/nodes", &node.json())
     }
@@ -136,7 +136,7 @@ impl ApiClient {
     /// Reads the Node with this name.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Returns an error if the Node does not exist.
     pub fn node(&self, name: &str) -> Result<Value> {
         self.get(&node_path(name))
     }
@@ -144,31 +144,31 @@ impl ApiClient {
     /// Deletes the Node with this name.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Returns an error if the Node does not exist.
     pub fn delete_node(&self, name: &str) -> Result<()> {
         self.delete(&node_path(name))
     }
 
-    /// Changes a Node by a JSON merge patch.
+    /// Changes a Node by a JSON merge patch. Returns it as stored.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the patch.
     pub fn patch_node(&self, name: &str, patch: &Value) -> Result<Value> {
         self.merge(&node_path(name), patch)
     }
 
-    /// Changes a Node's status by a JSON merge patch.
+    /// Changes a Node's status by a JSON merge patch. Returns the Node as stored.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the patch.
     pub fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Value> {
         self.merge(&format!("{}/status", node_path(name)), patch)
     }
 
-    /// Sets an annotation of a Node by its whole name, or removes it.
+    /// Sets an annotation of a Node by its full name. `None` removes it.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the change.
     pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
         let mut annotations = Map::new();
         annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
@@ -176,10 +176,10 @@ impl ApiClient {
             .map(drop)
     }
 
-    /// An annotation of flannel's on a Node; none when it has none.
+    /// Returns an annotation of flannel, given by its name without the prefix. `None` if the Node does not have it.
     ///
     /// # Errors
-    /// When the Node is not there.
+    /// Returns an error if the Node does not exist.
     pub fn flannel_annotation(&self, node: &str, name: &str) -> Result<Option<String>> {
         let node = self.node(node)?;
         Ok(
@@ -189,10 +189,10 @@ impl ApiClient {
         )
     }
 
-    /// A condition of a Node.
+    /// Returns a condition of a Node.
     ///
     /// # Errors
-    /// When the Node or the condition is not there.
+    /// Returns an error if the Node or the condition does not exist.
     pub fn condition(&self, node: &str, kind: &str) -> Result<Value> {
         let found = self.node(node)?;
         let mut conditions = found["status"]["conditions"]
@@ -205,7 +205,7 @@ impl ApiClient {
             .with_context(|| format!("node {node} has no condition {kind}"))
     }
 
-    /// Whether a Node's condition reports that its network is available.
+    /// Reports whether the condition NetworkUnavailable of a Node is False.
     pub fn has_network(&self, node: &str) -> bool {
         self.condition(node, "NetworkUnavailable")
             .is_ok_and(|condition| condition["status"] == "False")

@@ -1,6 +1,6 @@
-//! A proxy in front of the API server that records requests and fails them as a test demands.
+//! A proxy in front of the API server. It records requests, and a test decides how they fail.
 //!
-//! It is plain HTTP to its clients and TLS to the server. Requests without a token go on as the user of flannel's manifest.
+//! Clients use plain HTTP, the proxy uses TLS to the server. It forwards requests without a token as the user of our manifest.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ mod shared;
 
 pub use call::{Answer, Call};
 
-/// A proxy; it ends when it is dropped.
+/// A running proxy. It ends when it is dropped.
 pub struct Proxy {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -75,23 +75,23 @@ impl Proxy {
         })
     }
 
-    /// The URL for the daemons' `--kube-api-url`.
+    /// Returns the URL for the daemons' `--kube-api-url`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Decides on each request from now on; connections that are open stay.
+    /// Calls `judge` for each request from now on. Open connections stay open.
     pub fn on(&self, judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) {
         self.shared.lock().judge = Arc::new(judge);
     }
 
-    /// Passes each request again, and ends a stall.
+    /// Forwards all requests again and ends a stall.
     pub fn pass(&self) {
         self.on(|_| Answer::Pass);
         self.stall(false);
     }
 
-    /// Holds back all answers and new requests while connections stay open, or ends that.
+    /// Holds back all responses and new requests while connections stay open. `false` ends that.
     pub fn stall(&self, stalled: bool) {
         self.shared.lock().stalled = stalled;
         self.shared.changed.notify_all();
@@ -104,18 +104,18 @@ impl Proxy {
         }
     }
 
-    /// Ends all connections and refuses new ones until [`Proxy::pass`].
+    /// Closes all connections, and new ones at their first request, until [`Proxy::pass`].
     pub fn cut(&self) {
         self.on(|_| Answer::Cut);
         self.disconnect();
     }
 
-    /// The requests that came, in order.
+    /// Returns the requests, in order of arrival.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.lock().calls.clone()
     }
 
-    /// The requests of one host, in order.
+    /// Returns the requests of one host, in order of arrival.
     pub fn calls_of(&self, host: impl Into<IpAddr>) -> Vec<Call> {
         let host = host.into();
         self.calls()
@@ -124,7 +124,7 @@ impl Proxy {
             .collect()
     }
 
-    /// Forgets the requests that came so far.
+    /// Clears the list of requests.
     pub fn forget(&self) {
         self.shared.lock().calls.clear();
     }
@@ -135,7 +135,7 @@ impl Drop for Proxy {
         self.shared.over.store(true, Ordering::Relaxed);
         self.stall(false);
         self.disconnect();
-        // Wakes the thread that accepts.
+        // Wake the thread that accepts connections.
         let _ = nix::sys::socket::shutdown(
             std::os::fd::AsRawFd::as_raw_fd(&*self.listener),
             nix::sys::socket::Shutdown::Both,

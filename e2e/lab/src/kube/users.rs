@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 use crate::kube::client::ApiClient;
 
-/// A user of the API server, known by a token.
+/// A user of the API server, identified by a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// May do everything.
+    /// Has all rights.
     Admin,
     /// Has the rights that flannel's manifest grants.
     Flannel,
     /// Has the rights of manifests as old as flannel 0.11: no `get` of Nodes, no Events.
     OldFlannel,
-    /// Has the rights of `Flannel`, and Events and EndpointSlices as our manifest requests.
+    /// Has the rights of `Flannel`, and those for Events and EndpointSlices that our manifest grants.
     FlannelWithEvents,
     /// Has no rights at all.
     Nobody,
@@ -31,7 +31,7 @@ const ALL: [User; 5] = [
 ];
 
 impl User {
-    /// The user's name in the server's list of tokens.
+    /// Returns the user's name in the server's list of tokens.
     pub fn name(self) -> &'static str {
         match self {
             User::Admin => "admin",
@@ -42,7 +42,7 @@ impl User {
         }
     }
 
-    /// The user's static bearer token.
+    /// Returns the user's static bearer token.
     pub fn token(self) -> String {
         format!("token-of-{}", self.name())
     }
@@ -74,7 +74,7 @@ impl User {
     }
 }
 
-/// Writes the file that the API server reads tokens from.
+/// Writes the file from which the API server reads tokens.
 pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     let line = |(number, user): (usize, &User)| {
         let group = if *user == User::Admin {
@@ -88,7 +88,7 @@ pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Grants each user what it may do.
+/// Grants each user its rights.
 pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
     const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
     for user in ALL {
@@ -109,7 +109,7 @@ pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
     Ok(())
 }
 
-/// Writes a kubeconfig; the token comes from a file when one is named.
+/// Writes a kubeconfig. The token is read from `token_file` if that is given.
 pub(crate) fn write_kubeconfig(
     file: &Path,
     server: &str,
@@ -131,7 +131,7 @@ pub(crate) fn write_kubeconfig(
         "users": [{ "name": "lab", "user": user }],
         "contexts": [{ "name": "lab", "context": { "cluster": "lab", "user": "lab" } }],
     });
-    // JSON is YAML.
+    // A kubeconfig is YAML, and JSON is valid YAML.
     std::fs::write(file, serde_json::to_string_pretty(&config)?)?;
     Ok(())
 }

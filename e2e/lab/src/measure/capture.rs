@@ -16,17 +16,17 @@ use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
 
-/// Interval at which the thread checks whether to end.
+/// Interval at which the thread checks whether to end, in milliseconds.
 const POLL_INTERVAL_MS: i64 = 20;
-/// Time for frames in flight after the last one was sent.
+/// Time for frames that are still in flight when the capture ends.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A frame, and when the kernel saw it.
+/// A frame and its time of arrival.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// Wall-clock time at which the kernel saw it.
+    /// Wall-clock time at which the kernel saw the frame.
     pub at: SystemTime,
-    /// The whole frame, from its Ethernet header on.
+    /// The whole frame, starting with its Ethernet header.
     pub bytes: Vec<u8>,
 }
 
@@ -38,10 +38,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts it; frames that come from now on are in it.
+    /// Starts a capture. It contains all frames from now on.
     ///
     /// # Errors
-    /// When the namespace gives no packet socket.
+    /// Returns an error if no packet socket can be opened in the namespace.
     pub fn start(netns: &Netns) -> Result<Capture> {
         let open = || -> nix::Result<OwnedFd> {
             let fd = socket(
@@ -84,10 +84,10 @@ impl Capture {
         })
     }
 
-    /// Waits a moment for frames in flight, and returns all frames.
+    /// Waits for frames in flight and ends the capture. Returns all frames.
     ///
     /// # Errors
-    /// When its thread panicked.
+    /// Returns an error if the capturing thread panicked.
     pub fn finish(self) -> Result<Vec<Vec<u8>>> {
         Ok(self
             .finish_timed()?
@@ -96,10 +96,10 @@ impl Capture {
             .collect())
     }
 
-    /// Ends the capture; returns all frames with their times.
+    /// Waits for frames in flight and ends the capture. Returns all frames with their times.
     ///
     /// # Errors
-    /// When its thread panicked.
+    /// Returns an error if the capturing thread panicked.
     pub fn finish_timed(mut self) -> Result<Vec<Frame>> {
         std::thread::sleep(GRACE);
         self.end.store(true, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Drop for Capture {
     }
 }
 
-/// The length of the next frame, and its time.
+/// Receives a frame. Returns its length and its time.
 fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -139,7 +139,7 @@ fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> 
     ))
 }
 
-/// Whether a frame holds these bytes anywhere.
+/// Reports whether a frame contains these bytes at any offset.
 pub fn holds(frame: &[u8], bytes: &[u8]) -> bool {
     frame
         .windows(bytes.len().max(1))

@@ -1,4 +1,4 @@
-//! Packets made byte by byte, valid and invalid, for tests of what must not get through.
+//! Packets built byte by byte, valid and invalid, for tests of packets that must be dropped.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -14,7 +14,7 @@ use crate::net::netns::Netns;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// An IP packet with a UDP datagram, all checksums right.
+/// Builds an IP packet with a UDP datagram and valid checksums.
 pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
     let mut datagram = [source.port(), destination.port(), length, 0]
@@ -30,7 +30,7 @@ pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload:
     ip_packet(source.ip(), destination.ip(), UDP, ttl, &datagram)
 }
 
-/// An IP packet with a TCP segment without options, all checksums right.
+/// Builds an IP packet with a TCP segment without options and valid checksums.
 pub fn tcp_packet(
     source: SocketAddr,
     destination: SocketAddr,
@@ -91,7 +91,7 @@ fn ip_packet(
     packet
 }
 
-/// The same packet after a change of its IPv4 header, with a right header checksum; an IPv6 header has none.
+/// Applies `change` to a copy of a packet and updates the IPv4 header checksum. An IPv6 header has none.
 pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
@@ -104,7 +104,7 @@ pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     packet
 }
 
-/// An Ethernet frame in VXLAN, as it stands in a UDP datagram.
+/// Builds the payload of a VXLAN datagram: the VXLAN header and an Ethernet frame.
 pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![8, 0, 0, 0];
     frame.extend((vni << 8).to_be_bytes());
@@ -115,10 +115,10 @@ pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends datagrams from an address and port of a namespace; port 0 is any.
+/// Sends datagrams from an address and port of a namespace. Port 0 lets the kernel choose.
 ///
 /// # Errors
-/// When the socket cannot be made, or the kernel does not take a datagram.
+/// Returns an error if the socket cannot be bound, or if the kernel refuses a datagram.
 pub fn send_from(
     netns: &Netns,
     from: SocketAddr,
@@ -136,10 +136,10 @@ pub fn send_from(
     Ok(())
 }
 
-/// Sends whole IP packets out of a namespace, as they are; the kernel routes them by their destination.
+/// Sends whole IP packets unchanged from a namespace. The kernel routes them by their destination.
 ///
 /// # Errors
-/// When the kernel does not take one.
+/// Returns an error if a raw socket cannot be opened, or if the kernel refuses a packet.
 pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
     let send = || -> Result<()> {
         let open = |family| {
@@ -177,7 +177,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// RFC 1071, as it stands there.
+/// Computes the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| {
         u32::from(pair.first().copied().unwrap_or(0)) << 8

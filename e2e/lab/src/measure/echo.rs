@@ -1,4 +1,4 @@
-//! The source address that a receiver sees: it answers UDP packets with the address and port they came from.
+//! Finds the source address that a receiver sees: the receiver replies to UDP packets with the address and port from which they came.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::net::netns::Netns;
 
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A question is repeated when no answer came for so long: the first packet may wait for a neighbour.
+/// Time after which a packet without a reply is repeated: the first packet may wait for neighbour resolution.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const ATTEMPTS: u32 = 4;
-/// How many routers a question to a group passes.
+/// Hop limit of packets to a group.
 const HOPS: u8 = 8;
 
-/// A receiver that answers, until it is dropped.
+/// A receiver that replies until it is dropped.
 #[derive(Debug)]
 pub struct Echo {
     address: SocketAddr,
@@ -29,10 +29,10 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Answers on a free port of an address.
+    /// Starts a receiver on a free port of an address.
     ///
     /// # Errors
-    /// When the address cannot be bound.
+    /// Returns an error if the address cannot be bound.
     pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
         let socket = netns
             .run(|| UdpSocket::bind((address, 0)))?
@@ -41,10 +41,10 @@ impl Echo {
         Echo::answer(socket, address)
     }
 
-    /// Answers what comes to a multicast group by an interface, under an address of its own.
+    /// Starts a receiver for packets to a multicast group on an interface. It replies from its unicast address.
     ///
     /// # Errors
-    /// When the group cannot be joined.
+    /// Returns an error if the group cannot be joined.
     pub fn group(netns: &Netns, group: IpAddr, interface: &str) -> Result<Echo> {
         let join = || -> Result<UdpSocket> {
             let index = if_nametoindex(interface)?;
@@ -79,7 +79,7 @@ impl Echo {
                     continue;
                 };
                 let question = buffer.get(..length).unwrap_or_default();
-                // An answer that is lost is asked for again.
+                // The sender repeats a packet whose reply is lost.
                 let _ = socket.send_to(&[question, from.to_string().as_bytes()].concat(), from);
             }
         });
@@ -90,7 +90,7 @@ impl Echo {
         })
     }
 
-    /// The address and port of the receiver.
+    /// Returns the address and port of the receiver.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -105,11 +105,11 @@ impl Drop for Echo {
     }
 }
 
-/// Asks an [`Echo`] from each of these ports of an address (or, when it is unspecified, of the one that the kernel chooses):
-/// whom it saw for each port, none where it did not answer.
+/// Sends packets to an [`Echo`] from each of these ports of an address. For an unspecified address, the kernel chooses one.
+/// Returns for each port the source that the receiver saw. Ends with `None` at the first port without a reply.
 ///
 /// # Errors
-/// When a port cannot be bound.
+/// Returns an error if a port cannot be bound.
 pub fn seen_as(
     netns: &Netns,
     from: IpAddr,
@@ -121,7 +121,7 @@ pub fn seen_as(
         for port in ports {
             let seen = ask(SocketAddr::new(from, port), to)?;
             answers.push((port, seen));
-            // Without any answer further attempts would only cost time.
+            // After a port without a reply, further attempts would only cost time.
             if seen.is_none() {
                 break;
             }
@@ -138,7 +138,7 @@ fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
     let nonce = rand::random::<u64>().to_be_bytes();
     let mut buffer = [0; 128];
     for _ in 0..ATTEMPTS {
-        // There may be no route yet, or the kernel returns an earlier packet's ICMP error now.
+        // There may be no route yet, or the kernel may return the ICMP error of an earlier packet now.
         let _ = socket.send_to(&nonce, to);
         let end = Instant::now() + TIMEOUT;
         while let Some(left) = end

@@ -8,17 +8,17 @@ use crate::host::pod::Pod;
 use crate::measure::probe::{Probe, ProbeOptions};
 use crate::measure::report::ProbeReport;
 
-/// A running probe from each pod to each other pod.
+/// A running probe from each pod to every other pod.
 #[derive(Debug)]
 pub struct Mesh {
     probes: Vec<(String, Probe)>,
 }
 
 impl Mesh {
-    /// Starts a probe from each pod to each other one.
+    /// Starts a probe from each pod to every other pod.
     ///
     /// # Errors
-    /// When a socket cannot be made.
+    /// Returns an error if a socket cannot be bound.
     pub fn start(pods: &[Pod], options: &ProbeOptions) -> Result<Mesh> {
         let mut probes = Vec::new();
         for from in pods {
@@ -32,10 +32,10 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Waits until packets sent from now on arrive on each path; returns how long that took.
+    /// Waits until packets sent from now on arrive on each path. Returns how long that took on the slowest path.
     ///
     /// # Errors
-    /// When none arrives on some path before the deadline; the error names it.
+    /// Returns an error that names the path if no packet arrives on it before the deadline.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for (path, probe) in &self.probes {
@@ -44,10 +44,10 @@ impl Mesh {
         Ok(longest)
     }
 
-    /// Ends all probes; returns the reports with their paths, as `h1/p1 to h2/p1`.
+    /// Ends all probes. Returns the reports with their paths, such as `h1/p1 to h2/p1`.
     ///
     /// # Errors
-    /// When a thread of a probe panicked.
+    /// Returns an error if a thread of a probe panicked.
     pub fn finish(self) -> Result<Vec<(String, ProbeReport)>> {
         self.probes
             .into_iter()
@@ -55,10 +55,10 @@ impl Mesh {
             .collect()
     }
 
-    /// Ends all probes and demands that nothing was lost, and nothing arrived that should not.
+    /// Ends all probes and checks that no packet was lost and no unexpected packet arrived.
     ///
     /// # Errors
-    /// When something was; the error names the path.
+    /// Returns an error that names the path if a probe was not clean.
     pub fn require_clean(self) -> Result<()> {
         for (path, report) in self.finish()? {
             report.require_clean().with_context(|| path)?;

@@ -1,4 +1,4 @@
-//! Reachability of pods: `ping` between all pairs, drawn as a matrix.
+//! Reachability of pods: `ping` between all pairs, shown as a matrix.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::host::pod::Pod;
 use crate::net::netns::Netns;
 
-/// How a ping is sent.
+/// Options of a ping.
 #[derive(Debug, Clone, Default)]
 pub struct PingOptions {
     packet: Option<u32>,
@@ -17,14 +17,14 @@ pub struct PingOptions {
 }
 
 impl PingOptions {
-    /// Makes the whole IP packet this long and forbids to fragment it: the pod's MTU tests the overlay's.
+    /// Sets the length of the whole IP packet in bytes and forbids fragmentation. With the pod's MTU, this tests the MTU of the overlay.
     #[must_use]
     pub fn packet(mut self, length: u32) -> PingOptions {
         self.packet = Some(length);
         self
     }
 
-    /// How long the answer may take; a second otherwise.
+    /// Sets how long the reply may take. Default: 1 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> PingOptions {
         self.timeout = Some(timeout);
@@ -32,10 +32,10 @@ impl PingOptions {
     }
 }
 
-/// Sends one ping; the time until its answer, or none.
+/// Sends one ping. Returns the round-trip time, or `None` if there was no reply.
 ///
 /// # Errors
-/// When `ping` cannot be started.
+/// Returns an error if `ping` cannot be started or its output has no time.
 pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
     let timeout = options
         .timeout
@@ -63,28 +63,28 @@ pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Du
     Ok(Some(Duration::from_secs_f64(millis / 1000.0)))
 }
 
-/// The outcome of a ping from each pod to each other pod.
+/// The results of a ping from each pod to every other pod.
 #[derive(Debug, Clone)]
 pub struct PingMatrix {
     names: Vec<String>,
-    /// Row by row; a pod's ping to itself is left out.
+    /// Round-trip times, one row per sender. `None` for a lost ping and for a pod itself.
     rows: Vec<Vec<Option<Duration>>>,
 }
 
 impl PingMatrix {
-    /// Pings all pairs by their v4 addresses, or by v6 where there is no v4.
+    /// Pings all pairs by their IPv4 addresses, or by IPv6 for a pod without IPv4.
     ///
     /// # Errors
-    /// When `ping` cannot be started.
+    /// Returns an error if `ping` cannot be started, or if a pod has no address.
     pub fn of(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings all pairs by their v6 addresses.
+    /// Pings all pairs by their IPv6 addresses.
     ///
     /// # Errors
-    /// When `ping` cannot be started, or a pod has no v6 address.
+    /// Returns an error if `ping` cannot be started, or if a pod has no IPv6 address.
     pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods
             .iter()
@@ -93,10 +93,10 @@ impl PingMatrix {
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings from each pod to each of the addresses, which are those of the pods in their order.
+    /// Pings each of the addresses from each pod. `targets` has one address of each pod, in the order of the pods.
     ///
     /// # Errors
-    /// When `ping` cannot be started.
+    /// Returns an error if `ping` cannot be started.
     pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
@@ -131,17 +131,17 @@ impl PingMatrix {
         })
     }
 
-    /// The pods' names, in the order of rows and columns.
+    /// Returns the pods' names, in the order of rows and columns.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The answer's time from one pod to another, by their numbers.
+    /// Returns the round-trip time from one pod to another, given by their numbers.
     pub fn answer(&self, from: usize, to: usize) -> Option<Duration> {
         self.rows.get(from)?.get(to).copied().flatten()
     }
 
-    /// The pairs that did not reach each other.
+    /// Returns the pairs without a reply.
     pub fn silent(&self) -> Vec<(&str, &str)> {
         let named: Vec<(usize, &String)> = self.names.iter().enumerate().collect();
         let pairs = named
@@ -154,10 +154,10 @@ impl PingMatrix {
             .collect()
     }
 
-    /// Fails unless each pod reaches each other pod.
+    /// Checks that each pod reaches every other pod.
     ///
     /// # Errors
-    /// When one does not; the error shows the matrix.
+    /// Returns an error with the matrix if a pod does not reach another.
     pub fn require_complete(&self) -> Result<()> {
         if !self.silent().is_empty() {
             bail!("not everybody reaches everybody:\n{self}");

@@ -1,4 +1,4 @@
-//! A steady stream of numbered UDP packets, and who received which.
+//! A steady stream of numbered UDP packets, and a record of their arrival.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::measure::report::{Passage, ProbeReport};
 use crate::net::netns::Netns;
 use crate::wait::{eventually, eventually_ok};
 
-/// A probe's id and a packet's number.
+/// Length of the probe's ID and the packet's number, in bytes.
 const HEADER: usize = 16;
-/// Time for packets in flight after the last one was sent.
+/// Time for packets that are still in flight when the sender ends.
 const GRACE: Duration = Duration::from_millis(300);
-/// Within this time a port is free again.
+/// Timeout until a port is free again.
 const FREED: Duration = Duration::from_secs(10);
 /// Interval at which the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes of received packets that wait for the receiver.
+/// Size of the receive buffer, in bytes.
 const BUFFER: usize = 16 << 20;
 
 /// Interval, size and ports of a probe's packets.
@@ -50,42 +50,42 @@ impl Default for ProbeOptions {
 }
 
 impl ProbeOptions {
-    /// The time between packets; 5 ms otherwise.
+    /// Sets the time between packets. Default: 5 ms.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> ProbeOptions {
         self.interval = interval;
         self
     }
 
-    /// The bytes of UDP payload, at least 16; 64 otherwise.
+    /// Sets the length of the UDP payload in bytes, at least 16. Default: 64.
     #[must_use]
     pub fn payload(mut self, bytes: usize) -> ProbeOptions {
         self.payload = bytes.max(HEADER);
         self
     }
 
-    /// Uses the pods' v6 addresses.
+    /// Uses the pods' IPv6 addresses.
     #[must_use]
     pub fn v6(mut self) -> ProbeOptions {
         self.v6 = true;
         self
     }
 
-    /// The receiver's port, free otherwise. On one port, probes to different pods see each other's stray packets as wrong ones.
+    /// Sets the receiver's port. Default: a free port. Probes that share a port count each other's stray packets as wrong.
     #[must_use]
     pub fn port(mut self, port: u16) -> ProbeOptions {
         self.port = port;
         self
     }
 
-    /// Sends each packet from a port of its own: each is a connection of its own to who translates addresses.
+    /// Sends each packet from a new port, so that a NAT treats each packet as a separate connection.
     #[must_use]
     pub fn flow_each(mut self) -> ProbeOptions {
         self.flow_each = true;
         self
     }
 
-    /// The address under which packets arrive, when it is not the sender's: those under another one, the sender's too, are wrong ones.
+    /// Sets the source address that the receiver expects instead of the sender's. Packets with any other source count as wrong.
     #[must_use]
     pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
         self.seen_as = Some(address);
@@ -113,7 +113,7 @@ struct Progress {
     end_receiving: AtomicBool,
 }
 
-/// A running stream, until [`Probe::finish`].
+/// A running stream of packets, until [`Probe::finish`].
 #[derive(Debug)]
 pub struct Probe {
     progress: Arc<Progress>,
@@ -125,7 +125,7 @@ impl Probe {
     /// Starts a stream from one pod to another.
     ///
     /// # Errors
-    /// When a socket cannot be made.
+    /// Returns an error if a pod has no address, or if a socket cannot be bound.
     pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
         let of = |pod: &Pod| {
             if options.v6 {
@@ -140,7 +140,7 @@ impl Probe {
     /// Starts a stream from an address in one namespace to an address in another.
     ///
     /// # Errors
-    /// When a socket cannot be made.
+    /// Returns an error if a socket cannot be bound.
     pub fn between(
         from: (&Netns, IpAddr),
         to: (&Netns, IpAddr),
@@ -148,18 +148,18 @@ impl Probe {
     ) -> Result<Probe> {
         let bind = |netns: &Netns, address: IpAddr, port: u16| {
             let what = format!("binding UDP port {port} of {address} in {}", netns.name());
-            // A program that another thread starts keeps the socket of a former probe until it is executed.
+            // A child that another thread is just starting keeps the socket of an earlier probe open until its exec.
             eventually_ok(FREED, &what, || {
                 Ok(netns.run(|| UdpSocket::bind((address, port)))??)
             })
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
         into.set_read_timeout(Some(POLL_INTERVAL))?;
-        // After a pause of this machine all that is late comes at once.
+        // After a pause of this machine, all late packets arrive at once.
         setsockopt(&into, sockopt::RcvBufForce, &BUFFER)
             .context("a large buffer for received packets")?;
         let (source, target) = (out.local_addr()?, into.local_addr()?);
-        // A port of its own each time, or one that is chosen on the way, is not known here.
+        // The source port is unknown if it changes with each packet or if a NAT chooses it.
         let expected = Expected {
             address: options.seen_as.unwrap_or(source.ip()),
             port: Some(source.port()).filter(|_| !options.flow_each && options.seen_as.is_none()),
@@ -180,7 +180,7 @@ impl Probe {
         let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
         let netns = from.0.clone();
         let sender = std::thread::spawn(move || {
-            // Sockets that the stream opens later must belong to the namespace.
+            // The sender may open more sockets later, and these must belong to the namespace.
             netns
                 .run(|| send(&out, target, id, &options, &ours))
                 .unwrap_or_default()
@@ -192,32 +192,32 @@ impl Probe {
         })
     }
 
-    /// The time since its start, in which its report counts.
+    /// Returns the time since the start, on the clock of the report.
     pub fn elapsed(&self) -> Duration {
         self.progress.start.elapsed()
     }
 
-    /// How many packets have arrived up to now.
+    /// Returns the number of packets that have arrived up to now.
     pub fn received(&self) -> u64 {
         self.progress.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until packets arrive that are sent from now on.
+    /// Waits until packets that are sent from now on arrive. Returns how long that took.
     ///
     /// # Errors
-    /// When none arrives before the deadline.
+    /// Returns an error if no such packet arrives before the deadline.
     pub fn wait_flowing(&self, deadline: Duration) -> Result<Duration> {
         let before = self.received();
-        // A packet may have been in flight.
+        // One packet may have been in flight already.
         eventually(deadline, "the probe's packets arrive", || {
             self.received() > before + 1
         })
     }
 
-    /// Stops sending, waits for the last packets and gives the account.
+    /// Stops sending, waits for packets in flight, and returns the report.
     ///
     /// # Errors
-    /// When a thread of it panicked.
+    /// Returns an error if a thread of the probe panicked.
     pub fn finish(mut self) -> Result<ProbeReport> {
         let Some((sent, received)) = self.end() else {
             bail!("a thread of the probe panicked")
@@ -278,7 +278,7 @@ fn send(
     let mut due = progress.start;
     let mut number = 0u64;
     while !progress.end_sending.load(Ordering::Relaxed) {
-        // After a pause of this machine the packets that are late follow at once: none is left out.
+        // After a pause of this machine, late packets are sent at once: none is left out.
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let packet = packet(id, number, options.payload);
         sent.times.push(progress.start.elapsed());
@@ -298,7 +298,7 @@ fn send(
     sent
 }
 
-/// From where packets are to come; any port without one.
+/// Expected source of packets. Without a port, any port is correct.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     address: IpAddr,
@@ -339,7 +339,7 @@ fn receive(
     received
 }
 
-/// A packet's bytes: all of them follow from its probe and its number.
+/// Builds a packet. Its content depends only on the probe's ID, the packet's number and the length.
 fn packet(id: u64, number: u64, length: usize) -> Vec<u8> {
     let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
     let filling = (0..length.saturating_sub(HEADER))

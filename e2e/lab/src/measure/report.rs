@@ -5,35 +5,35 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// One packet. Times are counted from the start of its probe.
+/// One packet of a probe. Times are relative to the start of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
     /// Number of the packet in its stream, from 0.
     pub number: u64,
     /// Time of sending, from the start of the probe.
     pub sent: Duration,
-    /// When it arrived first; never, when it was lost.
+    /// Time of the first arrival, or `None` if the packet was lost.
     pub received: Option<Duration>,
 }
 
-/// The account of a [`crate::Probe`].
+/// The report of a [`crate::Probe`].
 #[derive(Debug, Clone, Default)]
 pub struct ProbeReport {
     /// Number of packets that were sent.
     pub sent: u64,
     /// Number of packets that arrived, without duplicates.
     pub received: u64,
-    /// Packets that did not arrive.
+    /// Number of packets that did not arrive.
     pub lost: u64,
-    /// Packets that arrived once more.
+    /// Number of duplicates that arrived.
     pub duplicates: u64,
-    /// Packets that should not have arrived here, or not so: of another probe, from another address, or damaged.
+    /// Number of unexpected packets: those of another probe, from another address, or damaged.
     pub wrong: u64,
-    /// Packets that the sender's kernel did not accept, for want of a route for instance; they count as lost too.
+    /// Number of packets that the sender's kernel refused, for example because it had no route. They also count as lost.
     pub refused: u64,
-    /// The longest time without an arrival, between the first packet's sending and the last one's.
+    /// The longest time without an arrival, between the sending of the first packet and that of the last one.
     pub longest_gap: Duration,
-    /// The longest unbroken run of lost packets, in sending time: independent of how busy this machine is.
+    /// The longest uninterrupted run of lost packets, in sending time. A busy machine does not prolong it.
     pub longest_outage: Duration,
     /// The passage of each packet, in the order of sending.
     pub passages: Vec<Passage>,
@@ -65,7 +65,7 @@ impl ProbeReport {
         }
     }
 
-    /// The packets lost among those sent in a span of time.
+    /// Returns the number of lost packets among those sent at or after `from` and before `to`.
     pub fn lost_between(&self, from: Duration, to: Duration) -> u64 {
         self.passages
             .iter()
@@ -75,7 +75,7 @@ impl ProbeReport {
             .count() as u64
     }
 
-    /// When the first packet that was sent at this time or later and got through was sent.
+    /// Returns the sending time of the first packet that was sent at or after `time` and arrived.
     pub fn recovered_after(&self, time: Duration) -> Option<Duration> {
         self.passages
             .iter()
@@ -83,10 +83,10 @@ impl ProbeReport {
             .map(|passage| passage.sent)
     }
 
-    /// Fails when a packet was lost, or one arrived that should not.
+    /// Checks that packets arrived, none was lost, and no unexpected one arrived.
     ///
     /// # Errors
-    /// When something was; the error is the account.
+    /// Returns an error with the report if the stream was not clean.
     pub fn require_clean(&self) -> Result<()> {
         if self.lost > 0 || self.wrong > 0 || self.received == 0 {
             bail!("{self}");

@@ -1,4 +1,4 @@
-//! Bulk data over TCP between pods: every byte is checked, the time is taken.
+//! Bulk data over TCP between pods: checks every byte and measures the time.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::host::pod::Pod;
 
-/// The content repeats after this many bytes: a prime, so that no segment or page looks like the one before.
+/// Period of the content in bytes: a prime, so that no two successive segments or pages have the same content.
 const PERIOD: usize = 65_521;
 
-/// Family and limits of a transfer.
+/// Address family and time limit of a transfer.
 #[derive(Debug, Clone)]
 pub struct TransferOptions {
     v6: bool,
@@ -29,14 +29,14 @@ impl Default for TransferOptions {
 }
 
 impl TransferOptions {
-    /// Uses the pods' v6 addresses.
+    /// Uses the pods' IPv6 addresses.
     #[must_use]
     pub fn v6(mut self) -> TransferOptions {
         self.v6 = true;
         self
     }
 
-    /// How long all of it may take; 120 s otherwise: a busy machine is no fault.
+    /// Sets how long the whole transfer may take. Default: 120 s, because a busy machine is not a fault.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> TransferOptions {
         self.deadline = deadline;
@@ -49,17 +49,17 @@ impl TransferOptions {
 pub struct Transfer {
     /// Number of bytes that arrived.
     pub bytes: u64,
-    /// From the connection to the last byte.
+    /// Time from the connection to the last byte.
     pub elapsed: Duration,
-    /// The sender's segment size: the path's MTU less 40, or 60 with v6, and less 12 for timestamps.
+    /// The sender's segment size in bytes: the path MTU minus 40 (IPv4) or 60 (IPv6), and minus 12 for timestamps.
     pub segment: u32,
 }
 
 impl Transfer {
-    /// Sends so many bytes from one pod to another.
+    /// Sends `bytes` bytes from one pod to another.
     ///
     /// # Errors
-    /// When they do not arrive in time, or a byte is wrong.
+    /// Returns an error if the data does not arrive in time or is not identical.
     pub fn run(from: &Pod, to: &Pod, bytes: u64, options: &TransferOptions) -> Result<Transfer> {
         let target = if options.v6 {
             IpAddr::V6(to.v6()?)
@@ -84,7 +84,7 @@ impl Transfer {
                 .join()
                 .unwrap_or_else(|_| bail!("the receiving thread panicked"));
             let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
-            // When one end fails, the other one fails too: the error names both.
+            // When one end fails, the other one also fails: the error names both.
             match (sent, received) {
                 (Ok(sent), Ok(())) => Ok(sent),
                 (Ok(_), Err(received)) => Err(received).with_context(what),
@@ -101,7 +101,7 @@ impl Transfer {
         })
     }
 
-    /// The goodput in Mbit/s.
+    /// Returns the goodput in Mbit/s.
     pub fn megabits(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.elapsed.as_secs_f64()
     }
@@ -165,7 +165,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     Ok(())
 }
 
-/// Time left until the deadline; never zero, which means "no limit" to sockets.
+/// Returns the time left until the deadline. Never zero, because std refuses a socket timeout of zero.
 fn left(end: Instant) -> Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -1,4 +1,4 @@
-//! One GET request inside a namespace.
+//! HTTP GET requests inside a namespace.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use crate::net::netns::Netns;
 
-/// An answer takes milliseconds; a busy machine takes its time.
+/// Timeout of a request. A response takes milliseconds, but longer on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The status code and the body of an answer.
+/// Sends a GET request. Returns the status code and the body of the response.
 pub(crate) fn get(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let text = netns.run(|| -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;

@@ -1,4 +1,4 @@
-//! Multicast: what a sender and a receiver of it set, and the kernel's multicast routes, which a process holds.
+//! Multicast: socket options of senders and receivers, and the kernel's multicast routes, which live as long as the socket that set them.
 
 #![allow(
     unsafe_code,
@@ -15,18 +15,18 @@ use nix::net::if_::if_nametoindex;
 
 use crate::net::netns::Netns;
 
-/// `MRT_INIT`, `MRT_ADD_VIF`, `MRT_ADD_MFC` (include/uapi/linux/mroute.h); those of IPv6 have the same numbers (mroute6.h).
+/// `MRT_INIT`, `MRT_ADD_VIF`, `MRT_ADD_MFC` (include/uapi/linux/mroute.h). The IPv6 options have the same numbers (mroute6.h).
 const INIT: i32 = 200;
 const ADD_INTERFACE: i32 = 202;
 const ADD_ROUTE: i32 = 204;
-/// `VIFF_USE_IFINDEX`: an interface is named by its index.
+/// `VIFF_USE_IFINDEX`: the interface is given by its index.
 const BY_INDEX: u8 = 8;
-/// Packets with at most so many hops left are not forwarded.
+/// The kernel does not forward packets that have at most this many hops left.
 const THRESHOLD: u8 = 1;
-/// The kernel's limit (`MAXVIFS`, `MAXMIFS`).
+/// Maximum number of interfaces in the kernel (`MAXVIFS`, `MAXMIFS`).
 const INTERFACES: usize = 32;
 
-/// Multicast routes of one family in a namespace, until they are dropped.
+/// Multicast routes of one address family in a namespace. Removed on drop.
 #[derive(Debug)]
 pub struct MulticastRoutes {
     socket: OwnedFd,
@@ -38,7 +38,7 @@ impl MulticastRoutes {
     /// Makes the namespace route multicast between these interfaces.
     ///
     /// # Errors
-    /// When the kernel does not route multicast, or there is no such interface.
+    /// Returns an error if the kernel does not route multicast, or if an interface does not exist.
     pub fn between(netns: &Netns, v6: bool, interfaces: &[&str]) -> Result<MulticastRoutes> {
         let make = || -> Result<MulticastRoutes> {
             let (domain, protocol, level) = match v6 {
@@ -51,7 +51,7 @@ impl MulticastRoutes {
             if descriptor < 0 {
                 return Err(io::Error::last_os_error()).context("a raw socket");
             }
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new and has no other owner.
             let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
             let names = interfaces.iter().map(|name| (*name).to_owned()).collect();
             let routes = MulticastRoutes {
@@ -77,10 +77,10 @@ impl MulticastRoutes {
             .with_context(|| format!("multicast routes in {}", netns.name()))
     }
 
-    /// Forwards what comes from a source to a group by one interface to another one.
+    /// Forwards packets from a source to a group that arrive on interface `from` to interface `to`.
     ///
     /// # Errors
-    /// When one of the interfaces was not named at first, or the kernel refuses.
+    /// Returns an error if an interface was not passed to [`MulticastRoutes::between`], or if the kernel refuses the route.
     pub fn add(&self, source: IpAddr, group: IpAddr, from: &str, to: &str) -> Result<()> {
         let number = |name: &str| {
             self.interfaces
@@ -126,7 +126,7 @@ impl MulticastRoutes {
             .with_context(|| format!("a multicast route of {source} to {group}"))
     }
 
-    /// `struct vifctl`, or `struct mif6ctl`.
+    /// Builds a `struct vifctl`, or a `struct mif6ctl` for IPv6.
     fn interface(&self, number: u16, index: u32) -> Result<Vec<u8>> {
         let head = [
             &number.to_ne_bytes()[..],
@@ -158,7 +158,7 @@ impl MulticastRoutes {
     }
 }
 
-/// `struct sockaddr_in6` without port, flow and scope.
+/// Builds a `struct sockaddr_in6` without port, flow and scope.
 fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     let family = libc::AF_INET6 as u16;
     [
@@ -170,7 +170,7 @@ fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     .concat()
 }
 
-/// Joins a group on an interface by its index; std knows interfaces of IPv4 by their addresses only.
+/// Joins a group on an interface given by its index. std accepts only addresses to name IPv4 interfaces.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
     set(
@@ -181,7 +181,7 @@ pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Re
     )
 }
 
-/// How many hops a socket's packets to a group of this family may take.
+/// Sets the hop limit of the socket's packets to groups of this address family.
 pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
     match group {
         IpAddr::V4(_) => socket.set_multicast_ttl_v4(u32::from(hops)),
@@ -196,7 +196,7 @@ pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Resul
 
 fn set(socket: &impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
     let length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
-    // SAFETY: the pointer and the length are those of a slice that outlives the call.
+    // SAFETY: the pointer and the length come from a slice that outlives the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

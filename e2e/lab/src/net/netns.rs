@@ -1,4 +1,4 @@
-//! A named network namespace: made, entered, configured and deleted.
+//! A named network namespace: creates, enters, configures and deletes it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,24 +16,24 @@ use crate::output::succeeded;
 /// Folder in which `ip netns` keeps the handles of named namespaces.
 pub(crate) const NETNS: &str = "/run/netns";
 
-/// A named network namespace. Clones name the same one; the lab removes it.
+/// A named network namespace. Clones refer to the same namespace. The lab removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Netns {
     name: String,
 }
 
 impl Netns {
-    /// Names a namespace that exists already.
+    /// Refers to an existing namespace by its name.
     pub fn named(name: impl Into<String>) -> Netns {
         Netns { name: name.into() }
     }
 
-    /// Makes it, with the loopback interface up and without duplicate address detection.
+    /// Creates the namespace, with the loopback interface up and without duplicate address detection.
     pub(crate) fn create(name: impl Into<String>) -> Result<Netns> {
         let netns = Netns::named(name);
         command("ip", ["netns", "add", netns.name.as_str()])?;
         netns.ip("link set lo up")?;
-        // A tentative v6 address cannot be bound for a second or two after it was set.
+        // A tentative IPv6 address cannot be bound for a second or two after it was set.
         netns.sysctl("net/ipv6/conf/all/accept_dad", "0")?;
         netns.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
         netns.sysctl("net/ipv6/conf/all/accept_ra", "0")?;
@@ -41,7 +41,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Names the namespace that a process runs in, if it has not got this name yet.
+    /// Names the namespace of a process, unless it already has this name.
     pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
         let netns = Netns::named(name);
         if !netns.exists() {
@@ -53,25 +53,25 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Its name, as `ip netns exec` wants it.
+    /// Returns the name that `ip netns exec` accepts.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it.
+    /// Returns the path of the file that refers to the namespace.
     pub fn path(&self) -> PathBuf {
         Path::new(NETNS).join(&self.name)
     }
 
-    /// Whether the namespace has its name in `/run/netns`.
+    /// Reports whether `/run/netns` contains the namespace's name.
     pub fn exists(&self) -> bool {
         self.path().exists()
     }
 
-    /// Runs a closure on a thread of its own inside; sockets it makes keep the namespace.
+    /// Runs a closure inside, on its own thread. Sockets that it creates stay in the namespace.
     ///
     /// # Errors
-    /// When the namespace cannot be entered, or the closure panicked.
+    /// Returns an error if the namespace cannot be entered, or if the closure panics.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let handle = self.open()?;
         std::thread::scope(|scope| {
@@ -86,19 +86,19 @@ impl Netns {
         .with_context(|| format!("entering namespace {}", self.name))
     }
 
-    /// Runs a program inside and returns its standard output.
+    /// Runs a program inside. Returns its standard output.
     ///
     /// # Errors
-    /// When it cannot be started or exits with another code than 0; the error holds all output.
+    /// Returns an error if the program cannot be started, or, with all output, if its exit code is not 0.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<String> {
         let output = self.output(program, args)?;
         succeeded(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
     }
 
-    /// Runs a program inside and returns whatever came of it.
+    /// Runs a program inside. Returns its output, whatever the exit code.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn output<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<Output> {
         self.run(|| {
             Command::new(program)
@@ -109,26 +109,26 @@ impl Netns {
         .with_context(|| format!("starting {program}"))
     }
 
-    /// Runs a shell script inside and returns its standard output.
+    /// Runs a shell script inside. Returns its standard output.
     ///
     /// # Errors
-    /// When it exits with another code than 0.
+    /// Returns an error if the exit code is not 0.
     pub fn sh(&self, script: &str) -> Result<String> {
         self.exec("sh", &["-ec", script])
     }
 
-    /// Runs `ip` commands inside, one a line, in one process.
+    /// Runs `ip` commands inside, one per line, in one process.
     ///
     /// # Errors
-    /// When one of them fails; the ones after it are not run.
+    /// Returns an error if a command fails. The commands after it are not run.
     pub fn ip(&self, batch: &str) -> Result<String> {
         self.feed("ip", &["-batch", "-"], batch)
     }
 
-    /// Runs a program inside with a text on its standard input.
+    /// Runs a program inside with a text on its standard input. Returns its standard output.
     ///
     /// # Errors
-    /// When it cannot be started or exits with another code than 0.
+    /// Returns an error if the program cannot be started, or if its exit code is not 0.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let output = self.run(|| -> Result<Output> {
             let mut child = Command::new(program)
@@ -149,17 +149,17 @@ impl Netns {
         .with_context(|| format!("in {}", self.name))
     }
 
-    /// Sets a value under `/proc/sys`, which is per namespace for everything below `net`.
+    /// Sets a value below `/proc/sys`. Every key below `net` is per namespace.
     ///
     /// # Errors
-    /// When there is no such key, or the value is refused.
+    /// Returns an error if the key does not exist, or if the kernel refuses the value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
         self.run(|| std::fs::write(&path, value))?
             .with_context(|| format!("writing {value} to {}", path.display()))
     }
 
-    /// The processes that run inside.
+    /// Returns the IDs of the processes that run inside.
     pub fn pids(&self) -> Vec<i32> {
         let found = command("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
         found
@@ -168,7 +168,7 @@ impl Netns {
             .collect()
     }
 
-    /// Kills every process inside and waits until they are gone from it.
+    /// Kills every process inside and waits for about a second until they are gone.
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {
@@ -187,7 +187,7 @@ impl Netns {
         }
     }
 
-    /// Kills what runs inside and removes it with its interfaces.
+    /// Kills the processes inside and removes the namespace with its interfaces.
     pub(crate) fn delete(&self) -> Result<()> {
         self.kill_all();
         command("ip", ["netns", "del", self.name.as_str()]).map(drop)
@@ -198,14 +198,14 @@ impl Netns {
     }
 }
 
-/// A killed child that its parent has not waited for is still listed.
+/// Reports whether a process has ended. `/proc` still lists a killed child that its parent has not waited for.
 pub(crate) fn is_zombie(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')')
         .is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
-/// Runs a program here and returns its standard output.
+/// Runs a program in the namespace of this process. Returns its standard output.
 pub(crate) fn command<S: AsRef<OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = S>,

@@ -14,10 +14,10 @@ pub struct Link {
     pub ifindex: u32,
     /// Name within the namespace.
     pub ifname: String,
-    /// MTU in bytes; 0 when `ip` prints none.
+    /// MTU in bytes, or 0 if `ip` prints none.
     #[serde(default)]
     pub mtu: u32,
-    /// Hardware address; empty when it has none.
+    /// Hardware address, or empty if the interface has none.
     #[serde(default)]
     pub address: String,
     /// `UP`, `DOWN` or `UNKNOWN`.
@@ -48,15 +48,15 @@ pub struct Address {
 /// A route, from `ip -j route`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Route {
-    /// The destination, or `default`; a host's route has no length.
+    /// The destination, or `default`. A route to a single host has no prefix length.
     pub dst: String,
-    /// Address of the next hop; none on a link.
+    /// Address of the next hop. `None` for a directly connected destination.
     #[serde(default)]
     pub gateway: Option<String>,
     /// The interface.
     #[serde(default)]
     pub dev: Option<String>,
-    /// The protocol that made it, by name or number.
+    /// The routing protocol that added the route, by name or number.
     #[serde(default)]
     pub protocol: String,
     /// Flags: `onlink`, `linkdown`, `dead`.
@@ -107,26 +107,26 @@ pub struct Fdb {
 }
 
 impl Netns {
-    /// All interfaces of the namespace.
+    /// Returns all interfaces of the namespace.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Returns an error if `ip` fails or its output cannot be parsed.
     pub fn links(&self) -> Result<Vec<Link>> {
         self.json("ip", &["-d", "-j", "link", "show"])
     }
 
-    /// The named interface, when it exists.
+    /// Returns the named interface, or `None` if it does not exist.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Returns an error if `ip` fails or its output cannot be parsed.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
         Ok(self.links()?.into_iter().find(|link| link.ifname == name))
     }
 
-    /// The addresses of all interfaces.
+    /// Returns the addresses of all interfaces.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Returns an error if `ip` fails or its output cannot be parsed.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         #[derive(Deserialize)]
         struct Interface {
@@ -152,28 +152,28 @@ impl Netns {
         Ok(interfaces.into_iter().flat_map(of).collect())
     }
 
-    /// The v4 routes of the main table.
+    /// Returns the IPv4 routes of the main table.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Returns an error if `ip` fails or its output cannot be parsed.
     pub fn routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-4", "-j", "route", "show"])
     }
 
-    /// The v6 routes of the main table.
+    /// Returns the IPv6 routes of the main table.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Returns an error if `ip` fails or its output cannot be parsed.
     pub fn v6_routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-6", "-j", "route", "show"])
     }
 
-    /// The neighbours of both families on an interface; none when there is no such interface.
+    /// Returns the neighbours of both address families on an interface. Empty if the interface does not exist.
     ///
     /// # Errors
-    /// When `ip` fails.
+    /// Returns an error if `ip` fails or its output cannot be parsed.
     pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
-        // With `dev` the answer leaves the interface out.
+        // With `dev`, the output of `ip` lacks the interface.
         let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;
         Ok(all
             .into_iter()
@@ -181,10 +181,10 @@ impl Netns {
             .collect())
     }
 
-    /// The forwarding database of an interface; empty when there is no such interface.
+    /// Returns the forwarding database of an interface. Empty if the interface does not exist.
     ///
     /// # Errors
-    /// When `bridge` fails.
+    /// Returns an error if `bridge` fails or its output cannot be parsed.
     pub fn fdb(&self, interface: &str) -> Result<Vec<Fdb>> {
         let all: Vec<Fdb> = self.json("bridge", &["-j", "fdb", "show"])?;
         Ok(all
@@ -195,7 +195,7 @@ impl Netns {
 
     fn json<T: DeserializeOwned>(&self, program: &str, args: &[&str]) -> Result<Vec<T>> {
         let text = self.exec(program, args)?;
-        // An empty list is printed as nothing at all by some versions.
+        // Some versions print nothing for an empty list.
         if text.trim().is_empty() {
             return Ok(Vec::new());
         }

@@ -1,4 +1,4 @@
-//! A switch: a bridge in a namespace of its own, and the cables that lead to it.
+//! A switch: a bridge in its own namespace, and the cables to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use crate::wait::eventually;
 
 const BRIDGE: &str = "br0";
 
-/// A switch; clones are the same one.
+/// A switch. Clones refer to the same switch.
 #[derive(Debug, Clone)]
 pub struct Switch {
     netns: Netns,
@@ -20,11 +20,11 @@ pub struct Switch {
 
 impl Switch {
     pub(crate) fn build(netns: Netns) -> Result<Switch> {
-        // Snooping would drop neighbour solicitations to groups that nobody has reported yet.
+        // Multicast snooping would drop neighbour solicitations to groups without a member report.
         netns.ip(&format!(
             "link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nlink set {BRIDGE} up"
         ))?;
-        // Nor does a switch know of filters; where the kernel has them for bridges, they cost time.
+        // A switch does not filter packets. Where the kernel supports filters for bridges, they only cost time.
         for family in ["iptables", "ip6tables", "arptables"] {
             let _ = netns.sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0");
         }
@@ -34,12 +34,12 @@ impl Switch {
         })
     }
 
-    /// The namespace with its bridge `br0`.
+    /// Returns the namespace with the bridge `br0`.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Lays a cable to a namespace, where it ends in the named interface.
+    /// Connects a namespace by a cable that ends there in the named interface.
     pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();
@@ -67,7 +67,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Drops what comes through, or stops to do so; the far end notices nothing.
+    /// Drops packets in the port, or forwards them again. The far end does not notice.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
         let master = if forwarding {
             format!("master {BRIDGE}")
@@ -80,7 +80,7 @@ impl Port {
             .map(drop)
     }
 
-    /// Pulls the plug or puts it back; the far end sees the carrier go and come.
+    /// Unplugs or replugs the cable. The far end sees the carrier change.
     pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
         let state = if carrier { "up" } else { "down" };
         self.switch
@@ -89,7 +89,7 @@ impl Port {
             .map(drop)
     }
 
-    /// Takes the cable away, and the interface at its far end.
+    /// Removes the cable, with the interface at its far end.
     pub(crate) fn remove(&self) -> Result<()> {
         self.switch
             .netns
@@ -98,7 +98,7 @@ impl Port {
     }
 }
 
-/// Waits until a bridge forwards on a port and the far end is up: the kernel notices a new cable's carrier up to a second late.
+/// Waits until a bridge forwards on a port and the far end is up. The kernel notices the carrier of a new cable up to a second late.
 pub(crate) fn wait_connected(
     bridge: &Netns,
     port: &str,

@@ -1,4 +1,4 @@
-//! The cgroups of pods, which outlive what ran in them when it was killed.
+//! Cgroups of pods, which remain after their processes were killed.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use crate::site::name::entries;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// How long a killed process may take to leave its cgroup.
+/// Timeout until a killed process has left its cgroup.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Folder in which containerd keeps its state of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
-/// The containers of the node with this folder.
+/// Returns the IDs of the containers of the node with this folder.
 pub(crate) fn containers(node: &Path) -> Vec<String> {
     entries(&node.join(TASKS))
         .into_iter()
@@ -20,7 +20,7 @@ pub(crate) fn containers(node: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The containers of all nodes in a lab's folder.
+/// Returns the IDs of the containers of all nodes in a lab's folder.
 pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
     entries(lab)
         .into_iter()
@@ -28,12 +28,12 @@ pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Removes the cgroups of containers whose processes have ended. The kernel may still be at the last of them.
+/// Removes the cgroups of containers whose processes were killed. Waits up to [`EXIT_TIMEOUT`] for the last of these to leave.
 pub(crate) fn remove(containers: &[String]) {
     if containers.is_empty() {
         return;
     }
-    // Version 2 is one hierarchy, version 1 has one for each controller.
+    // cgroup v2 has one hierarchy, v1 has one for each controller.
     let parents: Vec<PathBuf> = entries(Path::new(CGROUPS))
         .into_iter()
         .map(|name| Path::new(CGROUPS).join(name))
@@ -56,7 +56,7 @@ pub(crate) fn remove(containers: &[String]) {
         std::thread::sleep(EXIT_TIMEOUT / 100);
     }
     for parent in parents {
-        // Another cluster's may be in it.
+        // The parent may contain cgroups of another cluster.
         let _ = std::fs::remove_dir(parent);
     }
 }

@@ -1,15 +1,15 @@
-//! The names of labs and of their namespaces: `fl-<pid>-<id>-<host>`.
+//! Names of labs and of their namespaces: `fl-<pid>-<id>-<host>`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::net::netns::NETNS;
 
-/// Every lab's folder is in here.
+/// The parent of every lab's folder.
 const LABS: &str = "/tmp/flannel-lab";
-/// File in the folder of a lab that only [`crate::remove_ended`] removes.
+/// File that marks a lab's folder as kept: only [`crate::remove_ended`] removes the lab.
 pub(crate) const KEPT: &str = "kept";
-/// In a lab's folder: which process made it.
+/// File in a lab's folder that identifies the process that created the lab.
 pub(crate) const OWNER: &str = "owner";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -22,9 +22,9 @@ pub(crate) struct LabName {
 }
 
 impl LabName {
-    /// The next name of this process.
+    /// Returns the next name of this process.
     pub(crate) fn next() -> LabName {
-        // The random part avoids the name of a kept lab of an earlier process with this pid.
+        // The random part avoids the name of a kept lab of an earlier process with this PID.
         let id = format!(
             "{}{:03x}",
             NEXT.fetch_add(1, Ordering::Relaxed),
@@ -36,7 +36,7 @@ impl LabName {
         }
     }
 
-    /// Reads the lab's part of a namespace's or a folder's name.
+    /// Parses the lab's part of the name of a namespace or a folder.
     pub(crate) fn parse(text: &str) -> Option<LabName> {
         let mut parts = text.splitn(4, '-');
         if parts.next() != Some("fl") {
@@ -47,7 +47,7 @@ impl LabName {
         Some(LabName { pid, id })
     }
 
-    /// `fl-<pid>-<id>`.
+    /// Returns `fl-<pid>-<id>`.
     pub(crate) fn prefix(&self) -> String {
         format!("fl-{}-{}", self.pid, self.id)
     }
@@ -61,7 +61,7 @@ impl LabName {
     }
 }
 
-/// The labs of which a namespace or a folder exists.
+/// Returns the labs that have a namespace or a folder.
 pub(crate) fn existing() -> Vec<LabName> {
     let mut labs: Vec<LabName> = Vec::new();
     for folder in [NETNS, LABS] {
@@ -74,7 +74,7 @@ pub(crate) fn existing() -> Vec<LabName> {
     labs
 }
 
-/// The names in a folder; none when it does not exist.
+/// Returns the names in a folder. Empty if the folder does not exist.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else {
         return Vec::new();

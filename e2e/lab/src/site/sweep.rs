@@ -1,8 +1,8 @@
-//! Removing labs: one's own, those of dead processes, and those that were kept.
+//! Removal of labs: those of this process, those of dead processes, and those that were kept.
 //!
-//! A lab is its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes: those inside the namespaces, and those that
-//! have a part of the folder mounted as their `/run`, which finds them when the namespaces have lost their names. Cables end in
-//! the lab's namespaces only and go with them, mounts go with the processes that made them.
+//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process belongs to the lab if it runs in
+//! one of the namespaces, or if it has a part of the folder mounted as its `/run`. The mount finds processes whose namespaces have lost
+//! their names. Cables end only in the lab's namespaces and disappear with them; mounts disappear with the processes that made them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::net::netns::{NETNS, Netns, is_zombie};
 use crate::site::cgroups;
 use crate::site::name::{KEPT, LabName, OWNER, entries, existing};
 
-/// Time for killed processes to end.
+/// Timeout for killed processes to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A program that the owner had started may add a namespace while its others are being deleted.
+/// Attempts to remove a lab: a program of the owner may add a namespace while the others are being deleted.
 const ROUNDS: usize = 3;
 
 /// Removes a lab's processes, namespaces and folder.
@@ -34,7 +34,7 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     let containers = cgroups::containers_of_lab(&lab.folder());
     for _ in 0..ROUNDS {
         outcome = Ok(());
-        // All processes first: a daemon would fill its log when its peers vanish.
+        // Kill all processes first: a daemon would fill its log when its peers vanish.
         kill_all(|| {
             let mut found = processes(&mark);
             found.extend(
@@ -61,34 +61,34 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     outcome
 }
 
-/// Removes all labs of this process: what a handler of SIGINT calls before it exits.
+/// Removes all labs of this process, except kept ones. A handler of SIGINT calls this before it exits.
 ///
 /// # Errors
-/// When a namespace or a folder resists.
+/// Returns an error if a process, a namespace or a folder cannot be removed.
 pub fn remove_of_process() -> Result<()> {
     remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
 }
 
-/// Removes what dead processes left behind; returns how many labs that were.
+/// Removes the labs of dead processes, except kept ones. Returns their number.
 ///
 /// # Errors
-/// When a namespace or a folder resists.
+/// Returns an error if a process, a namespace or a folder cannot be removed.
 pub fn remove_stale() -> Result<usize> {
     remove_where(|lab| !is_alive(lab) && !is_kept(lab))
 }
 
-/// Removes every lab whose process has ended, whether it was kept on purpose or killed; returns how many that were.
+/// Removes every lab whose process has ended, also those that were kept. Returns their number.
 ///
 /// # Errors
-/// When a process, a namespace or a folder resists.
+/// Returns an error if a process, a namespace or a folder cannot be removed.
 pub fn remove_ended() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
-/// Kills every process that has something of a folder in the lab mounted: all of one host, wherever its namespaces are.
+/// Kills every process that has a part of a folder in the lab mounted. That is all processes of one host, whatever their namespaces.
 pub(crate) fn kill_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
-    // The file system that the folder is on may be mounted anywhere itself.
+    // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
     let mark = below.strip_prefix("/tmp").unwrap_or(&below).to_owned();
     kill_all(|| processes(&mark))
 }
@@ -103,25 +103,25 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// The identity of this process, for the file [`OWNER`]: pids are reused, in this boot and in the next.
+/// Returns the identity of this process for the file [`OWNER`]. A PID is not enough: it is reused, in this boot and in the next.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
 
-/// When a process started and in which boot; none when it has ended, waited for or not.
+/// Returns the start time of a process and the ID of its boot. `None` if it has ended, also if it was not waited for yet.
 fn identity(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // proc_pid_stat(5): the third field is the state, the twenty-second the start in ticks since the boot.
+    // proc_pid_stat(5): the third field is the state, the twenty-second the start time in ticks since boot.
     let (state, start) = (fields.first()?, fields.get(19)?);
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     (!matches!(*state, "Z" | "X")).then(|| format!("{start} {}", boot.trim()))
 }
 
-/// Whether the process that made a lab still runs.
+/// Reports whether the process that created a lab still runs.
 fn is_alive(lab: &LabName) -> bool {
     let noted = std::fs::read_to_string(lab.folder().join(OWNER)).unwrap_or_default();
-    // A lab without a note is just being made, or was killed at that: then the number has to do.
+    // A lab without the file is being created, or its process was killed during that. Then only the PID identifies the process.
     identity(lab.pid).is_some_and(|now| noted.is_empty() || noted.trim() == now)
 }
 
@@ -129,7 +129,7 @@ fn is_kept(lab: &LabName) -> bool {
     lab.folder().join(KEPT).exists()
 }
 
-/// The processes that have a part of a folder mounted, as every one that a host runs has of the lab's.
+/// Returns the processes that have a part of a folder mounted, as every process of a host has of the lab's folder.
 fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let pids = entries(Path::new("/proc"))
@@ -146,7 +146,7 @@ fn processes(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Whether something below the marked folder is mounted; proc_pid_mountinfo(5) has the folder in the fourth field.
+/// Reports whether a folder below the mark is mounted. The fourth field of proc_pid_mountinfo(5) is the folder.
 fn is_mounted(mountinfo: &str, mark: &str) -> bool {
     mountinfo
         .lines()
@@ -154,7 +154,7 @@ fn is_mounted(mountinfo: &str, mark: &str) -> bool {
         .any(|root| root.contains(mark))
 }
 
-/// Kills processes until none is found any more.
+/// Kills processes until `find` returns none.
 fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + EXIT_TIMEOUT;
@@ -172,7 +172,7 @@ fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
             );
         }
         for pid in pids {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -193,7 +193,7 @@ mod tests {
         let first = identity(pid).unwrap();
         assert_eq!(identity(pid), Some(first));
         child.kill().unwrap();
-        // Dead and not waited for: its entry in /proc is still there.
+        // The process is dead but was not waited for: /proc still lists it.
         crate::wait::eventually(Duration::from_secs(10), "it is dead", || {
             identity(pid).is_none()
         })

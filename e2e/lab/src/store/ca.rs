@@ -1,4 +1,4 @@
-//! A certificate authority for the labs' etcd, and what it signs.
+//! A certificate authority for etcd in the lab, and the certificates that it signs.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-/// PEM files in a folder; clones are the same ones.
+/// Certificates and keys as PEM files in a folder. Clones refer to the same files.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     folder: PathBuf,
@@ -19,10 +19,10 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes an authority, a server's certificate for these addresses and a client's.
+    /// Creates an authority, a server certificate for these addresses, and a client certificate.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// Returns an error if the folder cannot be written.
     pub fn create(folder: &Path, servers: &[IpAddr]) -> Result<Certificates> {
         std::fs::create_dir_all(folder)?;
         let key = KeyPair::generate()?;
@@ -46,16 +46,16 @@ impl Certificates {
     /// Replaces the client's certificate and key by new ones.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// Returns an error if the folder cannot be written.
     pub fn renew_client(&self) -> Result<()> {
         self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
-    /// Replaces the server's certificate and key by new ones, valid from the beginning of one year to that of another; without years, for long.
-    /// etcd reads them at the next handshake.
+    /// Replaces the server's certificate and key by new ones. etcd reads them at the next handshake.
+    /// The certificate is valid from the beginning of the first year to the beginning of the second one, or for very long without years.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// Returns an error if the folder cannot be written.
     pub fn renew_server(&self, years: Option<(i32, i32)>) -> Result<()> {
         self.sign(
             "server",
@@ -98,27 +98,27 @@ impl Certificates {
         Ok(())
     }
 
-    /// Path of the authority's certificate, PEM.
+    /// Returns the path of the authority's certificate (PEM).
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
-    /// Path of the server's certificate, PEM.
+    /// Returns the path of the server's certificate (PEM).
     pub fn server(&self) -> PathBuf {
         self.folder.join("server.pem")
     }
 
-    /// Path of the server's private key, PEM.
+    /// Returns the path of the server's private key (PEM).
     pub fn server_key(&self) -> PathBuf {
         self.folder.join("server-key.pem")
     }
 
-    /// Path of the client's certificate, PEM.
+    /// Returns the path of the client's certificate (PEM).
     pub fn client(&self) -> PathBuf {
         self.folder.join("client.pem")
     }
 
-    /// Path of the client's private key, PEM.
+    /// Returns the path of the client's private key (PEM).
     pub fn client_key(&self) -> PathBuf {
         self.folder.join("client-key.pem")
     }

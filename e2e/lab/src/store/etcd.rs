@@ -1,4 +1,4 @@
-//! Real etcd on hosts of the lab: one member or several, stopped, killed, restored.
+//! Real etcd on hosts of the lab, with one member or several. Tests stop, kill and restore it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -48,28 +48,28 @@ impl EtcdOptions {
         self
     }
 
-    /// Announces the address of this interface; otherwise that of the host's first uplink.
+    /// Advertises the address of this interface instead of that of the host's first uplink.
     #[must_use]
     pub fn interface(mut self, interface: &str) -> EtcdOptions {
         self.interface = Some(interface.to_owned());
         self
     }
 
-    /// Demands TLS with client certificates.
+    /// Requires TLS with client certificates.
     #[must_use]
     pub fn tls(mut self) -> EtcdOptions {
         self.tls = true;
         self
     }
 
-    /// Turns authentication on: this user may use the default prefix; `root` has the same password.
+    /// Enables authentication. The user gets access to the default prefix; `root` has the same password.
     #[must_use]
     pub fn auth(mut self, name: &str, password: &str) -> EtcdOptions {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Any other argument of etcd.
+    /// Adds an argument to etcd's command line.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> EtcdOptions {
         self.args.push(arg.to_owned());
@@ -86,7 +86,7 @@ struct Member {
     process: Option<Process>,
 }
 
-/// A cluster of one or more members.
+/// An etcd cluster of one or more members.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -95,10 +95,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one member on each of these hosts and waits until it answers.
+    /// Starts one member on each of these hosts and waits until all of them respond.
     ///
     /// # Errors
-    /// When etcd is not installed, or does not answer in time.
+    /// Returns an error if etcd is not installed, or if a member does not respond in time.
     pub fn start(hosts: &[&Host], options: &EtcdOptions) -> Result<Etcd> {
         let mut members = Vec::new();
         for host in hosts {
@@ -142,18 +142,18 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// The client for daemons and [`Store`]: etcdctl on the first member's host, as the user of the options.
+    /// Returns the client for daemons and [`Store`]: etcdctl on the first member's host, as the user of the options.
     ///
     /// # Errors
-    /// When etcdctl is not installed.
+    /// Returns an error if etcdctl is not installed.
     pub fn client(&self) -> Result<EtcdClient> {
         self.client_on(0)
     }
 
-    /// The same on the host of another member.
+    /// Returns the client on the host of another member: etcdctl, as the user of the options.
     ///
     /// # Errors
-    /// When there is no such member, or etcdctl is not installed.
+    /// Returns an error if there is no such member, or if etcdctl is not installed.
     pub fn client_on(&self, member: usize) -> Result<EtcdClient> {
         let client = self.anonymous(member)?;
         Ok(match &self.options.user {
@@ -162,10 +162,10 @@ impl Etcd {
         })
     }
 
-    /// The store with the default prefix.
+    /// Returns the store with the default prefix.
     ///
     /// # Errors
-    /// When etcdctl is not installed.
+    /// Returns an error if etcdctl is not installed.
     pub fn store(&self) -> Result<Store> {
         Ok(Store::etcd(&self.client()?))
     }
@@ -185,10 +185,10 @@ impl Etcd {
         })
     }
 
-    /// A member's process, to be frozen, thawed or looked at.
+    /// Returns a member's process, for example to freeze it.
     ///
     /// # Errors
-    /// When there is no such member, or it does not run.
+    /// Returns an error if there is no such member, or if it does not run.
     pub fn process(&mut self, member: usize) -> Result<&mut Process> {
         let found = self
             .members
@@ -200,10 +200,10 @@ impl Etcd {
             .with_context(|| format!("{} does not run", found.name))
     }
 
-    /// Ends a member in order.
+    /// Stops a member with SIGTERM and waits for its end.
     ///
     /// # Errors
-    /// When it does not run, or does not end.
+    /// Returns an error if the member does not run or does not end in time.
     pub fn stop(&mut self, member: usize) -> Result<()> {
         self.process(member)?.terminate(STOP)?;
         self.forget(member);
@@ -213,26 +213,26 @@ impl Etcd {
     /// Kills a member with SIGKILL.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the member does not run.
     pub fn kill(&mut self, member: usize) -> Result<()> {
         self.process(member)?.kill()?;
         self.forget(member);
         Ok(())
     }
 
-    /// Starts a member that was stopped or killed, with its old data, and waits until it answers.
+    /// Starts a member that was stopped or killed, with its old data, and waits until it responds.
     ///
     /// # Errors
-    /// When it runs already, or does not answer in time.
+    /// Returns an error if the member already runs or does not respond in time.
     pub fn restart(&mut self, member: usize) -> Result<()> {
         self.launch(member)?;
         self.wait(member)
     }
 
-    /// Ends all members and restores the cluster from a snapshot, as an operator does after a disaster.
+    /// Stops all members and restores the cluster from a snapshot, as an operator does after a disaster.
     ///
     /// # Errors
-    /// When the snapshot cannot be restored.
+    /// Returns an error if the snapshot cannot be restored.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
         for number in 0..self.members.len() {
             if self.member(number)?.process.is_some() {
@@ -261,7 +261,7 @@ impl Etcd {
     }
 
     fn start_all(&mut self) -> Result<()> {
-        // A member answers only once most of them run.
+        // A member responds only once most of them run.
         for number in 0..self.members.len() {
             self.launch(number)?;
         }
@@ -299,7 +299,7 @@ impl Etcd {
             .arg(format!("--initial-advertise-peer-urls={peer}"))
             .arg(format!("--initial-cluster={}", self.initial_cluster()));
         if self.members.len() == 1 {
-            // A single member need not wait for others before it elects itself.
+            // A single member need not wait for other members before it elects itself.
             launch = launch.args(["--heartbeat-interval=20", "--election-timeout=200"]);
         }
         if let Some(files) = &self.certificates {

@@ -1,4 +1,4 @@
-//! etcd as an operator uses it, by etcdctl.
+//! Access to etcd with etcdctl, as an operator has it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,20 +11,20 @@ use serde::Deserialize;
 use crate::net::netns::Netns;
 use crate::store::ca::Certificates;
 
-/// etcdctl in a namespace, with its endpoints and credentials; clones are equal.
+/// etcdctl in a namespace, with its endpoints and credentials. Clones are independent.
 #[derive(Debug, Clone)]
 pub struct EtcdClient {
     pub(crate) netns: Netns,
     pub(crate) etcdctl: PathBuf,
-    /// Reached from the namespace of this client.
+    /// Endpoint that is reachable in the namespace of this client.
     pub(crate) local: String,
-    /// Reached from everywhere: the daemons' `--etcd-endpoints`.
+    /// Endpoints that are reachable from all hosts: the daemons' `--etcd-endpoints`.
     pub(crate) endpoints: Vec<String>,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) user: Option<(String, String)>,
 }
 
-/// A key as etcd stores it.
+/// A key in etcd, with its value and metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The full key, as UTF-8.
@@ -37,32 +37,32 @@ pub struct KeyValue {
     pub mod_revision: i64,
     /// Number of writes since the key was created.
     pub version: i64,
-    /// Id of the key's lease; 0 without.
+    /// ID of the key's lease, or 0 if it has none.
     pub lease: i64,
 }
 
 impl EtcdClient {
-    /// The URLs for the daemons' `--etcd-endpoints`.
+    /// Returns the URLs for the daemons' `--etcd-endpoints`.
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
 
-    /// The certificates of client and server; none without TLS.
+    /// Returns the certificates of client and server, or `None` without TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The same client as another user.
+    /// Returns the same client with the credentials of another user.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> EtcdClient {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Runs etcdctl and returns its standard output.
+    /// Runs etcdctl. Returns its standard output.
     ///
     /// # Errors
-    /// When it fails; the error holds its standard error.
+    /// Returns an error with the standard error if etcdctl fails.
     pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
         let output = self.netns.run(|| {
             let mut command = Command::new(&self.etcdctl);
@@ -97,24 +97,24 @@ impl EtcdClient {
     /// Writes a key without a lease.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn put(&self, key: &str, value: &str) -> Result<()> {
         self.etcdctl(&["put", "--", key, value]).map(drop)
     }
 
-    /// Writes a key that is deleted when its lease ends.
+    /// Writes a key with a lease. etcd deletes the key when the lease ends.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn put_leased(&self, key: &str, value: &str, lease: i64) -> Result<()> {
         self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value])
             .map(drop)
     }
 
-    /// A key, when it exists.
+    /// Reads a key. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>> {
         Ok(self
             .read(&["get", "-w", "json", "--", key])?
@@ -122,26 +122,26 @@ impl EtcdClient {
             .next())
     }
 
-    /// The keys that begin so, in order.
+    /// Reads all keys with a prefix, in order.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn get_prefix(&self, prefix: &str) -> Result<Vec<KeyValue>> {
         self.read(&["get", "-w", "json", "--prefix", "--", prefix])
     }
 
-    /// Deletes a key; returns whether it was there.
+    /// Deletes a key. Returns whether it existed.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn del(&self, key: &str) -> Result<bool> {
         Ok(self.etcdctl(&["del", "--", key])?.trim() != "0")
     }
 
-    /// The store's current revision, from the header of an answer.
+    /// Returns the current revision of the store, from the header of a response.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn revision(&self) -> Result<i64> {
         Ok(self
             .answer(&["get", "-w", "json", "no-such-key"])?
@@ -149,20 +149,20 @@ impl EtcdClient {
             .revision)
     }
 
-    /// Compacts the history up to the current revision, so that older watches must list again.
+    /// Compacts the history up to the current revision, so that older watches must list again. Returns that revision.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn compact(&self) -> Result<i64> {
         let revision = self.revision()?;
         self.etcdctl(&["compact", "--physical", &revision.to_string()])?;
         Ok(revision)
     }
 
-    /// Grants a lease and returns its number.
+    /// Grants a lease with a TTL in seconds. Returns its ID.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn grant(&self, seconds: u32) -> Result<i64> {
         let answer = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
         let number = answer
@@ -172,19 +172,19 @@ impl EtcdClient {
         i64::from_str_radix(number, 16).with_context(|| format!("lease {number}"))
     }
 
-    /// Revokes a lease, and so deletes its keys.
+    /// Revokes a lease and thereby deletes its keys.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn revoke(&self, lease: i64) -> Result<()> {
         self.etcdctl(&["lease", "revoke", &format!("{lease:x}")])
             .map(drop)
     }
 
-    /// The seconds that a lease has left; none when it is gone.
+    /// Returns the remaining TTL of a lease in seconds, or `None` if the lease has ended.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn seconds_left(&self, lease: i64) -> Result<Option<i64>> {
         #[derive(Deserialize)]
         struct Left {
@@ -203,16 +203,16 @@ impl EtcdClient {
     /// Saves a snapshot of the whole store.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         self.etcdctl(&["snapshot", "save", &file.to_string_lossy()])
             .map(drop)
     }
 
-    /// Creates a user who may read and write below a prefix.
+    /// Creates a user with read and write access below a prefix.
     ///
     /// # Errors
-    /// When etcdctl fails.
+    /// Returns an error if etcdctl fails.
     pub fn add_user(&self, name: &str, password: &str, prefix: &str) -> Result<()> {
         self.etcdctl(&["user", "add", &format!("{name}:{password}")])?;
         self.etcdctl(&["role", "add", name])?;

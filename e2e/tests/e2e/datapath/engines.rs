@@ -1,32 +1,32 @@
-//! The backends whose packets our own engine carries, one row each: configuration, device, port and overhead.
+//! Backends of the userspace datapath, one row each: configuration, device, port and overhead.
 
 use serde_json::{Value, json};
 
-/// A backend of the packet engine.
+/// A backend of the userspace datapath.
 pub(crate) struct Engine {
-    /// A part of the names of its labs.
+    /// Part of the names of its labs.
     pub(crate) name: &'static str,
-    /// The value of `Backend` in the network's configuration.
+    /// Value of `Backend` in the network configuration.
     conf: &'static str,
-    /// The device of both families, or of IPv4 where each family has its own.
+    /// Device of both families, or of IPv4 where each family has its own.
     pub(crate) device: &'static str,
-    /// The device of IPv6.
+    /// Device of IPv6.
     pub(crate) v6_device: &'static str,
-    /// The UDP port of the tunnel, of IPv4 where each family has its own.
+    /// UDP port of the tunnel, or of the IPv4 tunnel where each family has its own.
     pub(crate) port: u16,
-    /// The UDP port of the tunnel of IPv6.
+    /// UDP port of the IPv6 tunnel.
     pub(crate) v6_port: u16,
-    /// By how much an IPv4 packet and an IPv6 packet of a pod is shorter than the underlay's MTU.
+    /// Difference between the underlay's MTU and the longest packet of a pod, for IPv4 and IPv6, in bytes.
     pub(crate) overheads: (u32, u32),
 }
 
 impl Engine {
-    /// A network of IPv4 only.
+    /// Returns the configuration of an IPv4 network.
     pub(crate) fn v4(&self) -> String {
         json!({ "Network": "10.5.0.0/16", "Backend": self.backend() }).to_string()
     }
 
-    /// A network of both families.
+    /// Returns the configuration of a network with both families.
     pub(crate) fn dual(&self) -> String {
         json!({ "EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd00:5::/48", "Backend": self.backend() }).to_string()
     }
@@ -64,7 +64,7 @@ pub(crate) static VXLAN: Engine = Engine {
     overheads: (50, 70),
 };
 
-/// A device for each family. The overhead is IPv6's 40, UDP's 8 and WireGuard's 32, as for the kernel's device.
+/// One device for each family. The overhead is 40 bytes of IPv6, 8 of UDP and 32 of WireGuard, as for the kernel's device.
 pub(crate) static WIREGUARD: Engine = Engine {
     name: "wireguard",
     conf: r#"{"Type":"wireguard","Implementation":"userspace"}"#,
@@ -86,7 +86,7 @@ pub(crate) static WIREGUARD_AUTO: Engine = Engine {
     overheads: (80, 80),
 };
 
-/// One device with sockets of IPv6.
+/// One device with IPv6 sockets.
 pub(crate) static WIREGUARD_IPV6: Engine = Engine {
     name: "wireguard ipv6",
     conf: r#"{"Type":"wireguard","Implementation":"userspace","Mode":"ipv6"}"#,

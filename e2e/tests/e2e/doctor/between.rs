@@ -1,4 +1,4 @@
-//! Faults between nodes, which only their probes can tell: in hosts' firewalls, on the switch, of clocks.
+//! Faults between nodes that only probes can find: in hosts' firewalls, on the switch, and wrong clocks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::NETWORK;
 use super::fault::in_parallel;
 use super::node::{Node, all_well, well_nodes};
 
-/// Runs a test with so many nodes on one switch. At its end nothing is found.
+/// Runs a test with this many nodes on one switch. At its end, no node has a finding.
 fn nodes_on_a_switch(
     title: &str,
     count: u8,
@@ -18,7 +18,7 @@ fn nodes_on_a_switch(
     nodes_of(NETWORK, title, count, work)
 }
 
-/// The same with another network.
+/// Runs a test as [`nodes_on_a_switch`] does, with another network.
 fn nodes_of(
     network: &str,
     title: &str,
@@ -31,7 +31,7 @@ fn nodes_of(
     })
 }
 
-/// Makes the switch do this to what it carries.
+/// Applies nftables rules to the frames that the switch forwards.
 fn on_the_switch(lan: &Switch, rules: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}\n}}; }}\n"
@@ -45,7 +45,7 @@ fn remove_switch_fault(lan: &Switch) -> Result<()> {
         .map(drop)
 }
 
-/// No verdict on another node makes this one unready.
+/// Checks that all nodes are ready: a verdict on another node does not make a node unready.
 fn all_ready(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
         let answer = node.readyz()?;
@@ -54,7 +54,7 @@ fn all_ready(nodes: &mut [Node]) -> Result<()> {
     Ok(())
 }
 
-/// The network of pods holds the nodes, and one of them is behind a gateway: flannel's own route for the whole network leads to it.
+/// The pod network contains the nodes, and one peer is behind a gateway. So flannel's own route for the whole network leads to that peer.
 #[test]
 fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -91,7 +91,7 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     })
 }
 
-/// A firewall that drops what `ipip` sends: no UDP port is to blame. It needs a kernel with IPIP.
+/// A firewall drops the packets of `ipip`, which uses no UDP port. This needs a kernel with IPIP.
 pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     nodes_of(
         &NETWORK.replace("vxlan", "ipip"),
@@ -124,22 +124,22 @@ pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     )
 }
 
-/// What a firewall or a cable does.
+/// Faults that a firewall or a cable causes.
 fn dropped() -> Result<()> {
     nodes_on_a_switch("doctor: the mesh", 3, |_, lan, nodes| {
-        // A firewall of this host drops what comes in.
+        // A firewall of this host drops incoming packets.
         nodes[0].run("iptables -A INPUT -p udp --dport 8472 -j DROP")?;
         nodes[0].expect(&["encap-blocked"])?;
         all_ready(nodes)?;
         nodes[0].mend()?;
         all_well(nodes).context("after encap-blocked")?;
-        // The host starts, and so does what drops.
+        // Simulates a boot: the firewall's rule is back, and the remedy's units run.
         nodes[0].run("iptables -F INPUT; iptables -A INPUT -p udp --dport 8472 -j DROP")?;
         nodes[0].expect(&["encap-blocked"])?;
         nodes[0].run_units()?;
         all_well(nodes).context("after a start of the host")?;
 
-        // The switch drops it, for all.
+        // The switch drops tunnel packets of all nodes.
         on_the_switch(lan, "udp dport 8472 drop")?;
         for node in nodes.iter_mut() {
             node.expect(&["encap-blocked"])?;
@@ -148,7 +148,7 @@ fn dropped() -> Result<()> {
         remove_switch_fault(lan)?;
         all_well(nodes).context("after encap-blocked on the switch")?;
 
-        // The second host sends the first one nothing.
+        // The second host sends no tunnel packets to the first one.
         nodes[1].run("iptables -A OUTPUT -p udp --dport 8472 -d 192.168.56.101 -j DROP")?;
         nodes[0].expect(&["one-way"])?;
         nodes[1].expect(&["overlay-cut"])?;
@@ -157,7 +157,7 @@ fn dropped() -> Result<()> {
         nodes[1].run("iptables -F OUTPUT")?;
         all_well(nodes).context("after one-way")?;
 
-        // The third host is off.
+        // The third host is cut off.
         nodes[2].host.clone().cut("enp0s8")?;
         nodes[0].expect(&["peer-cut"])?;
         nodes[2].expect(&["isolated"])?;
@@ -165,7 +165,7 @@ fn dropped() -> Result<()> {
         nodes[2].host.clone().reconnect("enp0s8")?;
         all_well(nodes).context("after peer-cut")?;
 
-        // Probes are dropped, traffic is not.
+        // Only probes are dropped.
         nodes[1].run("iptables -A INPUT -p udp --dport 8473 -j DROP")?;
         nodes[0].expect(&["probe-filtered"])?;
         all_ready(nodes)?;
@@ -176,7 +176,7 @@ fn dropped() -> Result<()> {
     })
 }
 
-/// The network carries less than its interfaces say.
+/// The network carries less than its interfaces' MTU.
 fn small_mtu() -> Result<()> {
     nodes_on_a_switch("doctor: mtu", 2, |_, lan, nodes| {
         on_the_switch(lan, "ip length > 1400 drop")?;
@@ -194,7 +194,7 @@ fn small_mtu() -> Result<()> {
         let first = nodes[0].first()?;
         ensure!(first["remedy"]["on"] == "the other nodes", "{first}");
         let commands = nodes[0].commands()?;
-        // The second node finds it as well.
+        // The second node has the same finding, so the command in the note applies.
         let [ask, note] = commands.as_slice() else {
             bail!("{commands:?}")
         };
@@ -217,13 +217,14 @@ fn small_mtu() -> Result<()> {
     })
 }
 
-/// Five losses among a question every five seconds, of which one in three is lost: 75 seconds on the average, and two minutes in one of fifty runs.
+/// The finding needs five losses. Of one probe every five seconds, one in three is lost.
+/// This takes 75 seconds on average, and two minutes in one of fifty runs.
 const BY_CHANCE: Duration = Duration::from_secs(400);
 
 /// The network loses one packet in three.
 fn lossy() -> Result<()> {
     nodes_on_a_switch("doctor: lossy", 2, |_, lan, nodes| {
-        // At random: every third packet may always be one that no probe depends on.
+        // The loss is random. Otherwise, every third packet could always be one that no probe depends on.
         on_the_switch(
             lan,
             "ip saddr 192.168.56.101 udp dport 8472 numgen random mod 3 == 0 drop",
@@ -236,11 +237,11 @@ fn lossy() -> Result<()> {
     })
 }
 
-/// A network card computes the checksums of packets in packets wrongly: here the switch spoils those of UDP, which follow 34 bytes of
+/// A network card computes wrong checksums of inner packets. Here the switch spoils the UDP checksum, which follows 34 bytes of
 /// inner headers and 16 of outer ones.
 fn checksums() -> Result<()> {
     nodes_on_a_switch("doctor: checksum", 2, |_, lan, nodes| {
-        // veth computes no checksum that the sender left to its hardware.
+        // The kernel has to compute the checksums, because veth computes none that the sender left to its hardware.
         for node in nodes.iter_mut() {
             node.run("ethtool -K flannel.1 tx-checksum-ip-generic off")?;
         }

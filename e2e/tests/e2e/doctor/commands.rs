@@ -1,4 +1,4 @@
-//! The page of the doctor's commands: users without rights are refused all that change a host, and the tests that the page names are there.
+//! The commands in docs/doctor-commands.md: an unprivileged user cannot run those that change a host, and the tests that the document names exist.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{NETWORK, devices, host};
 
 const PAGE: &str = "docs/doctor-commands.md";
 
-/// What commands that change a host begin with.
+/// Prefixes of the commands that change a host.
 const CHANGING: &[&str] = &[
     "sysctl -w",
     "echo ",
@@ -30,7 +30,7 @@ const CHANGING: &[&str] = &[
     "timedatectl set-ntp",
 ];
 
-/// The state of a host that commands may change: devices, addresses, routes, rules, sysctls, files.
+/// Prints the state of a host that commands may change: devices, addresses, routes, rules, sysctls, files.
 const STATE: &str = "ip -d link; ip address; ip route show table all; ip -6 route show table all; ip rule; nft -s list ruleset
 sysctl -a 2>/dev/null | grep -e forward -e rp_filter -e gc_thresh -e accept_ra -e nf_conntrack_max -e bridge-nf
 find /etc/default /etc/cni /etc/sysctl.d /etc/modules-load.d /etc/systemd /etc/machine-id /etc/nftables.conf /etc/NetworkManager -type f -exec md5sum {} + 2>/dev/null || true";
@@ -40,7 +40,7 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path)
 }
 
-/// The commands of the page that change a host, one a line.
+/// Returns the commands of the document that change a host, one per line.
 fn changing(page: &str) -> Vec<&str> {
     let mut is_inside = false;
     let mut all = Vec::new();
@@ -62,7 +62,7 @@ fn state(node: &mut Node) -> Result<String> {
 }
 
 #[test]
-fn users_without_rights_are_refused() -> Result<()> {
+fn unprivileged_user_cannot_run_documented_commands() -> Result<()> {
     let page = read(PAGE)?;
     let commands = changing(&page);
     ensure!(commands.len() > 40, "{commands:?}");
@@ -87,7 +87,7 @@ fn users_without_rights_are_refused() -> Result<()> {
             .lines()
             .filter_map(|line| line.strip_prefix("allowed: ")?.parse::<usize>().ok())
             .filter_map(|number| commands.get(number))
-            // It succeeds for some values that the kernel refuses; the state tells.
+            // sysctl succeeds for some values that the kernel refuses. The comparison of states covers it.
             .filter(|command| !command.starts_with("sysctl -w"))
             .collect();
         ensure!(allowed.is_empty(), "not refused: {allowed:#?}\n{text}");
@@ -101,9 +101,9 @@ fn users_without_rights_are_refused() -> Result<()> {
     })
 }
 
-/// What the page says of tests holds: the table has the check, or the file names it.
+/// The document's claims about tests are true: a table has the check, or the test's file names it.
 #[test]
-fn tests_that_the_page_names_are_there() -> Result<()> {
+fn tests_named_in_the_document_exist() -> Result<()> {
     let page = read(PAGE)?;
     let verdicts: BTreeSet<&str> = crate::verdicts::mended();
     let tables: BTreeSet<&str> = host::mended().chain(devices::mended()).collect();

@@ -1,4 +1,4 @@
-//! Devices in flannel's place, and what is left of others; forwarding of IPv6.
+//! Foreign devices with flannel's names, leftover devices, and forwarding of IPv6.
 
 use anyhow::{Result, ensure};
 
@@ -9,11 +9,11 @@ const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"
 
 const FAULTS: &[Fault] = &[
     fault("ipv6-forwarding", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "true"),
-    // They may belong to another network whose daemon is stopped: only the operator can know, and deletes them.
+    // These may belong to another network whose daemon is stopped. Only the operator can know this, and deletes them.
     fault("leftovers", "ip tuntap add flannel0 mode tun", "ip link delete flannel0").by_hand(),
     fault("leftovers", "ip link add flannel.7 type vxlan id 7 dstport 8472", "ip link delete flannel.7").by_hand(),
     fault("leftovers", "ip -6 link add flannel-v6.7 type vxlan id 7 dstport 8472 local fd00:56::101", "ip link delete flannel-v6.7").by_hand(),
-    // The daemon puts its own back at once, so it is stopped while another device takes the name.
+    // The daemon restores its own device at once, so it is stopped while another device takes the name.
     fault(
         "foreign-device",
         "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge; kill -CONT $(cat /run/flanneld.pid)",
@@ -30,7 +30,7 @@ const FAULTS: &[Fault] = &[
     .unready(),
 ];
 
-/// The checks whose commands mend.
+/// Returns the checks whose commands fix the fault.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }
@@ -41,7 +41,7 @@ fn conflicting_devices_are_found_and_renamed() -> Result<()> {
         walk(&mut nodes[0], FAULTS)?;
         all_well(nodes)?;
 
-        // At the start it ends the daemon.
+        // A foreign device that is there when the daemon starts makes it exit.
         let node = &mut nodes[0];
         node.run(
             "kill -9 $(cat /run/flanneld.pid); ip link delete flannel.1; ip link delete was-flannel.1 || true; ip link add flannel.1 type bridge",

@@ -1,4 +1,4 @@
-//! A fault of a host. The doctor finds it first and finds nothing else, its commands fix it, and it is gone afterwards.
+//! A fault of a host. The doctor reports its cause and nothing else, its commands fix it, and afterwards the doctor finds nothing.
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::eventually_ok;
@@ -6,32 +6,32 @@ use lab::eventually_ok;
 use super::DEADLINE;
 use super::node::Node;
 
-/// A fault.
+/// A fault of a node, with the scripts that make and remove it.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
-    /// The check that finds it.
+    /// Check that finds the fault.
     pub check: &'static str,
-    /// The script that makes it.
+    /// Script that makes the fault.
     make: &'static str,
-    /// The script that takes away what the remedy leaves.
+    /// Script that removes what the remedy leaves.
     clear: &'static str,
-    /// Whether no command can mend it, so that `clear` does.
+    /// Whether no command can fix the fault, so that `clear` does.
     by_hand: bool,
-    /// What it does to the daemon's readiness.
+    /// Effect of the fault on the daemon's readiness.
     readiness: Readiness,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readiness {
-    /// Nothing: packets are lost elsewhere, or later.
+    /// The daemon stays ready: packets are lost elsewhere, or later.
     Kept,
-    /// It is withdrawn, and returns.
+    /// The daemon is not ready until the fault is fixed.
     Withdrawn,
-    /// No daemon answers.
+    /// No daemon responds.
     Silent,
 }
 
-/// A fault that the doctor's commands mend.
+/// Returns a fault that the doctor's commands fix.
 pub(super) const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
     Fault {
         check,
@@ -42,14 +42,14 @@ pub(super) const fn fault(check: &'static str, make: &'static str, clear: &'stat
     }
 }
 
-/// The checks of a table whose commands mend.
+/// Returns the checks of a table whose commands fix the fault.
 pub(super) fn mended(faults: &'static [Fault]) -> impl Iterator<Item = &'static str> {
     let by_commands = faults.iter().filter(|fault| !fault.by_hand);
     by_commands.map(|fault| fault.check)
 }
 
 impl Fault {
-    /// One that only its maker can end.
+    /// Marks a fault that no command can fix.
     pub(super) const fn by_hand(self) -> Fault {
         Fault {
             by_hand: true,
@@ -57,7 +57,7 @@ impl Fault {
         }
     }
 
-    /// One over which a node is not ready.
+    /// Marks a fault that makes the node unready.
     pub(super) const fn unready(self) -> Fault {
         Fault {
             readiness: Readiness::Withdrawn,
@@ -65,7 +65,7 @@ impl Fault {
         }
     }
 
-    /// One that ends or stops the daemon.
+    /// Marks a fault that ends or stops the daemon.
     pub(super) const fn silent(self) -> Fault {
         Fault {
             readiness: Readiness::Silent,
@@ -74,7 +74,7 @@ impl Fault {
     }
 }
 
-/// Walks through faults of a node on which all is well.
+/// Makes, finds and fixes faults on a healthy node, one after the other.
 pub(super) fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
     faults
         .iter()
@@ -112,7 +112,7 @@ fn one(node: &mut Node, fault: &Fault) -> Result<()> {
     })
 }
 
-/// Runs labs in parallel: they mostly wait.
+/// Runs labs in parallel, because most of their time is waiting.
 pub(super) fn in_parallel(labs: &[fn() -> Result<()>]) -> Result<()> {
     let done: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = labs.iter().map(|lab| scope.spawn(lab)).collect();
@@ -121,7 +121,7 @@ pub(super) fn in_parallel(labs: &[fn() -> Result<()>]) -> Result<()> {
             .map(|thread| thread.join().unwrap_or_else(|_| bail!("a lab panicked")))
             .collect()
     });
-    // All of them: one failure hides no other.
+    // Collects all failures, so that none hides another.
     let failed: Vec<String> = done
         .into_iter()
         .filter_map(|done| done.err().map(|error| format!("{error:#}")))

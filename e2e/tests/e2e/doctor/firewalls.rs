@@ -1,4 +1,4 @@
-//! The distribution's own ufw and firewalld, as they are installed: the doctor's commands admit peers only, and survive a reload.
+//! ufw and firewalld as the distribution ships them: the doctor's commands admit only peers, and survive a reload.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::{DEADLINE, NETWORK};
 /// An address outside the underlay.
 const STRANGER: &str = "203.0.113.9";
 
-/// Counts what reaches port 8472 behind all firewalls, by its source: a peer's, and that of an address outside the underlay.
+/// Counts packets that reach port 8472 behind all firewalls, by source: a peer's address, and an address outside the underlay.
 const COUNTERS: &str = "ip route add 203.0.113.9 dev enp0s8
 nft 'table ip counted {
     counter peer { }
@@ -24,7 +24,7 @@ nft 'table ip counted {
     }
 }'";
 
-/// Two nodes on which all is well; the second one also has an address outside the underlay.
+/// Runs a test with two healthy nodes. The second one also has an address outside the underlay.
 fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) -> Result<()> {
     well_nodes(NETWORK, title, 2, |lab, _, nodes| {
         nodes[0].run(COUNTERS)?;
@@ -37,7 +37,7 @@ fn two_nodes(title: &str, work: impl FnOnce(&Lab, &mut [Node]) -> Result<()>) ->
     })
 }
 
-/// The packets that a counter of the first node has seen.
+/// Returns the packets that a counter of the first node has seen.
 fn counted(node: &mut Node, name: &str) -> Result<u64> {
     let (_, text) = node.sh(&format!("nft -j list counter ip counted {name}"))?;
     let listing: serde_json::Value = serde_json::from_str(&text).context(text)?;
@@ -49,7 +49,7 @@ fn counted(node: &mut Node, name: &str) -> Result<u64> {
     found.with_context(|| format!("no counter: {listing}"))
 }
 
-/// Whether packets from an address to the tunnel's port pass the firewall of the first node. They end at the switch, which has both.
+/// Whether packets to the tunnel's port pass the firewall of the first node. `from` is one of the second node's two addresses.
 fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
@@ -64,11 +64,11 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
             UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(b"no vxlan", (to, 8472)))
         })??;
     }
-    // A packet between two hosts of a lab is there when it is sent: there is no queue between them.
+    // There is no queue between two hosts of a lab, so a packet has arrived when it is sent.
     Ok(counted(&mut nodes[0], name)? > before)
 }
 
-/// The firewall admits the peer only.
+/// Checks that the firewall admits only the peer.
 fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     let peer = nodes[1].host.v4()?.to_string();
     ensure!(
@@ -82,7 +82,7 @@ fn only_the_peer_gets_in(nodes: &mut [Node], when: &str) -> Result<()> {
     Ok(())
 }
 
-/// A program of a package that is unpacked and not installed.
+/// Writes a script that runs a program of a package, which is unpacked but not installed.
 fn wrapper(
     node: &Node,
     name: &str,
@@ -98,7 +98,7 @@ fn wrapper(
     write_script(&node.files.join("bin").join(name), &text)
 }
 
-/// ufw with files of its own.
+/// Sets up ufw with files of its own.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let (from, root) = (
@@ -125,7 +125,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
         ufw(&mut nodes[0])?;
         nodes[0].run("ufw --force enable")?;
         ensure!(!arrives(nodes, STRANGER)?, "ufw is active");
-        // What lets somebody else in hides nothing.
+        // Rules that admit somebody else do not hide the finding.
         nodes[0].run("ufw allow from 203.0.113.77; ufw allow 8472/tcp")?;
         nodes[0].expect(&["ufw"])?;
         nodes[0].mend()?;
@@ -133,7 +133,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
         only_the_peer_gets_in(nodes, "after the commands")?;
         nodes[0].run("ufw reload")?;
         only_the_peer_gets_in(nodes, "after a reload")?;
-        // It reads its files again, as when the host starts.
+        // ufw reads its files again, as at a boot.
         nodes[0].run("ufw --force disable; ufw --force enable")?;
         only_the_peer_gets_in(nodes, "after a start of the host")?;
         nodes[0].run("ufw --force disable")?;
@@ -141,7 +141,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
     })
 }
 
-/// firewalld with files and a bus of its own. It ends with the host.
+/// Starts firewalld with files and a bus of its own. It ends with the host.
 fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");
@@ -196,7 +196,7 @@ fn firewalld(node: &mut Node) -> Result<(PathBuf, Vec<lab::Process>)> {
 fn firewalld_remedy_admits_peers_only() -> Result<()> {
     two_nodes("doctor: firewalld", |_, nodes| {
         let (_, mut processes) = firewalld(&mut nodes[0])?;
-        // Not in the default zone: there a rule would mend nothing.
+        // The interface is not in the default zone, where a rule would fix nothing.
         nodes[0].run("firewall-cmd --zone=internal --change-interface=enp0s8; firewall-cmd --permanent --zone=internal --change-interface=enp0s8")?;
         ensure!(!arrives(nodes, STRANGER)?, "firewalld is active");
         nodes[0].expect(&["firewalld"])?;

@@ -7,7 +7,7 @@ use lab::{FlanneldOptions, Lab, Store};
 
 use super::node::Node;
 
-/// Networks without a finding: each backend with both kinds of rules, and with one family or two.
+/// Returns networks without a finding: each backend with both kinds of rules, and with one and two families.
 fn healthy() -> Vec<String> {
     let mut all = Vec::new();
     for backend in ["vxlan", "udp", "host-gw"] {

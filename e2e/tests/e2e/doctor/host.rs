@@ -7,19 +7,19 @@ use super::fault::{Fault, fault, walk};
 use super::node::{Node, all_well, well_nodes};
 use super::{DEADLINE, NETWORK};
 
-/// Every address of the node's subnet is kept, one of them for a container that runs.
+/// Reserves every address of the node's subnet, one of them for a running container.
 const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
 for number in $(seq 2 254); do printf 'gone%s\\r\\neth0' $number > $folder/$OWN.$number; done
 printf 'alive\\r\\neth0' > $folder/$OWN.7; echo $OWN.254 > $folder/last_reserved_ip.0; touch $folder/lock; touch -d '1 hour ago' $folder/*
 printf 'young\\r\\neth0' > $folder/$OWN.8; touch $folder/$OWN.8";
 
-/// Puts the daemon where it finds no program of iptables.
+/// Hides the iptables program from the daemon.
 const NO_IPTABLES: &str = "nsenter -m -t $(cat /run/flanneld.pid) mount --bind /dev/null $(readlink -f $(command -v iptables))";
 const IPTABLES: &str =
     "nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v iptables))";
 
 const FAULTS: &[Fault] = &[
-    // Afterwards the host starts: its files mend the fault again.
+    // Afterwards simulates a boot: the remedy's files fix the fault again.
     fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf"),
     fault(
         "bridge-nf-call",
@@ -34,7 +34,7 @@ const FAULTS: &[Fault] = &[
     fault(
         "forward-reject",
         "iptables -I FORWARD -j REJECT",
-        // The host starts, and so does what rejects.
+        // Simulates a boot: the rejecting rule is back, and the remedy's units run.
         "iptables -D FORWARD -s 10.5.0.0/16 -j ACCEPT; iptables -D FORWARD -d 10.5.0.0/16 -j ACCEPT
         sed -n 's/^ExecStart=//p' /etc/systemd/system/flannel-forward-*.service | sh -e",
     ),
@@ -59,14 +59,14 @@ const FAULTS: &[Fault] = &[
     fault("not-running", "kill -9 $(cat /run/flanneld.pid)", "true").silent(),
 ];
 
-/// The checks whose commands mend.
+/// Returns the checks whose commands fix the fault.
 pub(super) fn mended() -> impl Iterator<Item = &'static str> {
     super::fault::mended(FAULTS)
 }
 
 #[test]
 fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
-    // Nodes have none of the subnets that the faults use.
+    // Keeps the nodes' own subnets apart from those that the faults use.
     let network = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#;
     well_nodes(network, "doctor: faults", 2, |lab, _, nodes| {
         let node = &mut nodes[0];
@@ -75,7 +75,7 @@ fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
         walk(node, FAULTS)?;
         all_well(nodes).context("after all of them")?;
 
-        // It is remembered for ten minutes, so it comes last.
+        // The daemon remembers this fault for ten minutes, so it comes last.
         let node = &mut nodes[0];
         for _ in 0..5 {
             node.run("ip route delete $PEER; until ip route show $PEER | grep -q flannel; do sleep 0.1; done; sleep 0.5")?;
@@ -97,7 +97,7 @@ fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     })
 }
 
-/// The finding names this process as the owner of the port.
+/// Checks that the finding names this process as the owner of the port.
 fn names_us(node: &mut Node) -> Result<()> {
     let us = format!("(pid {})", std::process::id());
     let seen = node.first()?["evidence"][0]["text"].clone();
@@ -109,7 +109,7 @@ fn names_us(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Other programs have a port that flanneld wants, on hosts of their own.
+/// Another program has a port that flanneld needs. The test uses hosts of its own.
 #[test]
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     Lab::run("doctor: ports", |lab| {
@@ -148,7 +148,7 @@ fn status_port_moves(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// No flag moves the tunnel's port: all nodes use the same one. The daemon tries for a while, and ends.
+/// No flag changes the tunnel's port, because all nodes use the same one. The daemon retries for a while, then exits.
 fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
     node.stop()?;
     eventually_ok(
@@ -167,7 +167,7 @@ fn tunnel_port_is_waited_for(node: &mut Node) -> Result<()> {
         .netns()
         .run(|| std::net::UdpSocket::bind("0.0.0.0:8472"))??;
     node.start()?;
-    // A daemon that starts or ends has no socket for a moment: it is no other program.
+    // A daemon that starts or ends has no socket for a moment. The doctor must not blame another program then.
     for _ in 0..60 {
         node.doctor()?;
     }

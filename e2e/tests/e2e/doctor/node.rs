@@ -1,4 +1,4 @@
-//! A host with files of its own where the doctor looks, and a stand-in for what restarts daemons.
+//! A host with its own files where the doctor looks, and a stand-in for the program that restarts daemons.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{DEADLINE, SOON};
 
-/// The folders that each host has for itself.
+/// Folders that each host has for itself.
 const FOLDERS: [(&str, &str); 7] = [
     ("default", "/etc/default"),
     ("cni", "/etc/cni/net.d"),
@@ -25,7 +25,7 @@ const FOLDERS: [(&str, &str); 7] = [
     ("links", "/etc/systemd/network"),
 ];
 
-/// systemd-run as far as the doctor's commands need it: a program with the variables of a file, which no shell reads.
+/// Stand-in for systemd-run with what the doctor's commands need: it runs a program with the variables of a file, which no shell reads.
 const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
 while :; do
     case "$1" in
@@ -45,7 +45,7 @@ exec "$@"
 /// A node as its operator sees it.
 pub(crate) struct Node {
     pub host: Host,
-    /// Its /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
+    /// Folder with its /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
     pub files: PathBuf,
     options: FlanneldOptions,
     daemon: Option<Flanneld>,
@@ -65,7 +65,7 @@ impl Node {
         for folder in FOLDERS.iter().map(|(name, _)| *name).chain(["bin"]) {
             std::fs::create_dir_all(files.join(folder))?;
         }
-        // As an operator writes it: what the lab gives as flags.
+        // An operator writes into this file what the lab otherwise passes as flags.
         let lines = store.args().into_iter().filter_map(|arg| {
             let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
             Some(format!(
@@ -74,7 +74,7 @@ impl Node {
             ))
         });
         std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
-        // The only help: these do what systemd does.
+        // Only these programs are simulated: they do what systemd does.
         let marker = files.join("restart");
         write_script(
             &files.join("bin/systemctl"),
@@ -102,7 +102,7 @@ impl Node {
         self.files.join("bin/flanneld")
     }
 
-    /// Makes the daemon see the same files, and what this line of a shell does before it.
+    /// Makes the daemon see the host's files, and runs this shell line before it.
     pub(crate) fn wrap(&self, before: &str) -> Result<()> {
         let flanneld = binaries::own("flanneld")?;
         write_script(
@@ -115,7 +115,7 @@ impl Node {
         )
     }
 
-    /// Starts the daemon, as its unit would: with the options of the file.
+    /// Starts the daemon as its unit does, with the options in the file.
     pub(crate) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
@@ -129,7 +129,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends it, as systemd does: one that is stopped is woken to end.
+    /// Ends the daemon as systemd does: a stopped one is continued, so that it can end.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
@@ -141,7 +141,7 @@ impl Node {
         Ok(())
     }
 
-    /// Restarts it.
+    /// Restarts the daemon.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.start()
@@ -173,7 +173,7 @@ impl Node {
         })
     }
 
-    /// Runs a script on the host, and returns its exit code and what it printed.
+    /// Runs a script on the host. Returns its exit code and its output.
     pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
@@ -194,14 +194,14 @@ impl Node {
         Ok((status.code().unwrap_or(-1), process.log()))
     }
 
-    /// Runs a script that succeeds.
+    /// Runs a script on the host. Returns an error if it fails.
     pub(crate) fn run(&mut self, script: &str) -> Result<()> {
         let (code, text) = self.sh(script)?;
         ensure!(code == 0, "{script}: {code}: {text}");
         Ok(())
     }
 
-    /// The exit code of the doctor, and its report in JSON.
+    /// Runs the doctor. Returns its exit code, and its report in JSON.
     pub(crate) fn doctor(&mut self) -> Result<(i32, Value)> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         let report =
@@ -209,14 +209,14 @@ impl Node {
         Ok((code, report))
     }
 
-    /// The first finding.
+    /// Runs the doctor, and returns the first finding.
     pub(crate) fn first(&mut self) -> Result<Value> {
         let (_, report) = self.doctor()?;
         ensure!(report["findings"][0].is_object(), "{report:#}");
         Ok(report["findings"][0].clone())
     }
 
-    /// The findings of a check that another one explains, and that one.
+    /// Runs the doctor. Returns the check that explains this check's finding, if there is one.
     pub(crate) fn folded(&mut self, check: &str) -> Result<Option<String>> {
         let (_, report) = self.doctor()?;
         let mut findings = report["findings"].as_array().context("no findings")?.iter();
@@ -226,19 +226,19 @@ impl Node {
             .map(str::to_owned))
     }
 
-    /// Waits until exactly these causes are found, in this order: in JSON, in the text, and in the metrics of a daemon that answers.
+    /// Waits until the doctor finds exactly these causes in this order: in JSON, in the text, and in the metrics of a running daemon.
     pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         self.expect_within(DEADLINE, wanted)
     }
 
-    /// The same, for what takes longer.
+    /// Waits as [`Node::expect`] does, with another deadline.
     pub(crate) fn expect_within(&mut self, deadline: Duration, wanted: &[&str]) -> Result<()> {
         eventually_ok(deadline, &format!("the doctor finds {wanted:?}"), || {
             self.finds(wanted)
         })
     }
 
-    /// One look.
+    /// Runs the doctor once, and checks that it finds exactly these causes.
     pub(crate) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
         let (code, report) = self.doctor()?;
         let findings = report["findings"].as_array().context("no findings")?;
@@ -274,7 +274,7 @@ impl Node {
         Ok(())
     }
 
-    /// The checks that `flannel_findings` counts.
+    /// Returns the checks that `flannel_findings` counts.
     fn counted(&mut self) -> Result<BTreeSet<String>> {
         let (_, text) = self.daemon()?.get("/metrics")?;
         let lines = text.lines().filter_map(|line| {
@@ -295,7 +295,7 @@ impl Node {
             .collect())
     }
 
-    /// Status and body of /readyz.
+    /// Returns status and body of /readyz.
     pub(crate) fn readyz(&mut self) -> Result<(u16, String)> {
         self.daemon()?.get("/readyz")
     }
@@ -315,12 +315,12 @@ impl Node {
         Ok(())
     }
 
-    /// Runs what the units of remedies run when the host starts.
+    /// Runs what the units of remedies run at a boot.
     pub(crate) fn run_units(&mut self) -> Result<()> {
         self.run("cat /etc/systemd/system/flannel-*.service | sed -n 's/^ExecStart=//p' | sh -e")
     }
 
-    /// The commands of the first finding.
+    /// Returns the commands of the first finding.
     pub(crate) fn commands(&mut self) -> Result<Vec<String>> {
         let first = self.first()?;
         let commands = first["remedy"]["commands"]
@@ -340,7 +340,7 @@ impl Node {
     }
 }
 
-/// Puts the host's own files where programs look for them; the mounts are the process's own.
+/// Returns commands that mount the host's own files where programs look for them. Only the process sees these mounts.
 fn mounts(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {
@@ -352,7 +352,7 @@ fn mounts(files: &Path) -> String {
         .concat()
 }
 
-/// Nodes on these hosts, with this network, and all of them ready.
+/// Starts nodes on these hosts, and waits until all of them are ready.
 pub(crate) fn ready_nodes(
     lab: &Lab,
     hosts: &[Host],
@@ -385,7 +385,7 @@ pub(crate) fn ready_nodes(
     for (number, node) in nodes.iter_mut().enumerate() {
         let other = subnets[(number + 1) % subnets.len()];
         let first = subnets[number].network().to_string();
-        // Its own subnet without the last number, and another node's whole one.
+        // These are the node's own subnet without the last number, and another node's whole subnet.
         node.variables.extend([
             ("OWN", first.trim_end_matches(".0").to_owned()),
             ("PEER", other.to_string()),
@@ -394,7 +394,7 @@ pub(crate) fn ready_nodes(
     Ok(nodes)
 }
 
-/// Runs a test with so many nodes of a network on one switch, whose leases are in the lab's folder `leases`. At the start nothing is found.
+/// Runs a test with this many nodes of a network on one switch. The lab's folder `leases` has their leases. At the start, no node has a finding.
 pub(crate) fn well_nodes(
     network: &str,
     title: &str,
@@ -404,7 +404,7 @@ pub(crate) fn well_nodes(
     well_nodes_with(network, title, count, FlanneldOptions::bare(), work)
 }
 
-/// As [`well_nodes`], with these options.
+/// Runs a test as [`well_nodes`] does, with these options.
 pub(crate) fn well_nodes_with(
     network: &str,
     title: &str,
@@ -424,7 +424,7 @@ pub(crate) fn well_nodes_with(
     })
 }
 
-/// Waits until nothing is found on any node, and all are ready.
+/// Waits until no node has a finding and all are ready.
 pub(crate) fn all_well(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
         node.expect(&[])?;

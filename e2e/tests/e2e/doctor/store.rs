@@ -12,7 +12,7 @@ use super::fault::in_parallel;
 use super::node::{Node, all_well, ready_nodes, well_nodes};
 use super::{DEADLINE, NETWORK, SOON};
 
-/// The only finding is that the store does not answer, and it contains these words.
+/// Checks that the only finding is an unreachable store, and that it contains these words.
 fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     let text = node.first()?.to_string();
@@ -25,7 +25,7 @@ fn expect_store_finding(node: &mut Node, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// etcd is killed, hangs, and has no route.
+/// etcd is killed, then hangs, then there is no route to it.
 fn etcd_unreachable() -> Result<()> {
     Lab::run("doctor: store", |lab| {
         let lan = lab.switch("lan")?;
@@ -46,7 +46,7 @@ fn etcd_unreachable() -> Result<()> {
         let here = "etcd at http://192.168.56.199:2379";
 
         etcd.kill(0)?;
-        expect_store_finding(node, &[here, "nobody listens at its address"])?;
+        expect_store_finding(node, &[here, "the connection is refused"])?;
         ensure!(node.readyz()?.0 == 200, "{:?}", node.readyz()?);
         let commands = node.commands()?;
         ensure!(
@@ -54,7 +54,7 @@ fn etcd_unreachable() -> Result<()> {
                 && node.first()?["remedy"]["on"] == "the store's machine",
             "{commands:?}"
         );
-        // What the command does there.
+        // The command would do this on etcd's host.
         etcd.restart(0)?;
         node.expect(&[]).context("after it was killed")?;
         node.ready()?;
@@ -73,7 +73,7 @@ fn etcd_unreachable() -> Result<()> {
     })
 }
 
-/// Certificates that do not fit: etcd's is expired, or not valid yet, or this node trusts another authority.
+/// Certificates do not match: etcd's is expired, or not valid yet, or this node trusts another authority.
 fn certificates() -> Result<()> {
     Lab::run("doctor: certificates", |lab| {
         let lan = lab.switch("lan")?;
@@ -101,7 +101,7 @@ fn certificates() -> Result<()> {
         for (years, words) in [((2001, 2002), "expired"), ((2100, 2101), "not valid yet")] {
             files.renew_server(Some(years))?;
             node.start()?;
-            expect_store_finding(&mut node, &["the certificates do not fit", words])?;
+            expect_store_finding(&mut node, &["the certificates do not match", words])?;
             unready(&mut node)?;
         }
         files.renew_server(None)?;
@@ -117,7 +117,7 @@ fn certificates() -> Result<()> {
             trusted.display()
         ))?;
         node.start()?;
-        expect_store_finding(&mut node, &["the certificates do not fit", "authority"])?;
+        expect_store_finding(&mut node, &["the certificates do not match", "authority"])?;
         unready(&mut node)?;
         std::fs::copy(files.ca(), &trusted)?;
         node.restart()?;
@@ -126,7 +126,7 @@ fn certificates() -> Result<()> {
     })
 }
 
-/// The network's configuration is missing, wrong, and another program's.
+/// The network configuration is missing, wrong, or another program's.
 fn configuration() -> Result<()> {
     Lab::run("doctor: configuration", |lab| {
         let lan = lab.switch("lan")?;
@@ -174,7 +174,7 @@ fn configuration() -> Result<()> {
     })
 }
 
-/// etcd loses all that it has, and later gets another configuration, while daemons run.
+/// etcd loses all data, and later gets another configuration, while daemons run.
 fn wiped() -> Result<()> {
     Lab::run("doctor: wiped", |lab| {
         let lan = lab.switch("lan")?;
@@ -259,7 +259,7 @@ fn pool() -> Result<()> {
     })
 }
 
-/// A machine is a copy of another one.
+/// A machine is a clone of another one.
 fn clone() -> Result<()> {
     Lab::run("doctor: clone", |lab| {
         let lan = lab.switch("lan")?;
@@ -309,7 +309,7 @@ fn gone() -> Result<()> {
             nodes[0].first()?
         );
         ensure!(nodes[0].readyz()?.0 == 200, "{:?}", nodes[0].readyz()?);
-        // The command asks first, so without a terminal it frees nothing.
+        // The command asks first, so without a terminal it releases nothing.
         let commands = nodes[0].commands()?;
         let [command] = commands.as_slice() else {
             bail!("{commands:?}")

@@ -9,15 +9,15 @@ use super::node::Node;
 use super::{DEADLINE, NETWORK, SOON};
 use crate::operator::remedies_of_the_trap;
 
-/// Hosts behind a NAT box each, and a second interface that joins them.
+/// Hosts that are each behind a NAT box, and have a second interface that joins them.
 struct Trap {
     title: &'static str,
     hosts: fn(&Lab) -> Result<Vagrant>,
-    /// Whether the store is etcd; otherwise a directory.
+    /// Whether the store is etcd. Otherwise it is a directory.
     in_etcd: bool,
-    /// What the doctor finds on the first node.
+    /// Checks with findings on the first node.
     first: &'static [&'static str],
-    /// What it finds on the other ones.
+    /// Checks with findings on the other nodes.
     others: &'static [&'static str],
 }
 
@@ -57,7 +57,7 @@ fn is_found_and_fixed(trap: &Trap) -> Result<()> {
             let broken = report["findings"][0]["severity"] == "broken";
             ensure!(code == if broken { 3 } else { 0 }, "{code} {report:#}");
         }
-        // The doctor prints the commands of docs/troubleshooting.md, on every node, and that they are for every node.
+        // On every node, the doctor prints the commands of docs/troubleshooting.md, and that they apply to every node.
         let [remedy, ..] = remedies_of_the_trap()?;
         let (look, commands) = remedy.split_first().context("a remedy")?;
         for node in &mut nodes {

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-/// The metric in which a node counts an entry.
+/// Metric in which a node counts an entry.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Fate {
     /// In `flannel_leases_unreadable`.
@@ -20,15 +20,15 @@ pub(super) type Entry = (String, String, Fate);
 /// A hostile value below a valid key.
 enum Value {
     Text(&'static str),
-    /// The value of a vxlan node, cut off after so many bytes.
+    /// The value of a vxlan node, cut off after this many bytes.
     Cut(usize),
     /// The value of a vxlan node, with one text replaced by another.
     Replaced(&'static str, &'static str),
     /// The value of a vxlan node between two texts.
     Between(&'static str, &'static str),
-    /// An object with a field of so many bytes.
+    /// An object with a field of this many bytes.
     Big(usize),
-    /// So many nested arrays.
+    /// This many nested arrays.
     Deep(usize),
     /// The value of a vxlan node with this MAC.
     Mac(&'static str),
@@ -87,7 +87,7 @@ const VALUES: [(Value, Fate); 50] = [
     (Data("[]"), Refused),
     (Data("{}"), Refused),
     (Data(r#"{"VtepMAC":7}"#), Refused),
-    // Go's reader takes the last of several fields, whatever their case.
+    // Of several equal fields, Go's decoder uses the last one, and it ignores case.
     (
         Replaced(
             r#"{"PublicIP""#,
@@ -111,7 +111,7 @@ const VALUES: [(Value, Fate); 50] = [
     (Deep(20_000), Peer),
 ];
 
-/// Hostile keys of valid values.
+/// Hostile keys with valid values.
 const KEYS: [(&str, Fate); 41] = [
     ("0.0.0.0-0", Unreadable),
     ("0.0.0.0/0", Unreadable),
@@ -156,7 +156,7 @@ const KEYS: [(&str, Fate); 41] = [
     ("0.0.0.0-0&fd00:5:0:1::-64", Refused),
 ];
 
-/// The value that a vxlan node writes.
+/// Returns the value that a vxlan node writes.
 pub(super) fn value(public: &str, mac: &str) -> String {
     format!(
         r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
@@ -164,7 +164,7 @@ pub(super) fn value(public: &str, mac: &str) -> String {
 }
 
 impl Value {
-    /// The text; `number` makes its MAC one of its own.
+    /// Returns the value as text. `number` makes its MAC unique.
     fn text(&self, number: usize) -> String {
         let plain = value("192.168.56.240", "02:00:00:00:bb:01");
         match self {
@@ -190,13 +190,13 @@ impl Value {
     }
 }
 
-/// More than two hundred entries; `good` are subnets of good nodes, with their third byte and MAC.
+/// Returns more than two hundred entries. `good` has the third byte of each good node's subnet, and its MAC.
 pub(super) fn entries(good: &[(u8, String)]) -> Vec<Entry> {
     let length = value("192.168.56.240", "02:00:00:00:bb:01").len();
     let cuts = (0..length)
         .step_by(3)
         .map(|length| (Cut(length), Unreadable));
-    // Beyond the pool, and apart from other entries: 10.5.128.0/17 in pieces of /25.
+    // Outside the pool, and disjoint from other entries: 10.5.128.0/17 in pieces of /25.
     let free = |number: usize| format!("10.5.{}.{}-25", 128 + number / 2, number % 2 * 128);
     let values = cuts
         .chain(VALUES)

@@ -1,36 +1,36 @@
-//! The backends whose data plane heals, one row each: its network, its devices, and what `ip` and `bridge` can damage of them.
+//! Backends whose data plane heals, one row each: network, devices, and the damage that `ip` and `bridge` can do to them.
 
 use Foreign::{GoesWithDevice, Stays};
 
 /// A backend in a network of one or both families.
 pub(crate) struct Backend {
-    /// A part of the names of its labs.
+    /// Part of the names of its labs.
     pub(crate) name: &'static str,
-    /// The value of `Backend` in the network's configuration.
+    /// Value of `Backend` in the network configuration.
     pub(crate) conf: &'static str,
     pub(crate) dual_stack: bool,
     pub(crate) devices: &'static [&'static str],
-    /// Whether the devices have MACs, and with them neighbours of somebody else's.
+    /// Whether the devices have MACs, so that other programs can add neighbours to them.
     pub(crate) has_macs: bool,
-    /// By how much an overlay packet is shorter than the underlay's MTU.
+    /// Difference between the underlay's MTU and the longest overlay packet, in bytes.
     pub(crate) overhead: u32,
-    /// The damages to its devices, which only a write to the kernel repairs.
+    /// Damages to its devices that only a write to the kernel repairs.
     pub(crate) damages: &'static [Damage],
 }
 
-/// What somebody does to the first host, and what that does to the objects of others.
+/// A damage to the first host, and its effect on the objects of others.
 pub(crate) struct Damage {
     pub(crate) what: &'static str,
-    /// A shell command; where it names `DEV`, it runs once for each device.
+    /// Shell command. If it contains `DEV`, it runs once for each device.
     pub(crate) command: &'static str,
     pub(crate) foreign: Foreign,
 }
 
-/// What a damage takes from others by itself, so that no daemon could keep it.
+/// Effect of a damage on the objects of others, which no daemon could prevent.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Foreign {
     Stays,
-    /// The kernel drops what hangs on the device.
+    /// The kernel drops all objects on the device.
     GoesWithDevice,
 }
 
@@ -109,7 +109,7 @@ pub(crate) static IPIP: Backend = Backend {
     damages: &OF_IPIP,
 };
 
-/// WireGuard in user space. Its peers and keys no other program reaches.
+/// WireGuard in userspace. No other program can change its peers and keys.
 pub(crate) static WIREGUARD: Backend = Backend {
     name: "wireguard",
     conf: r#"{"Type":"wireguard","Implementation":"userspace"}"#,
@@ -131,7 +131,7 @@ const DOWN_AND_UP: Damage = damage(
     "ip link set DEV down; ip link set DEV up",
     GoesWithDevice,
 );
-/// Below 1280 bytes the kernel would take IPv6 from the device.
+/// The MTU is at least 1280: below that, the kernel removes IPv6 from the device.
 const MTU: Damage = damage("the MTU changes", "ip link set DEV mtu 1300", Stays);
 const ADDRESS_REMOVED: Damage = damage(
     "the address is removed",
@@ -154,7 +154,7 @@ static OF_VXLAN: [Damage; 9] = [
         Stays,
     ),
     ADDRESS_REMOVED,
-    // A new MAC makes the kernel forget all neighbours of the device, also foreign ones.
+    // With a new MAC, the kernel drops all neighbours of the device, including foreign ones.
     damage(
         "the MAC changes",
         "ip link set DEV address 02:00:00:00:00:99",
@@ -193,7 +193,7 @@ static OF_IPIP: [Damage; 9] = [
         "until ip link set DEV name other9 2>/dev/null; do ip link set DEV down || true; done; ip link set other9 up || true",
         GoesWithDevice,
     ),
-    // The daemon may put it back between the two commands.
+    // Loops because the daemon may restore the device between the two commands.
     damage(
         "the device leads to one peer",
         "until ip link add DEV type ipip local 192.168.56.101 remote 192.168.56.102 2>/dev/null; do ip link del DEV || true; done",
@@ -207,7 +207,7 @@ static OF_USERSPACE_WIREGUARD: [Damage; 9] = [
     DOWN_AND_UP,
     ADDRESS_REMOVED,
     MTU,
-    // The daemon may be faster than any of these commands.
+    // The daemon may be faster than any of these commands, so they loop and may fail.
     damage(
         "the device is renamed and deleted",
         "until ip link set DEV name other9 2>/dev/null; do ip link set DEV down || true; done; ip link set other9 up && ip link del other9 || true",

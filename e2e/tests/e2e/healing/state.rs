@@ -1,9 +1,9 @@
-//! What is on a host, as text to compare: flannel's objects, and those of others.
+//! State of a host as text to compare: flannel's objects, and those of others.
 
 use anyhow::Result;
 use lab::Host;
 
-/// All that is ours on a host, in order.
+/// Returns all of our objects on a host, sorted.
 pub(super) fn ours(host: &Host) -> Result<String> {
     let netns = host.netns();
     let mut lines = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn ours(host: &Host) -> Result<String> {
     Ok(sorted(&lines.join("\n")))
 }
 
-/// What belongs to others: a link with its address and routes, and what they put on our device.
+/// Returns the objects of others: a link with its address and routes, and what others put on our device.
 pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
     let netns = host.netns();
     let is_theirs = |dev: &str| dev == "other0" || on_device && dev.starts_with("flannel");
@@ -87,7 +87,7 @@ pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
                 .map(|entry| format!("{} {:?}", entry.dst, entry.lladdr)),
         );
     }
-    // The kernel makes the device's own IPv6 addresses: they come and go with the device.
+    // The kernel creates the device's own IPv6 addresses, and they appear and disappear with it.
     lines.retain(|line| !line.contains("fe80") && !line.contains("fd00:5"));
     Ok(sorted(&lines.join("\n")))
 }

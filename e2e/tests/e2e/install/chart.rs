@@ -1,4 +1,4 @@
-//! The Helm chart: for every value, an API server accepts what it renders, and the value has its effect.
+//! The Helm chart: for every value, an API server accepts the rendered objects, and the value has its effect.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -12,7 +12,7 @@ use cases::Case;
 
 mod cases;
 
-/// With an empty prefix the daemon writes the default one: the policy must not allow every annotation then.
+/// With an empty prefix the daemon uses the default one. The policy must not allow every annotation then.
 #[test]
 fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
     for (value, want) in [
@@ -94,7 +94,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
         namespaces.push("kube-flannel");
         let api = api_server(lab, &namespaces)?;
 
-        // One call for all of them: each case is in a namespace of its own.
+        // One call for all cases, because each is in a namespace of its own.
         let mut all = rendered("kube-flannel", &[])?;
         for case in &cases {
             all += &rendered(case.name, case.values)?;
@@ -110,7 +110,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
     })
 }
 
-/// The backend and the pod are those of the case.
+/// Checks that the backend and the pod match the case.
 fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     let (name, values) = (case.name, case.values);
     let conf = net_conf(objects, Some(name)).with_context(|| format!("{name}: {values:?}"))?;
@@ -180,7 +180,7 @@ fn require_policy(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// The paths of all values in the chart's values.yaml. kubectl reads the YAML.
+/// Returns the paths of all values in the chart's values.yaml. kubectl reads the YAML.
 fn chart_values(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
     let file = lab.folder("manifests")?.join("values.yml");
     std::fs::write(
@@ -240,7 +240,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
                 read("conf/kube-flannel-policy.yml")?
             ),
         )?;
-        // helm creates the namespace, or the person who calls it: the chart has none.
+        // The manifest has one object more, the namespace. helm or its user creates that, so the chart has none.
         ensure!(
             written.len() == charted.len() + 1,
             "{} and {} objects",
@@ -269,7 +269,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
     })
 }
 
-/// What chart and manifest have in common, in an order and a form that can be compared.
+/// Returns the parts of an object that chart and manifest share, in a form that can be compared.
 fn comparable(object: &Value) -> Result<Value> {
     let mut object = object.clone();
     let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });
@@ -306,7 +306,7 @@ fn comparable(object: &Value) -> Result<Value> {
     Ok(parts)
 }
 
-/// `--set-string` and old files give booleans as texts. Go flannel's image cannot run what the chart starts.
+/// `--set-string` and old values files pass booleans as text. Go flannel's image cannot run the commands of the chart.
 #[test]
 fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> {
     let texts = [
@@ -334,7 +334,7 @@ fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> 
     Ok(())
 }
 
-/// A userspace data path needs /dev/net/tun, which only privileged containers have. No other container is privileged.
+/// The userspace datapath needs /dev/net/tun, which only privileged containers have. No other container is privileged.
 #[test]
 fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
     for (backend, extra, privileged) in [

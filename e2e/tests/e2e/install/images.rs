@@ -1,4 +1,4 @@
-//! The images: they are complete, run with few rights, are the same bytes when built twice, and containerd loads them.
+//! The images are complete, run with few rights, have the same bytes when built twice, and can be loaded by containerd.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use super::{read, repository};
 
-/// Runs a program that succeeds, and returns its stdout and stderr.
+/// Runs a program and returns its stdout and stderr. Returns an error if the program fails.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     succeeded(&format!("{command:?}"), &output)?;
     Ok(texts(&output))
 }
 
-/// Builds the images of the programs that the tests run.
+/// Builds images of the programs under test.
 pub(super) fn build(images: &Path) -> Result<()> {
     let programs = binaries::own("flanneld")?;
     let programs = programs.parent().context("a folder")?;
@@ -32,14 +32,14 @@ pub(super) fn build(images: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// One member of an archive.
+/// Returns one member of an archive, parsed as JSON.
 fn member(archive: &Path, name: &str) -> Result<Value> {
     Ok(serde_json::from_str(&output(
         Command::new("tar").arg("-xOf").arg(archive).arg(name),
     )?)?)
 }
 
-/// Unpacks the image's files, and compares both indexes of the archive: OCI's and Docker's.
+/// Unpacks the image's files. Checks that the archive's OCI index and its Docker index agree.
 fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let reference = format!("docker.io/flannel-rs/{name}:v{}", env!("CARGO_PKG_VERSION"));
     let index = member(archive, "index.json")?;
@@ -89,7 +89,7 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Runs a program of an image with the image as root, in a network namespace of its own.
+/// Runs a program of an image in a chroot of the image, in a network namespace of its own.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
     output(
@@ -110,7 +110,7 @@ impl Drop for Ended {
     }
 }
 
-/// Imports archives into a containerd of its own, and returns the names that it lists.
+/// Imports archives into a separate containerd, and returns the names that it lists.
 fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;
@@ -198,7 +198,7 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
     })
 }
 
-/// Builds the images twice, with the same bytes, and returns the first archives.
+/// Builds the images twice, and checks that they have the same bytes. Returns the first archives.
 fn built_twice(folder: &Path) -> Result<[PathBuf; 2]> {
     let (first, second) = (folder.join("first"), folder.join("second"));
     build(&first)?;
@@ -238,7 +238,7 @@ fn require_programs_run(root: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Each variant of iptables is there, and writes a rule with the extensions that flanneld uses.
+/// Checks that each variant of iptables is there, and can write a rule with the extensions that flanneld uses.
 fn require_iptables(root: &Path) -> Result<()> {
     for (family, net) in [
         ("iptables", "10.244.0.0/16"),
@@ -264,7 +264,7 @@ fn require_iptables(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The manifests name what the archives hold.
+/// Checks that the manifests name the images in the archives.
 fn require_names_of_manifests(names: &str) -> Result<()> {
     let names: BTreeSet<&str> = names.lines().collect();
     let texts = [

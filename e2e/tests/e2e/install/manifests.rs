@@ -1,4 +1,4 @@
-//! The manifests: a real API server accepts them, and ours and Go flannel's apply over each other.
+//! The manifests: a real API server accepts them, and ours and Go flannel's can be applied over each other.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
 
-/// The DaemonSet on the server.
+/// Returns the DaemonSet on the server.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
     api.admin()
         .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
@@ -66,7 +66,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
     })
 }
 
-/// The overlay in docs/kubernetes.md takes the images from a registry, and changes nothing else.
+/// The kustomize overlay in docs/kubernetes.md takes the images from a registry, and changes nothing else.
 #[test]
 fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Result<()> {
     Lab::run("kustomization", |lab| {
@@ -124,7 +124,7 @@ fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
     api.kubectl(&["apply", "--filename", &file.display().to_string()])
 }
 
-/// By these labels and selectors a manifest replaces its counterpart of Go flannel.
+/// With these labels and selectors a manifest replaces its counterpart of Go flannel.
 #[test]
 fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
@@ -226,7 +226,7 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
     })
 }
 
-/// Ours over theirs, theirs over ours, and ours again: each time nothing of the other is left.
+/// Applies ours over theirs, theirs over ours, and ours again. Checks that each time nothing of the other is left.
 fn manifests_replace_each_other(
     lab: &Lab,
     api: &ApiServer,

@@ -1,4 +1,4 @@
-//! The commands of the Kubernetes pages: those that can run here are run in a real cluster, and no other is on the pages without a reason.
+//! Commands in the Kubernetes documentation. A real cluster runs those that can run here. There is a reason for each of the others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab, eventually_ok, stdout};
 use super::{images, read, repository, shapes};
 use crate::operator::{Operator, blocks};
 
-/// Documents, and the heading of the part whose commands are run; "": the whole document.
+/// Documents, and the heading of the part whose commands are run. An empty heading means the whole document.
 const PAGES: &[(&str, &str)] = &[
     ("docs/kubernetes.md", ""),
     ("docs/kubernetes-k3s.md", ""),
@@ -17,7 +17,7 @@ const PAGES: &[(&str, &str)] = &[
     ("docs/migrating.md", "## On Kubernetes"),
 ];
 
-/// What cannot run here, and why.
+/// Commands that cannot run here, and why.
 const NOT_HERE: &[(&str, &str)] = &[
     (
         "make image",
@@ -75,20 +75,24 @@ const NOT_HERE: &[(&str, &str)] = &[
         "helm install flannel conf/chart --namespace kube-flannel --set podCidr=10.42.0.0/16",
         "the cluster here has another pod network",
     ),
+    (
+        "crictl exec $(crictl ps -q --name kube-flannel) flannelctl doctor",
+        "there is no crictl here",
+    ),
     (SELINUX[0], "there is no SELinux here"),
     (SELINUX[1], "the same"),
 ];
 
-/// What gives the pods another type.
+/// Commands that give the pods another SELinux type.
 const SELINUX: [&str; 2] = [
     "helm upgrade --install flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16 --set flannel.podSecurityContext.seLinuxOptions.type=spc_t",
     r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"template": {"spec": {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}}}}'"#,
 ];
 
-/// What adds to kubelet's arguments.
+/// Commands that add to kubelet's arguments.
 const KUBELET: [&str; 2] = [
     "grep -qs '^KUBELET_EXTRA_ARGS=' /etc/default/kubelet || echo KUBELET_EXTRA_ARGS= >> /etc/default/kubelet",
-    r#"sed -i "s/^KUBELET_EXTRA_ARGS=[\"']\?/&--node-ip=192.168.56.11 /" /etc/default/kubelet"#,
+    r#"sed -i -E "/^KUBELET_EXTRA_ARGS=/{s/--node-ip=[^ \"']* *//;s/=[\"']?/&--node-ip=192.168.56.11 /}" /etc/default/kubelet"#,
 ];
 
 #[test]
@@ -104,6 +108,10 @@ fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
         (
             "KUBELET_EXTRA_ARGS=\"--v=2\"\nOTHER=1\n",
             "KUBELET_EXTRA_ARGS=\"--node-ip=192.168.56.11 --v=2\"\nOTHER=1\n",
+        ),
+        (
+            "KUBELET_EXTRA_ARGS=--v=2 --node-ip=10.0.2.15 --x\n",
+            "KUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 --v=2 --x\n",
         ),
         (
             "KUBELET_EXTRA_ARGS='--v=2'\n",
@@ -130,14 +138,14 @@ fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
     Ok(())
 }
 
-/// What runs before the network is removed again, in this order.
+/// Commands that run before the network is removed again, in this order.
 const WHILE_THERE: &[&str] = &[
     "kubectl apply -f conf/kube-flannel.yml",
     "kubectl -n kube-flannel rollout status daemonset/kube-flannel-ds",
     "kubectl get nodes",
     "kubectl -n kube-flannel get pods -o wide",
     "kubectl -n kube-flannel logs daemonset/kube-flannel-ds -c kube-flannel --tail=20",
-    "kubectl -n kube-flannel logs daemonset/kube-flannel-ds -c kube-flannel | grep 'packets between nodes'",
+    "kubectl -n kube-flannel logs -l app=flannel -c kube-flannel --prefix --tail=-1 | grep 'packets between nodes'",
     "kubectl -n kube-flannel exec daemonset/kube-flannel-ds -c kube-flannel -- flannelctl doctor",
     "kubectl get nodes -o custom-columns='NAME:.metadata.name,PUBLIC-IP:.metadata.annotations.flannel\\.alpha\\.coreos\\.com/public-ip'",
     "kubectl apply -f conf/kube-flannel-policy.yml",
@@ -145,31 +153,35 @@ const WHILE_THERE: &[&str] = &[
     r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "5%"}}}}'"#,
     "kubectl get daemonset --all-namespaces -l app=flannel -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,SELECTOR:.spec.selector.matchLabels'",
     "kubectl -n kube-flannel get configmap kube-flannel-cfg -o yaml | grep -vE 'resourceVersion:|uid:' > kube-flannel-cfg.yaml",
+    "sed 's/type: RollingUpdate/type: OnDelete/' conf/kube-flannel.yml | kubectl apply --selector component!=net-conf -f -",
+    "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=node-7",
     "kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf",
     "kubectl apply -f go-flannel.yml",
     "kubectl apply -f kube-flannel-cfg.yaml",
     "kubectl -n default delete role,rolebinding flannel",
     "kubectl -n kube-flannel delete role,rolebinding flannel-pods",
-    "kubectl delete -f conf/kube-flannel-policy.yml",
+    "kubectl delete --ignore-not-found -f conf/kube-flannel-policy.yml",
 ];
 
-/// What crosses from one selector to another: `kube::upstream` runs these, while packets flow.
+/// Commands that change from one selector to another. `kube::upstream` runs these while packets flow.
 const CROSSED: &[&str] = &[
-    "helm upgrade flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16",
+    "helm upgrade flannel conf/chart --namespace kube-flannel --reset-then-reuse-values",
+    "helm history flannel --namespace kube-flannel",
     "helm rollback flannel --namespace kube-flannel",
     "kubectl -n kube-flannel label pods -l app=flannel k8s-app=flannel pod-template-generation-",
     "kubectl -n kube-flannel label pods -l app=flannel pod-template-generation-",
     "kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan",
     "kubectl -n kube-flannel delete secret -l owner=helm,name=flannel",
     "helm install flannel conf/chart --namespace kube-flannel --take-ownership --set podCidr=10.244.0.0/16",
+    "kubectl -n kube-system get daemonset,configmap -l app=flannel -o yaml > before.yaml",
     "kubectl -n kube-system delete daemonset -l app=flannel",
     "kubectl -n kube-system delete configmap/kube-flannel-cfg serviceaccount/flannel",
 ];
 
-/// What runs on a node, while the network is there.
+/// Command that runs on a node while the network is there.
 const ON_A_NODE: &str = "curl -s http://127.0.0.1:8081/readyz";
 
-/// Removal, and the chart after it.
+/// Commands that remove flannel. `CHART` then installs the chart.
 const REMOVAL: &[&str] = &[
     "kubectl delete -f conf/kube-flannel.yml",
     "kubectl apply -f conf/kube-flannel-cleanup.yml",
@@ -183,7 +195,7 @@ const CHART: &[&str] = &[
 ];
 
 #[test]
-fn documented_commands_run_or_have_a_reason_not_to() -> Result<()> {
+fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     let mut on_pages = BTreeSet::new();
     for (file, heading) in PAGES {
         let page = read(file)?;
@@ -213,7 +225,7 @@ fn documented_commands_run_or_have_a_reason_not_to() -> Result<()> {
     Ok(())
 }
 
-/// What the daemon leaves on a node.
+/// Whether a node has flannel's device, and whether it has the CNI configuration.
 fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
     let device = node
@@ -246,7 +258,7 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         )?;
         std::fs::write(shell.folder().join("go-flannel.yml"), shapes::released()?)?;
 
-        // Up to the policy with ours, then Go flannel's manifest over it, and back.
+        // Installs our manifest, runs the commands up to the policy and Go flannel's manifest over it, and returns to ours.
         shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;
         cluster.wait_ready()?;
         shell.all(WHILE_THERE.get(2..).context("the rest")?)?;

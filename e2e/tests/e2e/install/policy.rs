@@ -1,4 +1,4 @@
-//! The admission policy: a flannel pod changes its own Node, and of it only what is flannel's.
+//! The admission policy: a flannel pod can change only its own Node, and only flannel's part of it.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ const OF_STATUS: &str = "may change the condition NetworkUnavailable only";
 const FOREIGN: &str = "may change flannel's annotations only";
 const NOT_OURS: &str = "are not flannel's to change";
 
-/// What a flannel pod on n1 sends to the status of a Node.
+/// A patch that a flannel pod on n1 sends to the status of a Node.
 #[derive(Clone)]
 struct Patch {
     name: &'static str,
     node: &'static str,
-    /// The Content-Type.
+    /// Content-Type of the request.
     kind: &'static str,
     body: Value,
-    /// The end of the refusal; none where the patch passes.
+    /// End of the refusal's text, or `None` if the patch is accepted.
     refusal: Option<&'static str>,
 }
 
@@ -58,7 +58,7 @@ fn condition(kind: &str) -> Value {
     json!({ "status": { "conditions": [{ "type": kind, "status": "False", "reason": "FlannelIsUp" }] } })
 }
 
-/// What flanneld writes, and the same to another Node.
+/// Returns patches that flanneld sends, and the same patches for another Node.
 fn own_patches() -> Vec<Patch> {
     let public_ip = "flannel.alpha.coreos.com/public-ip";
     vec![
@@ -112,7 +112,7 @@ fn metadata_patches() -> Vec<Patch> {
     ]
 }
 
-/// What kubelet and the controller manager write.
+/// Returns patches that kubelet and the controller manager send.
 fn status_patches() -> Vec<Patch> {
     let status = |field: &str, value: Value| json!({ "status": { field: value } });
     let address = json!([{ "type": "InternalIP", "address": "192.0.2.1" }]);
@@ -184,7 +184,7 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
     Lab::run("admission policy", |lab| {
         let api = prepare(lab)?;
         let pod = api.client_of_pod("kube-flannel", "flannel", "on-n1", "n1")?;
-        // The API server applies a new policy after a moment. Each try writes another value: a patch without a change passes.
+        // The API server applies a new policy after a moment. Each attempt writes another value, because a patch without a change is accepted.
         let foreign = |value: usize| json!({ "metadata": { "annotations": { "example.org/probe": value.to_string() } } });
         let mut tries = 0..;
         eventually_ok(Duration::from_secs(60), "the policy is in force", || {
@@ -208,7 +208,7 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
                 ),
             }
         }
-        // A token that was not issued for a pod names no node.
+        // A token that was not issued for a pod does not name a node.
         let anywhere = api.client_of("kube-flannel", "flannel", &json!({}))?;
         let ours = annotation("flannel.alpha.coreos.com/public-ip");
         let (code, message) = send(&anywhere, "n1", MERGE, &ours)?;

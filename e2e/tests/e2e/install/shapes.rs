@@ -1,4 +1,4 @@
-//! Go flannel's objects in the three shapes in which clusters have them: its released manifest, the raw one of its repository, its chart.
+//! Go flannel's objects as clusters have them: from its released manifest, from the raw one in its repository, or from its chart.
 
 use std::process::Command;
 
@@ -7,12 +7,12 @@ use lab::{binaries, succeeded};
 
 use super::{read, repository};
 
-/// The raw manifest, as it is in Go flannel's repository: it selects by `app` only.
+/// Returns the raw manifest in Go flannel's repository. It selects by `app` only.
 pub(crate) fn raw() -> Result<String> {
     read("e2e/tests/manifests/go/raw.yml")
 }
 
-/// The released manifest, made of the raw one as Go flannel makes it: it selects by `app` and `k8s-app`.
+/// Returns the released manifest, which Go flannel makes from the raw one. It selects by `app` and `k8s-app`.
 pub(crate) fn released() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go");
     output(
@@ -22,7 +22,7 @@ pub(crate) fn released() -> Result<String> {
     )
 }
 
-/// The manifest of the time up to v0.18, whose namespace is `kube-system`.
+/// Returns the manifest as it was up to v0.18, in the namespace `kube-system`.
 pub(crate) fn in_kube_system() -> Result<String> {
     let text = raw()?;
     let objects = text
@@ -34,7 +34,7 @@ pub(crate) fn in_kube_system() -> Result<String> {
         .join("---\n"))
 }
 
-/// What Go flannel's chart installs: it selects by `app` only.
+/// Returns the objects that Go flannel's chart installs. It selects by `app` only.
 pub(crate) fn charted() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go-chart");
     output(

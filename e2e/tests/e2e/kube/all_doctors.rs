@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster`: the findings of all nodes, from outside of the cluster.
+//! `flannelctl doctor --cluster`: the findings of all nodes, from outside the cluster.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::kube::installed::{
 };
 use crate::operator::Operator;
 
-/// So long the doctor of a cluster waits for a node that does not answer, and a machine that does something else.
+/// Longest time in which the doctor of a cluster may wait for a node that does not respond, including the delays of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long daemons and probes may take to find it.
+/// Longest time in which daemons and probes find the faults.
 const SETTLED: Duration = Duration::from_secs(120);
 
-/// The document, as kubectl's plugin prints it.
+/// Returns the document that kubectl's plugin prints.
 fn document(operator: &Operator) -> Result<Value> {
     json(&operator.types("kubectl flannel doctor -o json")?)
 }
@@ -26,11 +26,11 @@ fn document(operator: &Operator) -> Result<Value> {
 struct Folded {
     check: String,
     nodes: Vec<String>,
-    /// The nodes whose findings it explains.
+    /// Nodes whose findings it explains.
     explained: Vec<String>,
 }
 
-/// The findings.
+/// Returns the findings in the document.
 fn folded(document: &Value) -> Result<Vec<Folded>> {
     let names = |list: &Value| -> Vec<String> {
         list.as_array()
@@ -69,7 +69,7 @@ fn drop_on(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()>
     host.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-/// The bundle of a node has the logs that only the API has; the image has no folder to write to, and prints it.
+/// Checks that a node's bundle has the logs that only the API has. The image has no folder to write to, so the pod prints the bundle.
 fn bundle_from_afar(operator: &Operator) -> Result<()> {
     operator.run("kubectl flannel support-bundle --node=n1 --file=n1.tar.gz")?;
     let log = operator.run("tar -xzOf n1.tar.gz --wildcards '*/flanneld/pod.log'")?;
@@ -77,7 +77,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
     let names = operator.run("tar -tzf n1.tar.gz")?;
     for name in [
         "flanneld/node.json",
-        // No container ended.
+        // No container has ended, so there is no earlier log.
         "flanneld/pod-previous.log.missing",
     ] {
         ensure!(
@@ -85,7 +85,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
             "{name}: {names}"
         );
     }
-    // Other commands run there, too, and end here as they end there.
+    // The plugin runs other commands in the pod as well, and returns their exit codes.
     let status = operator.run("kubectl flannel status --node n2")?;
     ensure!(status.contains("n2 is ready"), "{status}");
     let peers = json(&operator.types("kubectl flannel peers --node=n2 --all -o json")?)?;
@@ -113,7 +113,8 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// A fault of one node is its finding, with what the others find about it; another node does not reach the API server; a third one's kubelet is not reached.
+/// A fault of one node is its finding, and explains what the others find about it. Another node does not reach the API server.
+/// The kubelet of a third one is unreachable.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
     let _turn = cluster_turn();
@@ -171,7 +172,7 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
             "{shown}"
         );
 
-        // The kubelet of the third node is not reached: it is named, and the others answer.
+        // The kubelet of the third node is unreachable. The document names this node, and has the findings of the others.
         drop_on(&cluster, 2, "input", "tcp dport 10250")?;
         let begun = Instant::now();
         let without = document(&operator)?;

@@ -1,4 +1,4 @@
-//! What the tests of Kubernetes share: hosts with a daemon each on one API server, and pods of real clusters that answer.
+//! Shared parts of the Kubernetes tests: hosts with a daemon each on one API server, and echo pods for real clusters.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,26 +13,26 @@ use lab::{
 
 pub(crate) use lab::api_turn as turn;
 
-/// Ten times what it may take: after failures, up to ten seconds pass between attempts.
+/// Ten times the expected time: after failures, up to ten seconds pass between attempts.
 pub(super) const SOON: Duration = Duration::from_secs(100);
-/// Ten times the minute for which what may be a mistake stays as it is: a peer that is gone, a condition that others change, readiness.
+/// Ten times the minute for which the daemon keeps what may be a mistake: a peer that is gone, a condition that others change, readiness.
 pub(super) const MINUTES: Duration = Duration::from_secs(600);
-/// Ten times the second within which a node's own state is to be right.
+/// Ten times the second within which the daemon must correct its node's own state.
 pub(super) const OWN: Duration = Duration::from_secs(10);
 const READY: Duration = Duration::from_secs(100);
-/// Less than the minute after which a node without the API is not ready, and a peer without flannel's mark is none.
+/// Less than the minute after which a node without the API is not ready, and a Node without flannel's mark is no longer a peer.
 pub(super) const MOST_OF_A_MINUTE: Duration = Duration::from_secs(50);
 
 pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Hosts `h1`, `h2`, … on one switch with an API server, reached through two proxies. Fields are dropped in this order.
+/// Hosts `h1`, `h2`, … on one switch with an API server, which they reach through two proxies. Fields are dropped in this order.
 pub(super) struct Bed {
     pub(super) daemons: Vec<Flanneld>,
     pub(super) options: Vec<FlanneldOptions>,
     pub(super) pods: Vec<Pod>,
-    /// The first is the one in use; the second is the next address of `--kube-api-url`.
+    /// The first proxy is in use. The second one is the next address in `--kube-api-url`.
     pub(super) proxies: [Proxy; 2],
     pub(super) api: ApiServer,
     pub(super) hosts: Vec<Host>,
@@ -40,14 +40,14 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Hosts without Nodes and daemons.
+    /// Starts hosts without Nodes and daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         Bed::with(lab, hosts, net_conf, |host| {
             ApiServer::start(host, Families::Dual)
         })
     }
 
-    /// The same, with an API server that the test starts.
+    /// Starts hosts without Nodes and daemons, with an API server that `start` starts.
     pub(super) fn with(
         lab: &Lab,
         hosts: u8,
@@ -73,7 +73,7 @@ impl Bed {
         Bed::on(lab, api, hosts, net_conf)
     }
 
-    /// These hosts, with an API server on this machine.
+    /// Uses these hosts, with an API server on `machine`.
     pub(super) fn of(
         lab: &Lab,
         machine: &Host,
@@ -103,14 +103,14 @@ impl Bed {
         })
     }
 
-    /// Hosts with a Node, a ready daemon and a pod each, all of which reach each other.
+    /// Starts hosts with a Node, a ready daemon and a pod each, all of which reach each other.
     pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         let mut bed = Bed::empty(lab, hosts, net_conf)?;
         bed.populate()?;
         Ok(bed)
     }
 
-    /// A Node, a ready daemon and a pod for each host, all of which reach each other.
+    /// Creates a Node, a ready daemon and a pod for each host, all of which reach each other.
     pub(super) fn populate(&mut self) -> Result<()> {
         for number in 1..=self.hosts.len() {
             self.admin().create_node(&self.node(number))?;
@@ -120,7 +120,7 @@ impl Bed {
         self.reach()
     }
 
-    /// The Node of a host, from 1: both families.
+    /// Returns the Node of a host with both families. The first host has the number 1.
     pub(super) fn node(&self, number: usize) -> NodeObject {
         let address =
             |v6: &str, v4: &str| -> [IpAddr; 2] { [v4.parse().unwrap(), v6.parse().unwrap()] };
@@ -161,7 +161,7 @@ impl Bed {
         self.api.admin()
     }
 
-    /// Waits until all pods reach each other in all families that all of them have.
+    /// Waits until all pods reach each other in the families that all of them have.
     pub(super) fn reach(&self) -> Result<()> {
         let addresses: Vec<Vec<IpAddr>> = self.pods.iter().map(Pod::addresses).collect();
         for family in 0..addresses.iter().map(Vec::len).min().unwrap_or(0) {
@@ -177,7 +177,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Where a host sends what is for a subnet: the outer address of the FDB entry behind the route over `flannel.1`.
+    /// Returns where a host sends packets for a subnet: the outer address of the FDB entry behind the route over `flannel.1`.
     pub(super) fn tunnel(&self, host: usize, subnet: &str) -> Result<Option<String>> {
         let netns = self.hosts[host].netns();
         let routes = netns.exec("ip", &["route", "show", "exact", subnet])?;
@@ -210,9 +210,9 @@ impl Bed {
         Ok(entry.map(str::to_owned))
     }
 
-    /// Waits until a host sends what is for a subnet to this address, or nowhere.
+    /// Waits until a host sends packets for a subnet to this address, or nowhere.
     pub(super) fn wait_tunnel(&self, host: usize, subnet: &str, to: Option<&str>) -> Result<()> {
-        // Removals wait: seconds, or a minute when many come at once.
+        // Removals are delayed by seconds, or by a minute when many come at once.
         let deadline = if to.is_some() { SOON } else { MINUTES };
         eventually_ok(
             deadline,
@@ -225,7 +225,7 @@ impl Bed {
         )
     }
 
-    /// All that a host has of its peers, as text that is equal as long as nothing changes.
+    /// Returns all state of a host about its peers. The text is equal as long as nothing changes.
     pub(super) fn peers_of(&self, host: usize) -> Result<String> {
         let netns = self.hosts[host].netns();
         let mut lines = Vec::new();
@@ -245,7 +245,7 @@ impl Bed {
         Ok(lines.join("\n"))
     }
 
-    /// What a host has of the other hosts of the bed, without the peers that a test made.
+    /// Returns the state of a host about the other hosts of the bed, without peers that a test created.
     pub(super) fn hosts_of(&self, host: usize) -> Result<String> {
         let peers = self.peers_of(host)?;
         let others = (1..=self.hosts.len()).filter(|number| *number != host + 1);
@@ -269,16 +269,16 @@ impl Bed {
             .collect())
     }
 
-    /// Proves that changes of Nodes reach every host now: by a peer that is new each time.
+    /// Checks that changes of Nodes reach every host now, with a new peer each time.
     ///
-    /// It is deleted and may stay a while: after an outage, removals wait a minute.
+    /// The peer is deleted afterwards and may stay for a while: after an outage, removals are delayed by a minute.
     pub(super) fn require_alive(&self) -> Result<()> {
         self.with_canary(|subnet, public| {
             (0..self.hosts.len()).try_for_each(|host| self.wait_tunnel(host, subnet, Some(public)))
         })
     }
 
-    /// Proves that changes of Nodes reach no host now.
+    /// Checks that changes of Nodes reach no host now.
     pub(super) fn require_unseen(&self) -> Result<()> {
         self.with_canary(|subnet, _| {
             throughout(Duration::from_secs(3), "the new peer is not seen", || {
@@ -290,7 +290,7 @@ impl Bed {
         })
     }
 
-    /// While this works, there is a peer with a subnet and an address of its own.
+    /// Runs `work` while there is a peer with a subnet and an address of its own.
     fn with_canary(&self, work: impl FnOnce(&str, &str) -> Result<()>) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 100 + NUMBER.fetch_add(1, Ordering::Relaxed) % 100;
@@ -310,13 +310,13 @@ impl Bed {
         outcome
     }
 
-    /// Starts a host's daemon anew, after whatever end.
+    /// Starts a host's daemon again, however it ended, and waits until it is ready.
     pub(super) fn restart(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
         self.daemons[host].wait_ready(READY).map(drop)
     }
 
-    /// Runs scenarios one after the other; before each, all is as at the start. Nothing may end, panic or lose a peer meanwhile.
+    /// Runs scenarios in turn, each from the same state. Checks that no daemon ends or panics, and that all pods reach each other afterwards.
     pub(super) fn each(&mut self, scenarios: &[(&str, Scenario)]) -> Result<()> {
         for (name, scenario) in scenarios {
             let pids: Vec<u32> = self.daemons.iter().map(|daemon| daemon.pid()).collect();
@@ -337,7 +337,7 @@ impl Bed {
     }
 }
 
-/// Looks at what has to be so for a minute after `start`, unless that is over by then: looking takes time, too.
+/// Checks a condition that must hold for a minute after `start`. Ignores the result if the minute is almost over when `look` returns.
 pub(super) fn within_a_minute(start: Instant, look: impl FnOnce() -> Result<()>) -> Result<()> {
     let outcome = look();
     if start.elapsed() < MOST_OF_A_MINUTE {
@@ -350,7 +350,7 @@ pub(super) fn within_a_minute(start: Instant, look: impl FnOnce() -> Result<()>)
 /// One row of a table.
 pub(super) type Scenario = fn(&mut Bed) -> Result<()>;
 
-/// What a host's daemon is started with.
+/// Returns the options of a host's daemon.
 pub(super) fn options(
     host: &Host,
     net_conf: &std::path::Path,
@@ -363,7 +363,7 @@ pub(super) fn options(
     ))
 }
 
-/// A pod on a node that answers each TCP connection to port 8080 with its own name; hostPort 8090 leads to it too.
+/// Returns a pod on a node that replies to each TCP connection on port 8080 with its own name. hostPort 8090 leads to it as well.
 pub(super) fn echo_pod(name: &str, node: &str) -> String {
     format!(
         r#"
@@ -384,7 +384,7 @@ spec:
     )
 }
 
-/// The Service 10.96.0.80 in front of these pods.
+/// Returns the Service 10.96.0.80 for the echo pods.
 pub(super) fn echo_service() -> String {
     r"
 apiVersion: v1

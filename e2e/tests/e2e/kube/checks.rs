@@ -1,4 +1,4 @@
-//! Findings about the answers of a real API server: each is reported first, and gone after its commands.
+//! Findings about the responses of a real API server: the doctor reports each one first, and its commands remove it.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 use crate::kube::doctor::causes;
 use crate::operator::Operator;
 
-/// As the DaemonSet has it: kubectl is what changes anything.
+/// Adds the variables of the DaemonSet, so that the remedies use kubectl.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
     options
         .env("POD_NAMESPACE", "kube-flannel")
         .env("POD_NAME", "kube-flannel-ds-x")
 }
 
-/// Waits until the daemon's doctor finds exactly this, in all of its outputs, and returns the finding.
+/// Waits until the doctor finds exactly this check in all of its outputs, and returns the finding.
 fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
     eventually_ok(MINUTES, &format!("the doctor finds {check}"), || {
@@ -39,7 +39,7 @@ fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     })
 }
 
-/// Waits until nothing is found by a daemon that is ready.
+/// Waits until the daemon is ready and its doctor finds nothing.
 fn gone(daemon: &Flanneld) -> Result<()> {
     eventually(SOON, "the daemon is ready", || daemon.is_ready())
         .with_context(|| daemon.log_tail(10))?;
@@ -78,7 +78,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         let config = bed
             .api
             .kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
-        // No proxy gives it another name.
+        // The proxy passes the requests on as the same user, instead of another one.
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
@@ -110,7 +110,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
             operator.run(command(&finding)?)?
         );
         gone(&daemon)?;
-        // What others put there stays.
+        // Rules and subjects that others added stay.
         let (role, binding) = (bed.admin().get(role)?, bed.admin().get(binding)?);
         ensure!(
             role["rules"].to_string().contains("things"),
@@ -152,7 +152,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
     })
 }
 
-/// The controller manager that kubelet starts from kubeadm's manifest: with the arguments that are in it.
+/// Starts the controller manager as kubelet starts it from kubeadm's manifest, with the arguments in that.
 fn controller_manager(bed: &Bed, manifest: &Path) -> Result<Process> {
     let text = std::fs::read_to_string(manifest)?;
     let args = text
@@ -191,7 +191,7 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
             "{finding:#}"
         );
 
-        // The only help: where the manifest is, and who reads it.
+        // Only the manifest's folder and the program that reads it are simulated.
         let folder = lab.folder("manifests")?;
         let place = "/etc/kubernetes/manifests";
         ensure!(command(&finding)?.contains(place), "{finding:#}");
@@ -206,7 +206,7 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
             once == plain.replace("    - kube-controller-manager\n", added),
             "{once}"
         );
-        // Twice does no harm.
+        // The command can be repeated without harm.
         host.netns().exec("sh", &["-ec", &typed])?;
         ensure!(
             std::fs::read_to_string(&manifest)? == once,
@@ -237,7 +237,7 @@ fn unserved_api_service_is_reported() -> Result<()> {
             .arg(&format!("--kubeconfig-file={}", config.display()));
         let mut daemon = host.start_flanneld(&service(options))?;
         let finding = found(&daemon, "api-by-service")?;
-        // What the shell makes of the command is where kubectl finds the API server.
+        // The shell expands the variable in the command to the address at which kubectl reaches the API server.
         let set = "kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel ";
         let variable = command(&finding)?
             .strip_prefix(set)

@@ -1,4 +1,4 @@
-//! Whole clusters: what they are before there is a pod network, and what is left of them.
+//! Whole clusters: their state before there is a pod network, and what they leave behind.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kube::bed::{MINUTES, SOON, echo_pod, echo_service};
 
-/// Bridge, host-local and static routes: a network that needs no flannel.
+/// Sets up a network without flannel: bridge, host-local and static routes.
 fn plain_network(cluster: &Cluster) -> Result<()> {
     let admin = cluster.api.admin();
     for node in &cluster.nodes {
@@ -36,7 +36,7 @@ fn plain_network(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Pods on each node reach the Service that all of them serve, through the kube-proxy of their node.
+/// Checks that pods on each node reach the Service of all pods, through the kube-proxy of their node.
 fn require_service(cluster: &Cluster) -> Result<()> {
     for (number, node) in cluster.nodes.iter().enumerate() {
         cluster.apply(&echo_pod(&format!("p{}", number + 1), node.name()))?;
@@ -83,7 +83,7 @@ fn cluster_without_flannel_starts_and_leaves_nothing() -> Result<()> {
         cluster.wait_ready()?;
         require_service(&cluster)?;
 
-        // A reboot empties /run; the pods come back by themselves.
+        // A reboot empties /run. The pods come back by themselves.
         let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
         let before = cluster
             .api

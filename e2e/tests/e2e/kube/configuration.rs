@@ -1,18 +1,18 @@
-//! The configuration that pods mount: corrected while nodes wait, changed while it is in use, moved to another range Node by Node.
+//! The configuration that pods mount: corrected while nodes wait, changed while in use, and moved to another range Node by Node.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Answer, Call, Lab, NodeObject, eventually, eventually_ok};
 
 use crate::kube::bed::{Bed, DUAL, OWN, SOON, VXLAN, turn};
 
-/// The same configuration with another range, as of a cluster that is migrated.
+/// Returns the configuration with another range, as for a cluster that migrates.
 fn elsewhere(net_conf: &str) -> String {
     net_conf
         .replace("10.244.0.0/16", "10.42.0.0/16")
         .replace("fd10:244::/48", "fd10:42::/48")
 }
 
-/// Starts a daemon on each of three nodes with a configuration that none can use, and corrects it.
+/// Starts a daemon on each of three nodes with a configuration that none of them can use, and corrects it.
 fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
     let _turn = turn();
     Lab::run(title, |lab| {
@@ -50,17 +50,17 @@ fn corrected(title: &str, wrong: &str, right: &str) -> Result<()> {
 }
 
 #[test]
-fn network_corrected_while_nodes_wait_brings_all_of_them_together() -> Result<()> {
+fn network_corrected_while_nodes_wait_connects_all_nodes() -> Result<()> {
     corrected("Node API: a wrong Network", &elsewhere(VXLAN), VXLAN)
 }
 
 #[test]
-fn family_added_while_nodes_wait_works_between_all_of_them() -> Result<()> {
+fn family_added_while_nodes_wait_connects_all_nodes() -> Result<()> {
     corrected("Node API: a family is added", &elsewhere(VXLAN), DUAL)
 }
 
 #[test]
-fn range_migrated_node_by_node_works_between_all_of_them_without_a_restart() -> Result<()> {
+fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: another range", |lab| {
         let mut bed = Bed::start(lab, 3, DUAL)?;
@@ -117,7 +117,7 @@ fn range_migrated_node_by_node_works_between_all_of_them_without_a_restart() -> 
                 daemon.log()
             );
             eventually_ok(SOON, "nothing of the old range is left", || {
-                // Those of the bridge are the old pods' own.
+                // The bridge's neighbours are left out, because they belong to the old pods.
                 let neighbours =
                     "ip neighbour show dev flannel.1; ip neighbour show dev flannel-v6.1";
                 let all = host.netns().sh(&format!(
@@ -141,7 +141,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
     Lab::run("Node API: changed while it waits", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
-        // Its interface comes late, and annotations cannot be written at first.
+        // The node's interface appears late, and the API server refuses annotations at first.
         let host = &bed.hosts[0];
         bed.proxies.iter().for_each(|proxy| {
             proxy.on(|call: &Call| {
@@ -200,7 +200,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
 }
 
 #[test]
-fn event_that_the_api_does_not_answer_delays_no_lease() -> Result<()> {
+fn unanswered_event_delays_no_lease() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: silent Events", |lab| {
         let bed = Bed::start(lab, 1, VXLAN)?;
@@ -221,7 +221,7 @@ fn event_that_the_api_does_not_answer_delays_no_lease() -> Result<()> {
                 .internal(bed.hosts[0].v4()?),
         )?;
         let daemon = &bed.daemons[0];
-        // The client gives up after more than that.
+        // This deadline is shorter than the time after which the client gives up the Event.
         eventually(OWN, "it serves the other podCIDR", || {
             daemon.subnet_env().is_ok_and(|env| {
                 env.subnet

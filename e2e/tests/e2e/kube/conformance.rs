@@ -1,6 +1,6 @@
-//! Kubernetes' own tests of networks, in whole clusters with flannel from the manifest: `make conformance`.
+//! Kubernetes' own network tests, in whole clusters with flannel from the manifest: `make conformance`.
 //!
-//! Each run leaves its report and log in target/conformance, and a table of all runs in target/conformance/table.md.
+//! Each run writes its report and log to target/conformance, and a table of all runs to target/conformance/table.md.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,17 @@ use crate::kube::installed::{install, manifest, repository, with_images};
 
 const ENDS: Duration = Duration::from_secs(45 * 60);
 
-/// Tests that belong together, and the cluster they are for.
+/// A group of tests, and the cluster that they need.
 struct Suite {
     name: &'static str,
-    /// A regular expression of the tests' names. `FLANNEL_TEST_FOCUS` replaces it.
+    /// Regular expression for the names of the tests. `FLANNEL_TEST_FOCUS` replaces it.
     focus: &'static str,
-    /// How many tests match.
+    /// Number of tests that match.
     tests: usize,
     families: Families,
 }
 
-/// The tests of Conntrack are no part of the conformance profile: flows of UDP go on while their pods end and begin.
+/// Includes the Conntrack tests, which are not in the conformance profile: UDP flows continue while their pods end and start.
 const CONFORMANCE: Suite = Suite {
     name: "conformance",
     focus: r"\[sig-network\].*\[Conformance\]|\[sig-network\] Conntrack",
@@ -39,7 +39,7 @@ const DUAL_STACK: Suite = Suite {
     tests: 22,
     families: Families::Dual,
 };
-/// Few kernels have SCTP; what is disruptive restarts the nodes of a cloud.
+/// Skipped tests: few kernels have SCTP, and disruptive tests restart the nodes of a cloud.
 const SKIP: &str = r"\[Feature:SCTPConnectivity\]|\[Disruptive\]";
 
 #[test]
@@ -66,7 +66,7 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
     passes(&DUAL_STACK, ProxyMode::Nftables)
 }
 
-/// Runs a suite. All of its tests pass at the first attempt.
+/// Runs a suite. Checks that all of its tests pass at the first attempt.
 fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     let _turn = cluster_turn();
     let folder = repository("target/conformance");
@@ -124,7 +124,7 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     Ok(())
 }
 
-/// Kubernetes' program of tests, with the tests that match, and a report in JSON.
+/// Returns the launch of Kubernetes' test program with the tests that match and a report in JSON.
 fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
     Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
         .arg(format!(
@@ -154,7 +154,7 @@ fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
         .arg(format!("--ginkgo.json-report={}", report.display())))
 }
 
-/// The images that the tests name.
+/// Returns the images that the tests use.
 fn images() -> Result<Vec<PathBuf>> {
     let folder = binaries::kept("conformance-images")?;
     Ok(std::fs::read_dir(folder)?
@@ -164,7 +164,7 @@ fn images() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The manifest's configuration for clusters of these families.
+/// Returns the manifest's configuration for clusters of these families.
 fn of_families(text: &str, families: Families) -> String {
     let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
     if families == Families::Dual {
@@ -174,7 +174,7 @@ fn of_families(text: &str, families: Families) -> String {
     }
 }
 
-/// Kubernetes' own manifest of its name service, without the servers outside of the cluster: there are none.
+/// Installs CoreDNS from Kubernetes' own manifest, without upstream servers, because there are none.
 fn install_name_service(cluster: &Cluster) -> Result<()> {
     let text = std::fs::read_to_string(binaries::kept("conformance-1.36/coredns.yaml.base")?)?;
     let text = text
@@ -199,7 +199,7 @@ fn install_name_service(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// The API server reaches pods, as from a control plane that is a node: it proxies to them.
+/// Adds routes from the API server to pods, because it proxies to them. A control plane that is a node has these routes.
 fn route_pods(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
@@ -224,21 +224,21 @@ fn route_pods(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What came of a test.
+/// Outcome of a test.
 struct Outcome {
     seconds: f64,
-    /// Why it did not pass.
+    /// Reason why it did not pass.
     trouble: Option<String>,
 }
 
-/// The tests of a report that were chosen, by their names.
+/// Returns the outcomes of the selected tests in a report, by name.
 fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
     )?;
     let suites = document.as_array().into_iter().flatten();
     let specs = suites.flat_map(|suite| suite["SpecReports"].as_array().into_iter().flatten());
-    // What the focus leaves out is skipped without a word.
+    // A test that the focus leaves out is skipped without a message.
     let chosen = specs.filter(|spec| {
         spec["LeafNodeType"] == "It"
             && (spec["State"] != "skipped" || spec["Failure"]["Message"].is_string())
@@ -267,7 +267,7 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
         .collect())
 }
 
-/// A table of all reports that are there: tests, and how kube-proxy wrote its rules.
+/// Writes a table of all present reports, with the tests and the mode of kube-proxy.
 fn write_table() -> Result<()> {
     let folder = repository("target/conformance");
     let modes = ["iptables", "nftables"];

@@ -14,9 +14,9 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         let token = lab.folder("")?.join("token");
-        // An editor ends a file with a newline.
+        // Editors end a file with a newline.
         std::fs::write(&token, "token-0\n")?;
-        // The proxy knows the token of the moment only.
+        // The proxy accepts only the present token.
         let accept = |bed: &Bed, valid: String| {
             bed.proxies[0].on(move |call| match call.authorization.as_deref() {
                 Some(given) if given == format!("Bearer {valid}") => {
@@ -54,7 +54,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
     Lab::run("Node API: authority", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
-        // No proxy is between: the daemon verifies the server by the file that the kubeconfig names.
+        // There is no proxy in between: the daemon verifies the server with the file that the kubeconfig names.
         let bundle = lab.folder("")?.join("bundle.pem");
         std::fs::copy(bed.api.certificates().ca(), &bundle)?;
         let config = bed.api.kubeconfig_with_authority(User::Flannel, &bundle)?;
@@ -64,7 +64,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
         let pid = bed.daemons[0].pid();
         bed.require_alive()?;
 
-        // Both authorities are trusted, then the server has a certificate of the new one, then the old one is gone.
+        // First the daemon trusts both authorities. Then the server gets a certificate of the new one. Then the old one is removed.
         let old = std::fs::read_to_string(&bundle)?;
         bed.api.replace_authority()?;
         let new = std::fs::read_to_string(bed.api.certificates().ca())?;
@@ -78,7 +78,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
         bed.api.restart()?;
         bed.require_alive().context("with the new authority")?;
 
-        // The daemon does not trust a server of an authority that is not in its file.
+        // The daemon does not trust a server whose authority is not in its file.
         bed.api.replace_authority()?;
         let stopped = Instant::now();
         bed.api.stop()?;

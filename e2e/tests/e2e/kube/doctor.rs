@@ -1,4 +1,4 @@
-//! The doctor in real clusters: its reports come through `kubectl exec`, and its commands are pasted.
+//! The doctor in real clusters: `kubectl exec` returns its reports, and its commands are pasted.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
@@ -18,7 +18,7 @@ use crate::kube::installed::{
 use crate::kube::upstream::require_installed;
 use crate::operator::{Operator, remedies_of_the_trap};
 
-/// The name of the flannel pod on a node that runs now.
+/// Returns the name of the flannel pod that runs on a node now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
     let query = format!(
         "labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{}",
@@ -44,7 +44,7 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
         .to_owned())
 }
 
-/// Types `flannelctl` with these words, which may be repeated, into the flannel pod of a node.
+/// Runs `flannelctl` with these arguments in the flannel pod of a node. The command may run more than once.
 fn flannelctl(
     operator: &Operator,
     cluster: &Cluster,
@@ -57,7 +57,7 @@ fn flannelctl(
     ))
 }
 
-/// The findings in a report that nothing explains.
+/// Returns the findings in a report that no other finding explains.
 pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
     let findings = report["findings"].as_array().context("no findings")?;
     Ok(findings
@@ -67,7 +67,7 @@ pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
         .collect())
 }
 
-/// The report of the doctor in the pod of a node.
+/// Returns the report of the doctor in the pod of a node, and checks its exit code.
 fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = flannelctl(operator, cluster, node, "doctor -o json")?;
     let report = json(&output)?;
@@ -84,7 +84,7 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
     Ok(report)
 }
 
-/// Waits until the doctor of every node finds exactly these causes; the last report is returned.
+/// Waits until the doctor of every node finds exactly these causes, and returns the last report.
 fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
@@ -102,7 +102,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
     Ok(last)
 }
 
-/// Every node reports the trap, and the documented commands fix it.
+/// Checks that every node reports the trap, and that the documented commands fix it.
 fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
     let begun = Instant::now();
     let report = expect(operator, cluster, &["wrong-interface"])?;
@@ -140,7 +140,7 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     expect(operator, cluster, &[]).map(drop)
 }
 
-/// What DaemonSet's container has: its arguments, and the names and values of its variables.
+/// Returns the DaemonSet's container, with its arguments and variables.
 fn container(cluster: &Cluster) -> Result<Value> {
     let set = cluster
         .api
@@ -158,7 +158,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         cluster.start_nodes(0..2)?;
         let operator = Operator::of(lab, &cluster.api)?;
 
-        // Every machine is 10.0.2.15, and the manifest names that interface.
+        // Every machine has the address 10.0.2.15, and the manifest names that interface.
         let right = manifest(|text| impatient(&text))?;
         let wrong = right.replace(
             "        - --kube-subnet-mgr\n",
@@ -170,7 +170,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         apply_pods(&cluster)?;
         let before = container(&cluster)?;
         out_of_the_trap(&operator, &cluster, &by_argument).context("one address everywhere")?;
-        // The command changed that argument, and nothing else.
+        // The command changed only that argument.
         let changed = before
             .to_string()
             .replace("--iface=enp0s3", "--iface=enp0s8");
@@ -178,7 +178,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         ensure!(after == changed, "{after} instead of {changed}");
         status_api_is_for_the_node_only(&operator, &cluster)?;
 
-        // An address each, and a variable that names the interface.
+        // Now each node has its own address, and a variable names the interface.
         cluster.nodes[1]
             .host()
             .netns()
@@ -192,7 +192,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         let after = container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
 
-        // Everything could be looked at but what the container runtime knows.
+        // The doctor could run all checks, except those that need the container runtime.
         let report = expect(&operator, &cluster, &[])?;
         let unknown: Vec<&Value> = report["unknown"]
             .as_array()
@@ -217,7 +217,7 @@ fn ask(netns: &lab::Netns, address: &str) -> Result<bool> {
         .is_ok())
 }
 
-/// A pod with the node's network, as every daemon of a node has it.
+/// A pod with the host network, as daemons of nodes have it.
 const HOST_POD: &str = "
 apiVersion: v1
 kind: Pod
@@ -231,7 +231,8 @@ spec:
   - {name: c, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
 ";
 
-/// Neither a pod nor another host reaches the API. A pod with the node's network does, by an allowed Host name only, and never by the socket.
+/// Checks that neither a pod nor another host reaches the API. A pod with the host network does, with an allowed Host name only,
+/// and never through the socket.
 fn status_api_is_for_the_node_only(operator: &Operator, cluster: &Cluster) -> Result<()> {
     let node = cluster.nodes[0].host();
     let gateway = node
@@ -303,7 +304,7 @@ fn status_api_is_for_the_node_only(operator: &Operator, cluster: &Cluster) -> Re
     operator.run("kubectl delete pod host-network").map(drop)
 }
 
-/// The token by which flanneld speaks to the API server is in no answer, log or bundle.
+/// Checks that no response, log or bundle contains flanneld's token for the API server.
 fn require_no_token(operator: &Operator, cluster: &Cluster, answer: &str) -> Result<()> {
     let tokens = cluster.nodes[0].command(&[
         "sh",
@@ -343,7 +344,7 @@ fn require_no_token(operator: &Operator, cluster: &Cluster, answer: &str) -> Res
     Ok(())
 }
 
-/// No node has a route to the Service of the API server when flanneld starts there.
+/// Cuts each node off the API server's Service, and restarts flanneld there.
 fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         node.host().netns().feed(
@@ -373,7 +374,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
         install(&cluster, &impatient(&shapes::raw()?))?;
         apply_pods(&cluster)?;
         require_reach(&cluster)?;
-        // The label is forgotten.
+        // Skips the step that labels the pods.
         operator
             .run("kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan")?;
         cluster.apply(&manifest(|text| impatient(&text))?)?;
@@ -386,7 +387,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
         let command = finding["remedy"]["commands"][0]
             .as_str()
             .context("a command")?;
-        // A pod that the DaemonSet replaces may be gone between the list and the label: the operator repeats the command.
+        // A pod that the DaemonSet replaces may disappear between the list and the label, so the operator repeats the command.
         println!(
             "{command}\n{}",
             eventually_ok(SOON, "all pods are labelled", || operator.run(command))?
@@ -397,7 +398,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     })
 }
 
-/// The doctor in the pod of a node whose kubelet the API server does not reach.
+/// Returns the doctor's report in the pod of a node whose kubelet the API server does not reach.
 fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = cluster.exec_output(
         "kube-flannel",
@@ -420,7 +421,7 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
         install(&cluster, &manifest(|text| impatient(&text))?)?;
         for number in 0..cluster.nodes.len() {
             let wanted = cluster.nodes[number].host().v4_of("enp0s8")?.to_string();
-            // What kubeadm wrote there stays.
+            // The argument that kubeadm wrote there stays.
             cluster.nodes[number].command(&[
                 "sh",
                 "-c",
@@ -448,7 +449,7 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
                 .flatten()
                 .filter_map(Value::as_str)
             {
-                // The only help: kubelet is no service here.
+                // Only this command is simulated, because kubelet is not a service here.
                 if command == "systemctl restart kubelet" {
                     cluster.node(number)?.stop_kubelet()?;
                     cluster.node(number)?.start_kubelet()?;

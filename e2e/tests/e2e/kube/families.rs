@@ -1,4 +1,4 @@
-//! IPv6 only, and nodes that have one family where others have two.
+//! Nodes with IPv6 only, and nodes with one family in a cluster with two.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, eventually_ok};
@@ -40,7 +40,7 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
 fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: a family is missing", |lab| {
-        // h1 has both families, h2 no IPv6 podCIDR, h3 no IPv4 one; podCIDRs come in any order.
+        // h1 has both families, h2 no IPv6 podCIDR, and h3 no IPv4 one. podCIDRs come in any order.
         let mut bed = Bed::empty(lab, 3, DUAL)?;
         let [v4, v6] = [bed.hosts[1].v4()?, bed.hosts[2].v4()?];
         let nodes = [

@@ -1,4 +1,4 @@
-//! Flannel in whole clusters, installed as an operator does it: by the manifest, and nothing else.
+//! Flannel in whole clusters, installed as an operator does it: only with the manifest.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::kube::installed::{
 };
 use crate::kube::life::whatever_happens;
 
-/// Annotations and condition as Go flannel leaves them.
+/// Checks that annotations and condition are as Go flannel leaves them.
 fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     for node in cluster.started() {
         let annotation = |name: &str| cluster.api.admin().flannel_annotation(node.name(), name);
@@ -46,7 +46,7 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     Ok(())
 }
 
-/// With `--ip-masq` pods are seen as their node outside of the pod network, and as themselves inside.
+/// Checks that with `--ip-masq`, packets of pods have their node's address outside the pod network, and their own address inside.
 fn require_translated(cluster: &Cluster) -> Result<()> {
     let (node, pod) = (
         IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?),
@@ -60,10 +60,10 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Another backend in the ConfigMap, and the documented restart: the first node has no peer of its own backend, and the others follow.
+/// Changes the backend in the ConfigMap and restarts as documented. The first node has no peer of its own backend, until the others follow.
 fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&impatient(text))?;
-    // A kubelet may mount what it knew of the ConfigMap before the API was away.
+    // A kubelet may mount the version of the ConfigMap from before the API was away.
     eventually_ok(MINUTES, "every node has the other backend", || {
         cluster.kubectl(&[
             "--namespace=kube-flannel",
@@ -81,10 +81,10 @@ fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
 fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
     let _turn = cluster_turn();
     Lab::run("cluster: vxlan", |lab| {
-        // The fourth joins later.
+        // The fourth node joins later.
         let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(4))?)?;
         cluster.start_nodes(0..3)?;
-        // Pods that wait for their network are those of every new cluster: CoreDNS, for one.
+        // Every new cluster has pods that wait for the network, such as CoreDNS.
         apply_pods(&cluster)?;
         let text = manifest(|text| text)?;
         install(&cluster, &text)?;
@@ -101,7 +101,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
                 start.elapsed()
             );
         };
-        // A reboot empties /run; no pod fails for want of subnet.env.
+        // A reboot empties /run. No pod fails because subnet.env is missing.
         let restarts = |cluster: &Cluster| -> Result<Value> {
             Ok(cluster.api.admin().get("/api/v1/namespaces/default/pods/p3")?["status"]["containerStatuses"][0]["restartCount"].clone())
         };
@@ -126,7 +126,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
 fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
     let _turn = cluster_turn();
     Lab::run("cluster: host-gw", |lab| {
-        // The third joins later.
+        // The third node joins later.
         let mut cluster = Cluster::prepare(
             lab,
             &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?,

@@ -1,4 +1,4 @@
-//! The Node and subnet.env equal those that Go flannel 0.28.9 wrote from the same input, but for the mark in the data of the backend.
+//! The Node and subnet.env equal those that Go flannel 0.28.9 wrote for the same input, except for the mark in the backend data.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const CASES: [&str; 10] = [
     "vxlan-dual",
     "vxlan-v6only",
 ];
-/// The MAC that a case prescribes; all others are this node's own.
+/// The MAC that a case prescribes. All others are this node's own.
 const KEPT: &str = "02:aa:bb:cc:dd:ee";
 
 fn folder() -> PathBuf {
@@ -80,7 +80,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
     })?;
     let mut env = golden("subnet.env")?;
     if case == "vxlan-v6only" {
-        // Go flannel writes the MTU of a device for IPv4, which is not there. Packets of this size do not fit.
+        // Go flannel writes the MTU of a device for IPv4, which does not exist. Packets of this size do not fit.
         env = env.replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
     }
     let written = std::fs::read_to_string(daemon.subnet_file())?;
@@ -93,7 +93,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
     Ok(())
 }
 
-/// The Node that Go flannel found: its podCIDRs, and these annotations.
+/// Returns the Node that Go flannel found, with its podCIDRs and these annotations.
 fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     let mut node = NodeObject::new("n1")
         .internal("10.99.0.11".parse::<IpAddr>()?)
@@ -149,7 +149,7 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
         conditions(&found["status"]["conditions"]),
     );
     ensure!(wanted == now, "{now:?} instead of {wanted:?}");
-    // Our fields were written through the subresource status only.
+    // Our fields were written only through the status subresource.
     let fields = found["metadata"]["managedFields"]
         .as_array()
         .into_iter()
@@ -168,7 +168,7 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The data of a backend with the mark that tells our nodes from Go flannel's.
+/// Returns backend data with the mark that distinguishes our nodes from Go flannel's.
 fn marked(data: &str) -> String {
     match data.strip_prefix('{') {
         Some(members) => format!(r#"{{"FlannelRs":1,{members}"#),

@@ -1,4 +1,4 @@
-//! One bad peer is one bad peer: Nodes that cannot be used, and routes in the place of one, hold no healthy node back.
+//! A bad peer affects only itself: Nodes that cannot be used, and routes in the place of a peer's, make no healthy node unready.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::kube::nodes::hostile_nodes;
 const HOLDS: Duration = Duration::from_secs(15);
 const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 const UDP: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
-/// Off the link of all nodes.
+/// An address off the link of all nodes.
 const FAR: &str = "10.99.0.5";
 
 /// Backends with their wire names.
 const BACKENDS: [(&str, &str); 3] = [("vxlan", VXLAN), ("host-gw", HOST_GW), ("", UDP)];
 
-/// Nodes with a subnet each, and an address that some kernel or backend refuses.
+/// Returns Nodes with a subnet each, and an address that some kernel or backend refuses.
 fn odd_addresses(backend: &str) -> Vec<NodeObject> {
     let addresses = [
         FAR,
@@ -47,7 +47,7 @@ fn status(daemon: &lab::Flanneld) -> Result<Value> {
     Ok(serde_json::from_str(&daemon.get("/status")?.1)?)
 }
 
-/// All nodes stay ready, have their condition, and their pods reach each other.
+/// Checks that all nodes stay ready and have their condition, and that their pods reach each other.
 fn require_healthy(bed: &Bed) -> Result<()> {
     throughout(HOLDS, "every healthy node is ready", || {
         for daemon in &bed.daemons {
@@ -87,7 +87,7 @@ fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
         |lab| {
             let mut bed = Bed::empty(lab, 2, conf)?;
             for number in 1..=2 {
-                // As a cloud does it: pods are scheduled once the condition is False.
+                // This is how a cloud creates Nodes: pods are scheduled once the condition is False.
                 bed.admin()
                     .create_node(&bed.node(number).network_unavailable("True"))?;
             }
@@ -126,7 +126,7 @@ fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
                 let counted = daemon
                     .metric("flannel_leases_refused{reason=\"off-link\"}")
                     .unwrap_or_default();
-                // The others carry packets to any address.
+                // The other backends send packets to any address.
                 ensure!(
                     (far, counted >= 1.0)
                         == if backend == "host-gw" {
@@ -148,7 +148,7 @@ fn among_hostile_nodes(backend: &str, conf: &str) -> Result<()> {
 }
 
 #[test]
-fn route_conflict_of_one_peer_holds_no_node_back() -> Result<()> {
+fn route_conflict_of_one_peer_keeps_nodes_ready() -> Result<()> {
     for (name, conf) in &BACKENDS[..2] {
         foreign_route(name, conf).with_context(|| format!("backend {name}"))?;
     }
@@ -209,7 +209,7 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
             "{}",
             daemon.log_tail(20)
         );
-        // The other peer is served.
+        // The route to the other peer stays.
         let kept = bed.hosts[0]
             .netns()
             .exec("ip", &["route", "show", "10.244.2.0/24"])?;
@@ -227,15 +227,15 @@ fn foreign_route(backend: &str, conf: &str) -> Result<()> {
     })
 }
 
-/// What holds a node back is its own device.
+/// Only a problem with its own device makes a node unready.
 #[test]
-fn device_of_another_kind_holds_the_node_back() -> Result<()> {
+fn foreign_device_makes_its_node_unready() -> Result<()> {
     let _turn = turn();
     Lab::run("own device", |lab| {
         let bed = Bed::start(lab, 2, VXLAN)?;
         let netns = bed.hosts[0].netns();
         eventually(SOON, "it is not ready", || {
-            // The daemon may be faster with a device of its own.
+            // Repeated, because the daemon may be faster and create its own device.
             if netns
                 .sh("ip link show type bridge | grep -q flannel.1")
                 .is_err()

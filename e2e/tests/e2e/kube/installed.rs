@@ -1,4 +1,4 @@
-//! Flannel in whole clusters, installed as an operator does it, and what has to work then.
+//! Flannel in whole clusters, installed as an operator does it, and the checks that must pass then.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// The images of the programs under test, built once for all tests.
+/// Returns the images of the programs under test, which are built once for all tests.
 pub(super) fn images() -> Result<Vec<PathBuf>> {
     static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,14 +42,14 @@ pub(super) fn images() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The manifest, with another net-conf.json.
+/// Returns the manifest with a changed net-conf.json.
 pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
     Ok(change(std::fs::read_to_string(repository(
         "conf/kube-flannel.yml",
     ))?))
 }
 
-/// What `helm install` with these arguments applies, with its namespace; probes are impatient.
+/// Returns what `helm install` with these arguments applies, with its namespace and with more frequent probes.
 pub(super) fn chart(args: &[&str]) -> Result<String> {
     let mut command = Command::new(binaries::helm()?);
     command
@@ -71,20 +71,20 @@ pub(super) fn backend(text: &str, backend: &str) -> String {
     text.replace("\"Type\": \"vxlan\"", &format!("\"Type\": \"{backend}\""))
 }
 
-/// Probes each second, not every ten: an update of several nodes takes seconds then.
+/// Makes probes run each second instead of every ten, so that an update of several nodes takes only seconds.
 pub(super) fn impatient(text: &str) -> String {
     text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1")
         .replace("periodSeconds: 10", "periodSeconds: 1")
 }
 
-/// Installs flannel, or another one over it, and waits until every node is Ready and every daemon too.
+/// Installs flannel, possibly over another one, and waits until every node is Ready and every daemon is ready.
 pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.apply(manifest)?;
     cluster.wait_ready()?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
-/// A pod on each started node, wherever there is none yet, and the Service in front of them.
+/// Creates a pod on each started node that has none yet, and the Service for them.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     let pods = cluster
         .started()
@@ -95,7 +95,7 @@ pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// Pods on all nodes reach each other.
+/// Checks that pods on all nodes reach each other.
 pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
     apply_pods(cluster)?;
     for number in 1..=cluster.started().count() {
@@ -121,7 +121,7 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// All pods reach each other, the Service is answered by all of them, and each node's hostPort by its own.
+/// Checks that all pods reach each other, that all of them reply for the Service, and that each node's hostPort leads to its own pod.
 pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     require_reach(cluster)?;
     let (nodes, addresses) = (
@@ -140,7 +140,7 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     };
     for (number, (from, _)) in addresses.iter().enumerate() {
         let mut answered = std::collections::BTreeSet::new();
-        // After an outage of the API, a kube-proxy may look again a minute later only.
+        // After an outage of the API, kube-proxy may try again only a minute later.
         eventually_ok(MINUTES, "every pod has answered for the Service", || {
             answered.insert(ask(from, "10.96.0.80 80")?);
             ensure!(
@@ -160,7 +160,7 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The address of the pod `p1`, which is on the first node.
+/// Returns the address of the pod `p1`, which is on the first node.
 pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
     let mut pods = cluster.pod_addresses("default")?.into_iter();
     pods.find(|(name, _)| name == "p1")
@@ -168,10 +168,10 @@ pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
         .context("p1 has no address")
 }
 
-/// Returns the source address that a host outside of the pod network sees of packets of the pod `p1`.
+/// Returns the source address of `p1`'s packets as a host outside the pod network sees it.
 pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
-    // A router with routes to the pods: without it, only translated addresses would get replies.
+    // The host has routes to the pods, as a router may. Otherwise only masqueraded addresses would get replies.
     let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"]
         .as_str()
         .context("a podCIDR")?
@@ -182,7 +182,7 @@ pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
-/// Returns the source address that another node sees of packets of `p1` to its address in the pod network.
+/// Returns the source address of `p1`'s packets as another node sees it on its address in the pod network.
 pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
     let other = cluster.nodes[1].host();
     seen_by(cluster, other, of_bridge(other)?)
@@ -206,7 +206,7 @@ fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// No pod has ever failed for want of subnet.env.
+/// Checks that no pod has ever failed because subnet.env was missing.
 pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
     let events = cluster.api.admin().get("/api/v1/events")?;
     let all = events["items"].as_array().into_iter().flatten();

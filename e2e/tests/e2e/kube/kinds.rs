@@ -1,4 +1,4 @@
-//! The mark in the backend data tells our nodes, even when their daemon is silent, from Go flannel's.
+//! The mark in the backend data distinguishes our nodes from Go flannel's, even when our daemon is silent.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 
-/// Longer than the half minute for which a daemon that starts anew may be silent.
+/// Longer than the half minute for which a daemon may be silent when it starts.
 const TOLD: Duration = Duration::from_secs(40);
 
-/// What `h1` knows of `h2`.
+/// Returns the state of `h2` as `h1` sees it.
 fn peer(bed: &Bed) -> Result<Value> {
     let (_, text) = bed.daemons[0].api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
@@ -24,7 +24,7 @@ fn peer(bed: &Bed) -> Result<Value> {
     Ok(peer.clone())
 }
 
-/// Whether the doctor of `h1` says that a node of ours answers no questions.
+/// Whether the doctor of `h1` reports that one of our nodes does not reply to probes.
 fn is_filtered(bed: &Bed) -> Result<bool> {
     let report = json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;
@@ -45,13 +45,13 @@ fn wait(bed: &Bed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
 }
 
 #[test]
-fn node_without_our_mark_is_go_flannels() -> Result<()> {
+fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: kinds", |lab| {
         let mut bed = Bed::start(lab, 2, VXLAN)?;
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &ProbeOptions::default())?;
         wait(&bed, "ours, and it answers", &"h2".into(), false)?;
-        // The kernel goes on to carry packets, and to answer pings.
+        // The kernel still carries packets and replies to pings.
         bed.daemons[1].terminate(MINUTES)?;
         wait(&bed, "ours, and silent", &"h2".into(), true)?;
         eventually_ok(MINUTES, "which the doctor tells", || {

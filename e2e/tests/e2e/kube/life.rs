@@ -1,4 +1,4 @@
-//! All that operators do to the nodes of a cluster and that happens to them, under streams of packets between pods.
+//! Operations and failures of a cluster's nodes, while streams of packets run between pods.
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use crate::kube::bed::MINUTES;
 use crate::kube::installed::{apply_pods, impatient, install, require_reach};
 use crate::kube::streams::Streams;
 
-/// URL of a daemon's readiness.
+/// URL of a daemon's readiness endpoint.
 const READY: &str = "http://127.0.0.1:8081/readyz";
 
-/// A rolling update, a drain, kills and restarts, a minute without the API; the last of the nodes joins at the end.
+/// Runs a rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
 ///
-/// From the rolling update on, the daemons have the API by two addresses, of which the first goes for good.
+/// From the rolling update on, the daemons have two addresses of the API. The first one later goes away for good.
 pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());
@@ -83,7 +83,7 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     cluster.node(1)?.restart_containerd()?;
     cluster.kill_control_plane()?;
     cluster.restart_control_plane()?;
-    // What the API has of them may still be of those that were killed.
+    // The API may still report the killed daemons as ready, so this compares processes.
     for node in cluster.started() {
         eventually_ok(MINUTES, "a killed daemon is back", || {
             let (now, code) = (daemons(node), asked(node, READY)?);
@@ -98,7 +98,7 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The processes of a node's daemon.
+/// Returns the process IDs of a node's daemon.
 fn daemons(node: &Member) -> Vec<i32> {
     let is_daemon = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
@@ -112,7 +112,7 @@ fn daemons(node: &Member) -> Vec<i32> {
         .collect()
 }
 
-/// The API server is gone until every daemon reports it, and returns at the second address only.
+/// Stops the API server until every daemon reports this, and starts it again at the second address only.
 fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
     cluster.kill_control_plane()?;
     first.close()?;
@@ -129,7 +129,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
             asked(node, first.url().as_str())?,
             asked(node, second.url().as_str())?,
         );
-        // Without a token the API server refuses the request. At the first address no server answers.
+        // Without a token the API server refuses the request. No server responds at the first address.
         ensure!(
             away == "000" && matches!(back.as_str(), "401" | "403"),
             "{}: {away} and {back}",
@@ -139,7 +139,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
     Ok(())
 }
 
-/// The status with which a node is answered; 000 when it is not.
+/// Returns the HTTP status of a request from a node, or 000 if there is no response.
 fn asked(node: &Member, url: &str) -> Result<String> {
     let args = [
         "--silent",

@@ -1,4 +1,4 @@
-//! What lasts a minute, all in one: the API away and back at its second address only, tokens refused, a peer that lost its mark.
+//! Faults that last a minute, all in one test: the API is away and returns only at its second address, tokens are refused, a peer loses its mark.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ const LEAVER: &str = "10.244.78.0/24";
 fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: a minute", |lab| {
-        // h2's tokens will be refused; nothing happens to h3.
+        // h2's tokens will be refused. h3 has no fault.
         let (mut bed, refusing, _well) = three_nodes(lab)?;
         let pids: Vec<u32> = bed.daemons.iter().map(|daemon| daemon.pid()).collect();
         let pods = &bed.pods;
@@ -96,7 +96,7 @@ fn api_outage_of_a_minute_loses_no_packet() -> Result<()> {
     })
 }
 
-/// Three nodes and their pods: h1 has both addresses of --kube-api-url, h2 and h3 have the proxies that are returned, in this order.
+/// Starts three nodes and their pods. h1 has both addresses of --kube-api-url. The returned proxies are those of h2 and h3.
 fn three_nodes(lab: &Lab) -> Result<(Bed, Proxy, Proxy)> {
     let mut bed = Bed::empty(lab, 3, VXLAN)?;
     let (refusing, well) = (bed.api.proxy(8003)?, bed.api.proxy(8004)?);
@@ -118,7 +118,7 @@ fn three_nodes(lab: &Lab) -> Result<(Bed, Proxy, Proxy)> {
     Ok((bed, refusing, well))
 }
 
-/// Each host has the peers that it had before.
+/// Checks that each host has the same peers as before.
 fn require_peers(bed: &Bed, before: &[String]) -> Result<()> {
     for (host, before) in before.iter().enumerate() {
         let now = bed.hosts_of(host)?;
@@ -131,7 +131,7 @@ fn require_peers(bed: &Bed, before: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The first two nodes are not ready, and the reason names the API's address, the refusal, and the clock that can cause it.
+/// Checks that the first two nodes are not ready. The reason names the API's address, the refusal, and the clock as a possible cause.
 fn require_unready_without_the_api(bed: &Bed) -> Result<()> {
     for (host, word) in [
         (0, "192.168.56.199"),

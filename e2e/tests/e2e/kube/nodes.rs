@@ -1,4 +1,4 @@
-//! What becomes of Nodes: re-created, doubled, damaged, restored from a snapshot, written to by others.
+//! Changes of Nodes: re-created, duplicated, damaged, restored from a snapshot, overwritten by others.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const NODES: &[(&str, Scenario)] = &[
     ("the own Node gone and back", own_node_gone),
 ];
 
-/// Those after which removals wait a minute.
+/// Scenarios after which removals are delayed by a minute.
 const MASSES: &[(&str, Scenario)] = &[
     ("sixty hostile Nodes", hostile),
     ("etcd restored from a snapshot", restored),
@@ -104,12 +104,12 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         let mut bed = Bed::start(lab, 3, DUAL)?;
         let pid = bed.daemons[2].pid();
         let probe = lab::Probe::start(&bed.pods[0], &bed.pods[1], &lab::ProbeOptions::default())?;
-        // Somebody's own address on the bridge of the pods.
+        // A foreign address on the bridge of the pods.
         bed.hosts[2]
             .netns()
             .ip("address add fd77::1/64 dev cni0 nodad")?;
         bed.admin().delete_node("h3")?;
-        // Its old subnet is another Node's at once.
+        // Another Node gets its old subnet at once.
         let other = NodeObject::new("other")
             .pod_cidr("10.244.3.0/24")
             .vxlan_peer("192.168.56.9", "02:00:00:00:00:09");
@@ -123,7 +123,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         require_change_reported(&mut bed, pid)?;
         new_pod_is_reached(&bed, "new")?;
 
-        // Once more, while no daemon runs.
+        // The same happens while no daemon runs.
         ensure!(
             bed.daemons[2].terminate(SOON)?.success(),
             "{}",
@@ -141,7 +141,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
     })
 }
 
-/// The third host's daemon, still the same process, reported the new podCIDR, and holds nothing of the old one.
+/// Checks that the third host's daemon, still the same process, reported the new podCIDR and has removed all of the old one.
 fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
     let daemon = &mut bed.daemons[2];
     ensure!(
@@ -190,7 +190,7 @@ fn require_change_reported(bed: &mut Bed, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the third host's Node while its daemon waits for a lease, after the daemon has read what the host keeps.
+/// Replaces the third host's Node while its daemon waits for a lease, after the daemon has read the files on the host.
 fn change_while_it_waits(bed: &mut Bed) -> Result<()> {
     ensure!(
         bed.daemons[2].terminate(SOON)?.success(),
@@ -218,7 +218,7 @@ fn change_while_it_waits(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// The third host's Node, with other podCIDRs.
+/// Returns the third host's Node with other podCIDRs.
 fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
     let node = NodeObject::new("h3")
         .pod_cidr(&format!("10.244.{third}.0/24"))
@@ -228,7 +228,7 @@ fn another_h3(bed: &Bed, third: u8) -> Result<NodeObject> {
         .internal(bed.hosts[2].v6()?))
 }
 
-/// Waits until the third host serves a subnet. Its bridge has lost the gateways of the one before, and nothing else.
+/// Waits until the third host serves a subnet. Checks that its bridge has lost only the gateway addresses of the previous subnet.
 fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
     eventually(SOON, "subnet.env has the new subnet", || {
@@ -258,7 +258,7 @@ fn serves_another_subnet(bed: &Bed, before: &str, now: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds a pod on the third host by the CNI plugin, to the bridge that is there. The first host's pod reaches it in both families.
+/// Adds a pod on the third host with the CNI plugin, to the existing bridge. Checks that the first host's pod reaches it in both families.
 fn new_pod_is_reached(bed: &Bed, name: &str) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;
@@ -303,7 +303,7 @@ fn tampered(bed: &mut Bed) -> Result<()> {
         let before = bed.admin().flannel_annotation("h1", name)?;
         bed.admin()
             .annotate("h1", &format!("{ANNOTATIONS}{name}"), value)?;
-        // Put back at once, then at most once in ten seconds.
+        // The daemon restores an annotation at once, then at most once in ten seconds.
         eventually_ok(SOON, "an annotation comes back", || {
             let now = bed.admin().flannel_annotation("h1", name)?;
             ensure!(now == before, "{name} is {now:?} instead of {before:?}");
@@ -320,7 +320,7 @@ fn tampered(bed: &mut Bed) -> Result<()> {
 fn condition(bed: &mut Bed) -> Result<()> {
     let wrong = json!({ "status": { "conditions": [{ "type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "by a cloud" }] } });
     bed.admin().patch_node_status("h2", &wrong)?;
-    // At most once a minute.
+    // The daemon restores the condition at most once a minute.
     eventually(MINUTES, "the condition comes back", || {
         bed.admin().has_network("h2")
     })
@@ -360,10 +360,10 @@ fn doubled(bed: &mut Bed) -> Result<()> {
             &format!("02:00:00:00:77:{last}"),
         )
     };
-    // Within one second the lower name wins, whichever comes first.
+    // Creation times have a resolution of one second. Within one second the lower name takes precedence, whichever comes first.
     bed.admin().create_node(&peer("twin-b", 72))?;
     (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.77.0/24", Some("192.168.56.72")))?;
-    // A second is the resolution of creation times.
+    // Longer than this resolution.
     std::thread::sleep(Duration::from_millis(1100));
     bed.admin().create_node(&peer("twin-a", 71))?;
     throughout(Duration::from_secs(2), "the older one holds", || {
@@ -457,7 +457,7 @@ const HOSTILE_SUBNETS: &[&str] = &[
 ];
 const HOSTILE_BACKENDS: &[&str] = &["", "host-gw", "VXLAN", "wireguard", "no-such", "🦀"];
 
-/// Nodes that no peer can use, each by another fault; otherwise they are of this backend.
+/// Returns Nodes of this backend that no peer can use, each with another fault.
 pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let mac = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;
@@ -497,7 +497,7 @@ pub(super) fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     nodes
 }
 
-/// Whether a line is of a peer that [`Bed::require_alive`] made.
+/// Whether a line is about a peer that [`Bed::require_alive`] created.
 fn is_canary(line: &str) -> bool {
     let third = line
         .strip_prefix("10.244.")
@@ -515,7 +515,7 @@ fn hostile(bed: &mut Bed) -> Result<()> {
         let (code, answer) =
             bed.admin()
                 .request("POST", "/api/v1/nodes", Some(("application/json", &json)))?;
-        // The API server refuses some by itself.
+        // The API server itself refuses some of them.
         if code < 300 {
             taken.push(
                 json["metadata"]["name"]
@@ -569,7 +569,7 @@ fn hostile(bed: &mut Bed) -> Result<()> {
 
 fn overwrite(bed: &mut Bed) -> Result<()> {
     let name = format!("{ANNOTATIONS}public-ip-overwrite");
-    // The lab's other host has it as a second address, so that packets still arrive.
+    // The host has it as a second address, so that packets still arrive.
     bed.hosts[1]
         .netns()
         .ip("address add 192.168.56.222/24 dev enp0s8")?;
@@ -611,7 +611,7 @@ fn recreated_peer(bed: &mut Bed) -> Result<()> {
         bed.wait_tunnel(host, "10.244.41.0/24", Some("192.168.56.42"))?;
         bed.wait_tunnel(host, "10.244.43.0/24", Some("192.168.56.41"))?;
     }
-    // One after the other: four removals within ten seconds, with the scenario before, would wait a minute.
+    // Deletes one after the other. With the previous scenario, there would be four removals within ten seconds, which are delayed by a minute.
     bed.admin().delete_node("moved")?;
     (0..2).try_for_each(|host| bed.wait_tunnel(host, "10.244.43.0/24", None))?;
     bed.admin().delete_node("heir")
@@ -634,12 +634,12 @@ fn restored(bed: &mut Bed) -> Result<()> {
     bed.admin().create_node(&peer("new", 52))?;
     bed.wait_tunnel(0, "10.244.52.0/24", Some("192.168.56.52"))?;
     bed.api.restore(&snapshot)?;
-    // Writes go on below the revision that was known: a watch from there would stay silent.
+    // New revisions are lower than the one that the daemon knows, so a watch from there would stay silent.
     bed.admin().create_node(&peer("newer", 53))?;
     for host in 0..2 {
         bed.wait_tunnel(host, "10.244.51.0/24", Some("192.168.56.51"))?;
         bed.wait_tunnel(host, "10.244.53.0/24", Some("192.168.56.53"))?;
-        // What is not there any more waits a minute: the list of a restored store is not trusted at once.
+        // The removal is delayed by a minute, because the daemon does not trust the list of a restored store at once.
         eventually_ok(MINUTES, "the Node after the snapshot goes", || {
             ensure!(bed.tunnel(host, "10.244.52.0/24")?.is_none(), "it stays");
             Ok(())

@@ -1,4 +1,4 @@
-//! Whatever becomes of the API, packets go on, and what changed meanwhile is right soon after.
+//! Outages of the API: packets keep flowing, and daemons apply the changes of that time soon after.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use lab::{Answer, ApiServer, Call, Families, Lab, NodeObject, eventually_ok, thr
 
 use crate::kube::bed::{Bed, SOON, Scenario, VXLAN, turn};
 
-/// The body of a watch that has expired, as an event in a stream.
+/// Event in the stream of a watch that has expired.
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
 
 const OUTAGES: &[(&str, Scenario)] = &[
@@ -41,7 +41,7 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
     })
 }
 
-/// Until 1.34, servers refuse to stream lists, so Nodes are listed by pages of 100.
+/// Servers before 1.34 refuse to stream lists, so the daemon lists Nodes in pages of 100.
 #[test]
 fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     const PEERS: u8 = 220;
@@ -72,7 +72,7 @@ fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
             !streams.is_empty() && streams.iter().all(|status| *status == 422),
             "streamed lists: {streams:?}"
         );
-        // Two daemons, two more pages each.
+        // Each of the two daemons requests two more pages.
         let pages = answers("continue=");
         ensure!(
             pages.len() >= 4 && pages.iter().all(|status| *status == 200),
@@ -100,7 +100,7 @@ fn kubernetes_1_33_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     })
 }
 
-/// Deleted while the API is away: the next list does not have it.
+/// Deletes a Node while the API is away, so only the next list shows this.
 fn deleted_meanwhile(bed: &mut Bed) -> Result<()> {
     bed.proxies.iter().for_each(lab::Proxy::cut);
     bed.admin().delete_node("peer-010")?;
@@ -112,7 +112,7 @@ fn is_watch_of_nodes(call: &Call) -> bool {
     call.is_of_nodes() && call.is_watch()
 }
 
-/// While `fault` lasts, a peer is made that must be there after it; nothing that was there goes.
+/// Checks that no peer is removed while `fault` lasts, and that daemons see a new peer afterwards.
 fn under(
     bed: &Bed,
     lasts: Duration,
@@ -151,7 +151,7 @@ fn expired_watches(bed: &mut Bed) -> Result<()> {
 }
 
 fn expired_pages(bed: &mut Bed) -> Result<()> {
-    // No streamed lists here, so that pages are asked for.
+    // Streamed lists are refused, so that the daemon requests pages.
     under(bed, Duration::from_secs(3), |call| {
         if call.path.contains("sendInitialEvents") {
             Answer::status(422, "Invalid")
@@ -164,7 +164,7 @@ fn expired_pages(bed: &mut Bed) -> Result<()> {
 }
 
 fn half_open(bed: &mut Bed) -> Result<()> {
-    // What the API's host sends on the connections of now is dropped there, and new connections work.
+    // The API's host drops what it sends on its present connections. New connections work.
     let netns = bed.api.host().netns().clone();
     let open = netns.exec(
         "ss",
@@ -198,7 +198,7 @@ fn half_open(bed: &mut Bed) -> Result<()> {
         .vxlan_peer("192.168.56.251", "02:00:00:00:02:51");
     bed.admin().create_node(&peer)?;
     let found = (0..bed.hosts.len()).try_for_each(|host| {
-        // 15 seconds without an answer end a connection.
+        // The daemon closes a connection after 15 seconds without a response.
         eventually_ok(2 * SOON, "the new peer is there", || {
             ensure!(
                 bed.tunnel(host, "10.244.251.0/24")?.is_some(),
@@ -219,7 +219,7 @@ fn unauthorized(bed: &mut Bed) -> Result<()> {
     })
 }
 
-/// Each request is answered by the next of these, all over again.
+/// Returns the next of these answers for each request, over and over again.
 fn in_turn(answers: Vec<Answer>) -> impl Fn(&Call) -> Answer + Send + Sync + Clone + 'static {
     let next = Arc::new(AtomicUsize::new(0));
     move |_| answers[next.fetch_add(1, Ordering::Relaxed) % answers.len()].clone()

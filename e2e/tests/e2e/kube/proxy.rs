@@ -1,4 +1,4 @@
-//! The API server of the tests, and the proxy before it that counts calls, stalls, answers in its place and cuts connections.
+//! The API server of the tests, and the proxy in front of it, which counts calls, stalls, replies in its place and cuts connections.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn api_server_and_proxy_answer_stall_and_restore() -> Result<()> {
     })
 }
 
-/// Each user may do what its role says, and no more.
+/// Checks that each user may do what its role allows, and no more.
 fn require_rights(api: &ApiServer) -> Result<()> {
     let status = |user: User, path: &str| {
         api.client(user)
@@ -75,7 +75,7 @@ fn require_rights(api: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// Through the proxy from a host: calls are counted, answered for it, stalled and ended.
+/// Checks from a host that the proxy counts calls, replies to them, stalls and cuts them.
 fn require_proxy(api: &ApiServer, client: &Host) -> Result<()> {
     let proxy = api.proxy(8001)?;
     let url = proxy.url();

@@ -1,4 +1,4 @@
-//! What flannel's pods may do on a node: enough for every node and every backend, and no more.
+//! Rights of flannel's pods on a node: enough for every node and every backend, and no more.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, cluster_turn};
@@ -8,10 +8,10 @@ use crate::kube::installed::{
     require_traffic, with_images,
 };
 
-/// The user kube of kubespray.
+/// User ID of kubespray's user kube.
 const KUBE: &str = "997";
 
-/// `/proc/PID/status` of a node's daemon.
+/// Returns `/proc/PID/status` of a node's daemon.
 fn status(node: &Member) -> Result<String> {
     let is_daemon = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
@@ -28,7 +28,7 @@ fn status(node: &Member) -> Result<String> {
 }
 
 #[test]
-fn folders_of_another_user_get_plugin_and_configuration() -> Result<()> {
+fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result<()> {
     let _turn = cluster_turn();
     Lab::run("cluster: folders of kube", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(1))?)?;
@@ -59,7 +59,7 @@ fn folders_of_another_user_get_plugin_and_configuration() -> Result<()> {
                 .map(str::trim)
                 .unwrap_or_default()
         };
-        // NET_ADMIN, NET_RAW and DAC_OVERRIDE; the runtime's filter of system calls.
+        // The capabilities are NET_ADMIN, NET_RAW and DAC_OVERRIDE. The seccomp filter is the runtime's.
         ensure!(
             line("CapEff:") == "0000000000003002"
                 && line("Seccomp:") == "2"
@@ -72,7 +72,7 @@ fn folders_of_another_user_get_plugin_and_configuration() -> Result<()> {
 }
 
 #[test]
-fn vxlan_in_user_space_by_the_chart_carries_packets() -> Result<()> {
+fn userspace_vxlan_from_chart_carries_packets() -> Result<()> {
     let _turn = cluster_turn();
     Lab::run("cluster: vxlan in user space", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;

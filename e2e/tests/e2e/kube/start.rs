@@ -1,4 +1,4 @@
-//! The start on the Node API: what it waits for, what it ends for, and how often it asks.
+//! The start with the Node API: what the daemon waits for, when it exits, and how often it sends requests.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
                 Ok(())
             })
         };
-        // No Node; a Node without podCIDR; the podCIDR comes: ready within ten times a second.
+        // First there is no Node, then one without podCIDR. When the podCIDR comes, the node is ready within ten times a second.
         let mut daemon = host.start_flanneld(&bed.options[0])?;
         waits(&mut daemon, &["h1"])?;
         bed.admin()
@@ -47,13 +47,13 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         eventually(OWN, "it is ready", || daemon.is_ready()).with_context(|| daemon.log())?;
         ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
         std::fs::remove_file(daemon.subnet_file())?;
-        // A daemon that ends does not report the network as unavailable: its routes stay.
+        // A daemon that ends does not report the network as unavailable, because its routes stay.
         ensure!(
             bed.admin().has_network("h1"),
             "the condition went with the daemon"
         );
 
-        // A podCIDR outside Network, as k3s' 10.42.0.0/16 with flannel's default: both are named, nothing is published.
+        // The podCIDR is outside Network, as with k3s' 10.42.0.0/16 and flannel's default. The log names both, and nothing is published.
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(
             &NodeObject::new("h1")
@@ -72,7 +72,7 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
             "it published something: {}",
             bed.admin().node("h1")?
         );
-        // The mounted file is read again.
+        // The daemon reads the mounted file again.
         std::fs::write(
             &bed.net_conf,
             VXLAN.replace("10.244.0.0/16", "10.42.0.0/16"),
@@ -81,7 +81,7 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         ensure!(daemon.terminate(SOON)?.success(), "{}", daemon.log());
         std::fs::remove_file(daemon.subnet_file())?;
 
-        // No configuration yet.
+        // There is no configuration yet.
         std::fs::remove_file(&bed.net_conf)?;
         let mut daemon = host.start_flanneld(&bed.options[0])?;
         waits(&mut daemon, &["net-conf.json"])?;
@@ -171,7 +171,7 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
 }
 
 #[test]
-fn start_needs_eight_calls_and_the_rights_of_any_manifest() -> Result<()> {
+fn start_needs_eight_api_calls_and_the_rights_of_each_manifest() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: calls and rights", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;

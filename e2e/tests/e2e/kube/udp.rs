@@ -1,4 +1,4 @@
-//! The backend udp in a cluster: by the chart, in a privileged pod, and with a gap at each update.
+//! The backend udp in a cluster: installed with the chart, in a privileged pod, and with an outage at each update.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::kube::installed::{
 use crate::kube::streams::Streams;
 
 const UDP: [&str; 2] = ["--set", "flannel.backend=udp"];
-/// While one node is updated its tunnel is away for 3 seconds, or 10 on an overloaded machine.
+/// Longest outage. While a node is updated, its tunnel is away for 3 seconds, or for 10 on an overloaded machine.
 const GAP: Duration = Duration::from_secs(60);
 
 #[test]
@@ -36,7 +36,7 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
             "with --ip-masq the pod is seen as {seen} instead of {node}"
         );
 
-        // The update takes --ip-masq away.
+        // The update removes --ip-masq.
         let streams = Streams::start(&cluster)?;
         install(
             &cluster,

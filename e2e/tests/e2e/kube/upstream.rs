@@ -1,4 +1,4 @@
-//! Go flannel's manifests and chart and ours, each applied over the other.
+//! Go flannel's manifests and chart, and ours, each applied over the other.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,15 +21,15 @@ const OURS: [&str; 2] = [
     "docker.io/flannel-rs/flannel:v0.1.0",
     "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0",
 ];
-/// An archive of Go flannel's images, the daemon's and the plugin's, as `docker save` and `ctr images export` write it.
+/// Variable with an archive of Go flannel's images, the daemon's and the plugin's, as `docker save` and `ctr images export` write it.
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
-/// Go flannel's released manifest.
+/// Returns Go flannel's released manifest, with more frequent probes.
 fn go_released() -> Result<String> {
     Ok(impatient(&shapes::released()?))
 }
 
-/// From one to the other and back, while packets flow: none is lost.
+/// Installs ours over theirs, and theirs again, while packets flow. Checks that none is lost.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest(|text| impatient(&text))?;
     under_streams(
@@ -42,16 +42,16 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     )
 }
 
-/// A change of what is installed.
+/// A named change of the installation.
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
-/// Installs the first, then makes the changes while packets flow between pods: none is lost.
+/// Installs the first, then makes the changes while packets flow between pods. Checks that none is lost.
 fn under_streams(
     cluster: &Cluster,
     first: impl FnOnce() -> Result<()>,
     changes: &[Change],
 ) -> Result<()> {
-    // The configuration comes before the daemon here: pods that wait for their network find it before there is a subnet.env.
+    // In Go flannel's manifest the CNI configuration comes before the daemon, so pods that wait for their network find it before subnet.env exists.
     apply_pods(cluster)?;
     first()?;
     require_traffic(cluster)?;
@@ -65,7 +65,7 @@ fn under_streams(
     streams.require_clean()
 }
 
-/// Each node has one flannel pod, which the DaemonSet that is installed now has made, and which is ready.
+/// Waits until each node has one flannel pod, which is ready and which the present DaemonSet has created.
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
     eventually_ok(
@@ -97,7 +97,7 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     )
 }
 
-/// The DaemonSet has made this pod, of its present template, and the pod is ready.
+/// Checks that the DaemonSet has created this pod from its present template, and that the pod is ready.
 fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
     let labels = |labels: &Value| -> Vec<(String, Value)> {
@@ -121,7 +121,7 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     };
     let is_of_template = labels(&metadata["labels"]) == labels(&template["metadata"]["labels"])
         && names(&pod["spec"]) == names(&template["spec"]);
-    // What was adopted is older.
+    // An adopted pod is older than the DaemonSet.
     let since = |object: &Value| {
         object["creationTimestamp"]
             .as_str()
@@ -153,7 +153,7 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     Ok(())
 }
 
-/// An operator whose folder has what docs/migrating.md names: `conf`, and Go flannel's manifest and chart.
+/// Returns an operator whose folder has what docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
 fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();
@@ -181,7 +181,7 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     Ok(operator)
 }
 
-/// The commands below a heading of docs/migrating.md, block by block.
+/// Returns the commands below a heading of docs/migrating.md, in their blocks.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
     let part = page
@@ -216,7 +216,7 @@ fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
                 .try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)
         };
-        // The bed has made the ClusterRole for its users.
+        // The bed has already created the ClusterRole for its users, so helm has to take it over.
         let theirs = [
             "helm install flannel go-chart --namespace kube-flannel --take-ownership".to_owned(),
         ];
@@ -331,7 +331,7 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
                 .find(|name| name.contains("plugin") == of_plugin)
                 .with_context(|| format!("{} has: {images}", archive.display()))
         };
-        // Not every version of it has these: cp and /healthz are in all.
+        // Not every version of Go flannel has these, but all have cp and /healthz.
         let text = go_released()?
             .replace("- /opt/bin/install-conf\n", "- cp\n")
             .replace(

@@ -1,4 +1,4 @@
-//! A lab of VirtualBox machines: every node has a NAT of its own on its default route, with equal or with distinct addresses.
+//! A lab of VirtualBox machines: every node has its own NAT on the default route, with equal or with different addresses.
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -8,7 +8,7 @@ use lab::{
 use crate::kube::bed::SOON;
 use crate::kube::installed::{impatient, install, manifest, require_traffic, with_images};
 
-/// When the nodes come.
+/// Order in which the nodes start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Order {
     Together,
@@ -35,7 +35,7 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
         require_right(&cluster)?;
         require_traffic(&cluster)?;
         if order == Order::OffAndOn {
-            // After the power cut the API reports the old state of pods for a while: new pods have none.
+            // After a power cut the API reports the old state of pods for a while, so new pods are created.
             for number in 1..=all {
                 cluster.api.admin().delete(&format!(
                     "/api/v1/namespaces/default/pods/p{number}?gracePeriodSeconds=0"
@@ -52,7 +52,7 @@ fn vagrant(options: ClusterOptions, order: Order) -> Result<()> {
     })
 }
 
-/// Every node publishes what joins it with the others, although kubelet may report what does not.
+/// Checks that every node publishes the address that joins it with the others, although kubelet may report another one.
 fn require_right(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let right = node.host().v4_of("enp0s8")?.to_string();

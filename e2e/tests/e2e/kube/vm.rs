@@ -1,4 +1,4 @@
-//! What of Kubernetes needs a kernel that few machines have.
+//! Kubernetes tests that need a kernel that few machines have.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ use crate::kube::bed::{Bed, MINUTES, VXLAN, turn};
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 80);
 const PORT: u16 = 80;
 
-/// A Service by kube-proxy's IPVS mode, from a pod, from its node, and with its endpoint on either node.
+/// A Service in kube-proxy's IPVS mode is reachable from a pod and from its node, with the endpoint on either node.
 #[test]
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
@@ -53,7 +53,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
             let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
             bed.admin().create(slices, &slice)?;
             let other = &bed.pods[1 - number];
-            // A pod is seen as itself, a node as the address of its tunnel.
+            // The endpoint sees a pod's own address, and for a node the address of its tunnel.
             let ask = |from: &lab::Netns, want: Option<IpAddr>| {
                 eventually_ok(MINUTES, "the Service answers", || {
                     let answers = seen_as(

@@ -1,4 +1,4 @@
-//! Whose address it is: which interface a node takes, keeps and leaves, by what its Node and others say.
+//! Choice of the interface: which one a node takes, keeps and leaves, depending on its own Node and on others.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::kube::bed::{Bed, MINUTES, SOON, VXLAN, turn};
 
-/// More than the minute after which an interface may be left.
+/// More than the minute after which a node may leave an interface.
 const LONGER_THAN_SILENCE: Duration = Duration::from_secs(80);
 
 impl Bed {
@@ -38,7 +38,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Starts the daemon of a host for the first time, as far as it can know.
+    /// Starts the daemon of a host without subnet.env, as for the first time.
     fn start_first(&mut self, host: usize) -> Result<()> {
         let file = self.hosts[host].subnet_file()?;
         if file.exists() {
@@ -49,7 +49,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Drops probes and pings of nodes on every host.
+    /// Drops probes and pings between nodes on every host. Packets of pods still pass.
     fn pass_pods_only(&self) -> Result<()> {
         for host in &self.hosts {
             host.netns().exec(
@@ -62,7 +62,7 @@ impl Bed {
         Ok(())
     }
 
-    /// The texts of the Events about interfaces.
+    /// Returns the texts of the Events about interfaces.
     fn events(&self) -> Result<Vec<String>> {
         let events = self.admin().get("/api/v1/namespaces/default/events")?;
         let of_interface = events["items"]
@@ -77,7 +77,7 @@ impl Bed {
     }
 }
 
-/// A Node that flannel serves, whose kubelet reports.
+/// Returns a Node that flannel serves and whose kubelet reports.
 fn served(name: &str, subnet: &str, public: &str) -> Result<NodeObject> {
     let node = NodeObject::new(name)
         .pod_cidr(subnet)
@@ -113,14 +113,14 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
             )?;
         }
         bed.start_daemons()?;
-        // What worked for Go flannel would go on; it did not.
+        // The daemon would keep an interface with which Go flannel worked. This one did not work.
         bed.require_public(0, "10.0.2.15")?;
         bed.wait_public(0, "192.168.56.101")?;
         bed.wait_public(1, "192.168.56.102")?;
         bed.start_pods()?;
         bed.reach()?;
 
-        // Neither probes nor pings pass, and two Nodes claim what h1 has: packets of pods still arrive.
+        // Probes and pings are dropped, and two Nodes claim the nodes' addresses. Packets of pods still arrive.
         bed.pass_pods_only()?;
         bed.admin()
             .create_node(&served("evil", "10.244.66.0/24", "192.168.56.101")?)?;
@@ -134,7 +134,7 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
             bed.require_public(0, "192.168.56.101")?;
             bed.require_public(1, "192.168.56.102")
         })?;
-        // Nor does a start without memory.
+        // The node also keeps its interface when it starts without subnet.env.
         bed.daemons[0].kill()?;
         std::fs::remove_file(bed.hosts[0].subnet_file()?)?;
         bed.restart(0)?;
@@ -143,10 +143,10 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
     })
 }
 
-/// What a Node has in addition to its name, podCIDR and InternalIP.
+/// Adds to a Node with name, podCIDR and InternalIP.
 type EditNode = fn(NodeObject) -> NodeObject;
 
-/// Who else has the address of the only interface: what the own Node and the other one say, and what is published.
+/// Other Nodes with the address of the only interface: a name, what the own Node and the other one contain, and the published address.
 const CLAIMS: &[(&str, EditNode, EditNode, &str)] = &[
     (
         "a dead Node",
@@ -183,7 +183,7 @@ const H1: &str = "192.168.56.101";
 const MAC: &str = "02:00:00:00:0e:02";
 
 #[test]
-fn claims_of_disregarded_nodes_block_no_start() -> Result<()> {
+fn address_claims_of_ignored_nodes_do_not_block_the_start() -> Result<()> {
     let _turn = turn();
     Lab::run("Node API: claims", |lab| {
         let mut bed = Bed::empty(lab, 1, VXLAN)?;
@@ -204,7 +204,7 @@ fn claims_of_disregarded_nodes_block_no_start() -> Result<()> {
             bed.admin().delete_node("h1")?;
         }
 
-        // A claim that applies: the daemon waits and logs it once, although pods come and go.
+        // This claim applies: the daemon waits and logs it once, although pods come and go.
         bed.admin()
             .create_node(&served("other", "10.244.66.0/24", H1)?)?;
         bed.admin().create_node(&own(&bed))?;
@@ -302,7 +302,7 @@ fn lan_with_a_nat_like_router_is_used_despite_a_storage_network() -> Result<()> 
                 ],
             )
         };
-        // Packets of pods pass no device that would count them.
+        // With host-gw, packets of pods pass no device that would count them.
         let host_gw = VXLAN.replace("vxlan", "host-gw");
         let mut bed = Bed::of(
             lab,
@@ -325,7 +325,7 @@ fn lan_with_a_nat_like_router_is_used_despite_a_storage_network() -> Result<()> 
         (0..2).try_for_each(|host| bed.wait_public(host, &format!("10.0.2.2{}", host + 1)))?;
         bed.start_pods()?;
         bed.reach()?;
-        // Nor is it left when nothing else than packets of pods passes, and a Node claims an address.
+        // The node keeps the interface even if only packets of pods pass and a Node claims its address.
         bed.pass_pods_only()?;
         bed.admin()
             .create_node(&served("evil", "10.244.66.0/24", "10.0.2.21")?)?;
@@ -370,7 +370,7 @@ fn mistyped_annotation_is_reported_and_one_of_the_interface_blocks_the_start() -
         );
         bed.admin().annotate("h1", &key("node-public-ip"), None)?;
         bed.wait_public(0, H1)?;
-        // The address for peers may also be mistyped: the node continues.
+        // The address for peers is mistyped: the node continues.
         bed.admin()
             .annotate("h1", &key("public-ip-overwrite"), Some("203.0.113.5:8472"))?;
         let warnings = || {
@@ -382,7 +382,7 @@ fn mistyped_annotation_is_reported_and_one_of_the_interface_blocks_the_start() -
         };
         eventually(MINUTES, "it says what it ignores", || warnings() == 1)
             .with_context(|| bed.daemons[0].log())?;
-        // At most one Event a minute has this reason.
+        // There is at most one Event a minute with this reason.
         let seen = |value: &str| {
             bed.events()
                 .is_ok_and(|events| events.iter().any(|text| text.contains(value)))

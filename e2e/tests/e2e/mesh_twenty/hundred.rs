@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster` among a hundred real nodes: all of them in one list, and the fault of one by its name.
+//! `flannelctl doctor --cluster` with a hundred real nodes: it lists all of them, and names the node that has a fault.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const NODES: u8 = 100;
 const FAULTY: usize = 41;
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The document, and how long it took.
+/// Returns the document, and how long it took.
 fn look(bed: &Bed) -> Result<(Value, Duration)> {
     let begun = Instant::now();
     let output = bed.daemons[0].flannelctl(&["doctor", "--cluster", "-o", "json"])?;
@@ -26,7 +26,7 @@ fn count(document: &Value, list: &str) -> usize {
 
 #[test]
 #[ignore = "a hundred daemons: a part of `make soak`"]
-fn hundred_nodes_are_asked_in_seconds() -> Result<()> {
+fn cluster_doctor_queries_hundred_nodes_in_seconds() -> Result<()> {
     let _turn = lab::load_turn();
     Lab::run("mesh-hundred", |lab| {
         let lan = lab.switch("lan")?;

@@ -1,4 +1,4 @@
-//! What probes cost, counted on the switch.
+//! Cost of probes, counted on the switch.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::{DEADLINE, NODES};
 
-/// Two cycles of so few nodes: each direction is probed at least once in that time.
+/// Two cycles of this number of nodes: each direction is probed at least once in that time.
 const WINDOW: Duration = Duration::from_secs(11);
 
-/// Counts packets by sender, and probes by sender and target. In the tunnel they follow the headers of UDP, VXLAN, Ethernet, IP and UDP.
+/// Counts packets by sender, and probes by sender and target. In the tunnel, a probe follows the headers of UDP, VXLAN, Ethernet, IP and UDP.
 const COUNTERS: &str = "table bridge probes {
     set sent { type ipv4_addr; flags dynamic; size 1000; }
     set asked { type ipv4_addr . ipv4_addr; flags dynamic; size 10000; }
@@ -78,12 +78,12 @@ fn counted(lan: &Switch) -> Result<(Sent, Asked)> {
     Ok((sent, asked))
 }
 
-/// Begins to count.
+/// Starts to count.
 pub(super) fn count(lan: &Switch) -> Result<()> {
     lan.netns().feed("nft", &["-f", "-"], COUNTERS).map(drop)
 }
 
-/// The ARP questions to all hosts since [`count`]: each is a frame that every host on the link receives, from every port of the switch but one.
+/// Returns the number of ARP broadcasts since [`count`]. The switch sends each of these frames from every port but one.
 pub(super) fn broadcasts(lan: &Switch) -> Result<u64> {
     let text = lan.netns().exec(
         "nft",
@@ -95,11 +95,11 @@ pub(super) fn broadcasts(lan: &Switch) -> Result<u64> {
         .into_iter()
         .flatten()
         .find_map(|object| object["counter"]["packets"].as_u64());
-    // The hook sees one packet for each port that it leaves by.
+    // The hook sees one packet for each port from which the frame leaves.
     Ok(packets.with_context(|| text.clone())? / u64::from(NODES - 1))
 }
 
-/// The neighbour entries of a host's uplink.
+/// Returns the number of neighbour entries of a host's uplink.
 fn neighbours(netns: &Netns) -> Result<usize> {
     Ok(netns
         .exec("ip", &["neighbour", "show", "dev", "enp0s8"])?
@@ -107,7 +107,7 @@ fn neighbours(netns: &Netns) -> Result<usize> {
         .count())
 }
 
-/// Nobody has more neighbours than there are nodes.
+/// Checks that no host has more neighbours than there are nodes.
 pub(super) fn require_bounded_neighbours(hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let entries = neighbours(host.netns())?;
@@ -120,7 +120,7 @@ pub(super) fn require_bounded_neighbours(hosts: &[Host]) -> Result<()> {
     Ok(())
 }
 
-/// Nodes at rest ask each peer, seldom, and no broadcasts are needed for it.
+/// Checks that nodes at rest probe each peer rarely, and need no broadcasts for it.
 pub(super) fn require_frugal(bed: &Bed) -> Result<()> {
     let addresses = bed.hosts.iter().map(Host::v4).collect::<Result<Vec<_>>>()?;
     // On a busy machine replies are late and probes are repeated, so it measures again.
@@ -152,7 +152,7 @@ pub(super) fn require_frugal(bed: &Bed) -> Result<()> {
             (most, dearest) = (questions.max(most), bytes.max(dearest));
         }
         let broadcasts = (broadcasts(&bed.lan)? - before) as f64 / seconds;
-        // Each question would need one, if no neighbour were kept.
+        // Each probe would need a broadcast if no neighbour entry were kept.
         ensure!(
             broadcasts <= f64::from(NODES),
             "{broadcasts:.1} broadcasts a second"

@@ -1,5 +1,5 @@
-//! What the rules are and do: those of Go flannel to the letter, in the variant of iptables that the host uses, with random ports where they
-//! can be had.
+//! Content and effect of the rules: they equal Go flannel's to the letter, use the host's variant of iptables, and choose random ports where
+//! possible.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,10 +15,10 @@ use super::node::{
     reaches,
 };
 
-/// Several looks of the daemon at the rules, which come each second.
+/// Time for several checks of the rules by the daemon, which come each second.
 const LOOKS: Duration = Duration::from_secs(3);
 
-/// The four listings of a capture.
+/// Returns the four listings of a capture.
 fn listings(host: &Host) -> Result<String> {
     let mut out = String::new();
     for (program, table) in [
@@ -80,7 +80,7 @@ scenarios! { pods_reach_the_outside_from_the_nodes_address;
     nftables_masquerades_packets_to_the_outside => NFTABLES,
 }
 
-/// A host outside has no route to pods: it answers only what comes from the node's address.
+/// A host outside has no route to pods, so it replies only to packets from the node's address.
 fn pods_reach_the_outside_from_the_nodes_address(config: &str) -> Result<()> {
     Lab::run("outside", |lab| {
         let store = lab::Store::dir(&lab.folder("leases")?);
@@ -107,7 +107,7 @@ fn pods_reach_the_outside_from_the_nodes_address(config: &str) -> Result<()> {
             reaches(pod_one.netns(), pod_two.address()?),
             "{config}: pods reach pods"
         );
-        // A policy of DROP, as Docker sets it, stops nothing of ours.
+        // Packets of pods pass despite a policy of DROP, as Docker sets it.
         hosts[0]
             .netns()
             .exec("iptables", &["-P", "FORWARD", "DROP"])?;
@@ -126,7 +126,7 @@ scenarios! { random_ports_are_tried_first;
     random_ports_are_tried_first_by_nftables => (NFTABLES, "nft"),
 }
 
-/// Where the programs cannot choose ports at random, the rules are written without; a restart finds those right.
+/// Checks that the rules are written without random ports if the programs do not support these, and that a restart keeps those rules.
 fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     Lab::run("random ports", |lab| {
         let listing = if program == "nft" {
@@ -171,7 +171,7 @@ fn random_ports_are_tried_first((config, program): (&str, &str)) -> Result<()> {
     })
 }
 
-/// The variant that was picked stays, whatever the system's choice becomes, and its name is in the log.
+/// The daemon keeps the variant that it has chosen, whatever the system's choice becomes, and logs its name.
 #[test]
 fn iptables_variant_is_kept_when_the_system_chooses_another() {
     Lab::run("variant", |lab| {
@@ -185,7 +185,7 @@ fn iptables_variant_is_kept_when_the_system_chooses_another() {
         let legacy = || node.run("iptables-legacy-save", &[]).unwrap().contains("FLANNEL-POSTRTG");
         let nft = || node.run("iptables-nft-save", &[]).unwrap().contains("FLANNEL");
         ensure!(legacy() && !nft());
-        // What it was picked by goes, and so do our rules.
+        // Removes the rules that determined the choice, and ours.
         node.host.netns().sh("iptables-legacy -t nat -F; iptables-legacy -t nat -X")?;
         eventually(DEADLINE, "repaired where it was", &legacy)?;
         ensure!(!nft());
@@ -241,7 +241,7 @@ fn rules_without_comment_are_reported_and_stay(config: &str) -> Result<()> {
         for line in before.lines().filter(|line| line.starts_with("-A")) {
             ensure!(after.contains(line), "{line} is gone");
         }
-        // The commands do what they say.
+        // The printed commands work as pasted.
         let line = log
             .lines()
             .find(|line| line.contains("before v0.17"))

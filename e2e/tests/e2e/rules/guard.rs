@@ -1,4 +1,4 @@
-//! The encapsulation port: tunnel packets of others than nodes are counted or dropped, and pods cannot make any.
+//! The encapsulation port: tunnel packets of unknown senders are counted or dropped, and pods cannot send any.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn backend_without_a_port_gets_no_guard() {
     );
 }
 
-/// Only the programs of the legacy tables.
+/// Returns a search path with only the programs of iptables-legacy.
 fn legacy_programs(lab: &Lab) -> String {
     Programs::none(lab, "legacy")
         .unwrap()
@@ -52,7 +52,7 @@ fn legacy_programs(lab: &Lab) -> String {
         .path()
 }
 
-/// A socket in a namespace; port 0 is a free one.
+/// Binds a socket in a namespace. Port 0 selects a free one.
 fn socket(netns: &Netns, address: &str) -> UdpSocket {
     let socket = netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
     socket
@@ -61,7 +61,7 @@ fn socket(netns: &Netns, address: &str) -> UdpSocket {
     socket
 }
 
-/// Whether any of three packets arrives. Where one should, three are sent again until the deadline: a busy machine needs time.
+/// Whether any of three packets arrives. If one is expected, sends three again until the deadline, because a busy machine needs time.
 fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket, expected: bool) -> bool {
     let to: SocketAddr = to.parse().unwrap();
     let arrives = || {
@@ -75,14 +75,14 @@ fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket, expected: bool) -> 
     }
 }
 
-/// Reads what has come already.
+/// Reads the packets that have already arrived.
 fn drain(socket: &UdpSocket) {
     socket.set_nonblocking(true).unwrap();
     while socket.recv(&mut [0; 16]).is_ok() {}
     socket.set_nonblocking(false).unwrap();
 }
 
-/// A host that is no node makes itself a tunnel to a node, and sends to a pod through it.
+/// A host that is not a node, with its own tunnel to a node, through which it sends to a pod.
 struct Forger {
     v4: UdpSocket,
     v6: UdpSocket,
@@ -145,7 +145,7 @@ struct Scene {
     config: &'static str,
     plain: FlanneldOptions,
     pod_two: Pod,
-    /// The peer of the guarded node.
+    /// Peer of the guarded node.
     _two: Flanneld,
     hosts: Vec<Host>,
     _lan: Switch,
@@ -198,7 +198,7 @@ impl Scene {
         .unwrap();
     }
 
-    /// Forged packets arrive at a pod unless they are dropped.
+    /// Checks that forged packets arrive at a pod, unless the mode is `drop`.
     fn forged_packets_are_filtered(&self, mode: &str, forger: &Forger, pod_one: &Pod) {
         let (v4, v6) = (
             socket(pod_one.netns(), "0.0.0.0:5000"),
@@ -213,7 +213,7 @@ impl Scene {
                 arrives(&forger.v6, &to_v6, &v6, passes),
             )
         };
-        // A single packet of the first can be lost on its own: addresses are being resolved. What counts is that it stays so.
+        // First packets may be lost while addresses are resolved. The check below requires that the result persists.
         eventually(
             DEADLINE,
             &format!("{} {mode}: forged packets", self.config),
@@ -231,7 +231,7 @@ impl Scene {
         );
     }
 
-    /// Packets that a pod sends out of the network to the tunnel's port are dropped; another port is its own business.
+    /// Checks that packets of a pod to the tunnel's port outside the network are dropped. Packets to another port pass.
     fn pods_make_no_tunnel_packets(&self, mode: &str, pod_one: &Pod) {
         for (port, passes) in [(4000, true), (8472, mode == "off")] {
             let (v4, v6) = (
@@ -256,7 +256,7 @@ impl Scene {
         }
     }
 
-    /// Packets of peers are not tracked while they are guarded.
+    /// Checks that packets of peers are tracked only without a guard.
     fn peers_are_tracked_only_without_a_guard(&self, mode: &str) {
         let tracked = || {
             let output = self.hosts[0]
@@ -273,7 +273,7 @@ impl Scene {
                 .success()
                 .then(|| text.lines().any(|line| from_peer(&line)))
         };
-        // What came in before the rules were there is tracked for half a minute; the peer's probes keep alive what is tracked now.
+        // The kernel tracks packets from before the rules for half a minute. The peer's probes keep present entries alive.
         eventually(
             2 * DEADLINE,
             &format!(
@@ -285,7 +285,7 @@ impl Scene {
         .unwrap();
     }
 
-    /// A host that becomes a node is let in, and one that is no longer a node is not.
+    /// Checks that the guard admits a host that becomes a node, and no longer admits one that has stopped being a node.
     fn membership_is_followed(&self, pod_one: &Pod) {
         let one = self.start("drop");
         let four = self.hosts[3].flanneld(&self.plain).unwrap();
@@ -327,7 +327,7 @@ fn reaches_both(from: &Netns, pod: &Pod) -> bool {
     reaches(from, pod.v4().unwrap().into()) && reaches(from, pod.v6().unwrap().into())
 }
 
-/// Where forged packets are sent to: a port of each family.
+/// Returns the targets of forged packets: a port of each family.
 fn forged_targets(pod: &Pod) -> [String; 2] {
     [
         format!("{}:5000", pod.v4().unwrap()),
@@ -335,7 +335,7 @@ fn forged_targets(pod: &Pod) -> [String; 2] {
     ]
 }
 
-/// Packets from unknown senders are counted, except in mode `off`.
+/// Checks that packets from unknown senders are counted, except in mode `off`.
 fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_one: &Pod) {
     let metric = "flannel_encap_stranger_packets";
     if mode == "off" {
@@ -343,9 +343,9 @@ fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_
         return;
     }
     let [to_v4, to_v6] = forged_targets(pod_one);
-    // The daemon lists the rules, and their counters, at most a minute apart where a listing takes much of a busy processor.
+    // If listing takes much time of a busy processor, the daemon lists the rules and their counters only once a minute.
     eventually(3 * DEADLINE, "they are counted", || {
-        // A counter begins anew when the rules are written.
+        // Sends again, because a counter restarts when the rules are written.
         let _ = forger.v4.send_to(b"x", &to_v4);
         let _ = forger.v6.send_to(b"x", &to_v6);
         one.metric(metric).is_ok_and(|count| count >= 6.0)
@@ -353,12 +353,12 @@ fn unknown_senders_are_counted(mode: &str, one: &Flanneld, forger: &Forger, pod_
     .unwrap();
 }
 
-/// Tunnel packets of unknown senders are accepted, counted or dropped; those of nodes always arrive; pods cannot send any.
+/// Checks that tunnel packets of unknown senders are accepted, counted or dropped, that those of nodes always arrive, and that pods cannot send any.
 fn encapsulation_port_is_guarded((config, legacy): (&'static str, bool)) -> Result<()> {
     let scene = Scene::build(config, legacy);
     let mut pod_one = None;
     let mut forger = None;
-    // Off comes last: what the kernel tracked once it knows for half a minute.
+    // Mode `off` comes last, because the kernel remembers tracked packets for half a minute.
     for mode in ["drop", "count", "off"] {
         let one = scene.start(mode);
         let pod_one = pod_one.get_or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! Proves on packets who is masqueraded: each kind of source to each kind of destination, by each applier, in both families.
+//! Masquerading, tested with packets: each kind of source to each kind of destination, with each applier, in both families.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,23 +10,23 @@ use lab::{
     Xtables, seen_as,
 };
 
-/// Connections a cell.
+/// Number of connections per cell.
 const CONNECTIONS: u16 = 6;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Who applies the rules.
+/// Programs that apply the rules.
 const APPLIERS: [(&str, bool, Xtables); 3] = [
     ("iptables on nf_tables", false, Xtables::Nft),
     ("iptables-legacy", false, Xtables::Legacy),
     ("nftables", true, Xtables::Nft),
 ];
 
-/// What the receiver sees: the sender's `own` address, the `node`'s address, the node's address in the `overlay`, or that of
-/// the node's bridge (`gateway`). `*`: from another port than the sender's.
+/// Addresses that the receiver sees: the sender's `own` address, the `node`'s address, the node's address in the `overlay`, or that of
+/// the node's bridge (`gateway`). `*` means that the port differs from the sender's.
 ///
-/// `remote-pod` comes in by the tunnel. `host` is a process bound to the node's address, `host-any` one that leaves the choice to the
+/// `remote-pod` comes in through the tunnel. `host` is a process bound to the node's address, `host-any` one that leaves the choice to the
 /// kernel. `outside` is a machine that has its routes through this node. `mark-…` is a pod whose packets carry that mark.
-/// As a destination `outside` is another machine on the underlay, `multicast` a group that is received there (for `outside`: by a pod).
+/// As a destination, `outside` is another machine on the underlay, and `multicast` a group that is received there (for `outside`: by a pod).
 const PLAIN: &str = "
 from           local-pod  remote-pod  host  outside  multicast
 local-pod      own        own         own   node*    own
@@ -93,14 +93,14 @@ const CASES: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// Somebody else's marks, by source port: for each mark a thousand ports.
+/// Marks of another program, with the first source port of each. A mark has a thousand ports.
 const MARKS: [(&str, u16); 4] = [
     ("0x4000", 21000),
     ("0x4001", 22000),
     ("0x14000", 23000),
     ("0x8000", 24000),
 ];
-/// Those of the kinds of source without a mark, a thousand each: on the way they may get one address, and must not clash.
+/// First source port of the sources without a mark, which have a thousand each. Masquerading may give them one address, so they must not clash.
 const UNMARKED: u16 = 10000;
 
 const GROUPS: [IpAddr; 2] = [
@@ -130,11 +130,11 @@ fn pod_address(pod: &Pod, v6: bool) -> Result<IpAddr> {
     }
 }
 
-/// Three nodes, of which the first has what is tested, and two machines outside.
+/// Three nodes, of which the first is tested, and two machines outside.
 struct Cluster {
     hosts: Vec<Host>,
     outside: [Host; 2],
-    /// Two on the tested node, one on each of the others.
+    /// Two pods on the tested node, and one on each of the other nodes.
     pods: [Pod; 4],
     options: FlanneldOptions,
 }
@@ -163,7 +163,7 @@ impl Cluster {
             pods.push(host.pod("p1", &daemon.subnet_env()?)?);
         }
         pods.insert(1, hosts[0].pod("p2", &daemons[0].subnet_env()?)?);
-        // What they built stays; the first one comes again for each case, the others would tidy up what is added here.
+        // The devices and routes of the daemons stay. The first daemon starts again for each case. The others would remove what is added here.
         daemons
             .iter_mut()
             .try_for_each(|daemon| daemon.terminate(DEADLINE).map(drop))?;
@@ -178,7 +178,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The ways that the cells need, all of them through the tested node.
+    /// Sets up the paths that the cells need, all of them through the tested node.
     fn wire(&self) -> Result<()> {
         let [node, other] = [self.hosts[0].netns(), self.hosts[1].netns()];
         let [outside, target] = &self.outside;
@@ -198,7 +198,7 @@ impl Cluster {
             let overlay = self.overlay(v6)?;
             let [_, _, remote, third] = &self.pods;
             let from = pod_address(remote, v6)?;
-            // A pod of another node that reaches everybody by the tunnel and this node.
+            // Routes a pod of another node to all targets through the tunnel and the tested node.
             other.sh(&format!(
                 "ip {family} route add default via {overlay} dev {device} onlink table 100"
             ))?;
@@ -225,7 +225,7 @@ impl Cluster {
                     "ip {family} route add {kind} dev enp0s8 table local"
                 ))?;
             }
-            // The tunnel floods nothing by itself: this is what brings the group to the node.
+            // The tunnel floods no packets by itself. This entry brings those of the group to the node.
             other.sh(&format!(
                 "bridge fdb append 00:00:00:00:00:00 dev {device} dst {node_address}"
             ))?;
@@ -240,7 +240,7 @@ impl Cluster {
         node.feed("nft", &["-f", "-"], &table).map(drop)
     }
 
-    /// The node's address in the overlay.
+    /// Returns the node's address in the overlay.
     fn overlay(&self, v6: bool) -> Result<IpAddr> {
         let device = if v6 { "flannel-v6.1" } else { "flannel.1" };
         let addresses = self.hosts[0].netns().addresses()?;
@@ -254,7 +254,7 @@ impl Cluster {
         Ok(net.addr())
     }
 
-    /// Multicast is routed as long as somebody holds these.
+    /// Routes multicast packets for as long as the returned values live.
     fn multicast(&self, v6: bool) -> Result<[MulticastRoutes; 2]> {
         let device = if v6 { "flannel-v6.1" } else { "flannel.1" };
         let group = GROUPS[usize::from(v6)];
@@ -272,7 +272,7 @@ impl Cluster {
         Ok([here, there])
     }
 
-    /// One family's table under the rules that stand now.
+    /// Returns one family's table under the present rules.
     fn table(&self, v6: bool, case: u16) -> Result<String> {
         let _routes = self.multicast(v6)?;
         let echoes = self.echoes(v6)?;
@@ -288,7 +288,7 @@ impl Cluster {
         for (name, netns, from, base) in self.sources(v6)? {
             write!(table, "{name}")?;
             for (column, echo) in (0u16..).zip(echoes.targets_of(&name)) {
-                // Ports of their own for each cell: no connection of an earlier one is still known.
+                // Each cell has its own ports, so that conntrack knows none of its connections.
                 let first = base + case * 100 + column * CONNECTIONS;
                 write!(table, " {}", cell(netns, from, first, echo, &named)?)?;
             }
@@ -297,7 +297,7 @@ impl Cluster {
         Ok(table)
     }
 
-    /// What answers in this family.
+    /// Starts the echo services of this family.
     fn echoes(&self, v6: bool) -> Result<Echoes> {
         let [_, neighbour, remote, third] = &self.pods;
         let ([node, ..], [outside, target]) = (&self.hosts[..], &self.outside) else {
@@ -317,7 +317,7 @@ impl Cluster {
         })
     }
 
-    /// The rows: a name, where packets come from, and the first port.
+    /// Returns the rows: a name, the namespace and address of the source, and the first port.
     fn sources(&self, v6: bool) -> Result<Vec<(String, &Netns, IpAddr, u16)>> {
         let [local, _, remote, _] = &self.pods;
         let ([node, ..], [outside, _]) = (&self.hosts[..], &self.outside) else {
@@ -361,7 +361,7 @@ impl Cluster {
     }
 }
 
-/// One cell: as whom the target sees the source, with a mark if its ports are changed.
+/// Returns one cell: the name of the address that the target sees, with a mark if the ports are changed.
 fn cell(
     netns: &Netns,
     from: IpAddr,
@@ -373,7 +373,7 @@ fn cell(
         |(port, seen): &&(u16, Option<SocketAddr>)| seen.is_some_and(|seen| seen.port() != *port);
     let mut seen = seen_as(netns, from, first..first + CONNECTIONS, echo.address())?;
     if seen.iter().filter(is_changed).count() == 1 {
-        // A port that another connection got at random may be the one that this wants to keep. Hardly twice.
+        // Another connection may have got this one's own port at random. This hardly happens twice.
         let others = first + 50..first + 50 + CONNECTIONS;
         seen = seen_as(netns, from, others, echo.address())?;
     }
@@ -388,7 +388,7 @@ fn cell(
         .collect();
     addresses.dedup();
     let changed = seen.iter().filter(is_changed).count();
-    // One of them may get its own port by chance.
+    // With random ports, one connection may get its own port by chance.
     let ports = match changed {
         0 => "",
         changed if changed + 1 >= usize::from(CONNECTIONS) => "*",
@@ -409,7 +409,7 @@ struct Echoes {
 }
 
 impl Echoes {
-    /// The columns of a source: no source is its own target.
+    /// Returns the columns of a source. No source is its own target.
     fn targets_of(&self, source: &str) -> [&Echo; 5] {
         let is_outside = source == "outside";
         [
@@ -434,7 +434,7 @@ impl Echoes {
     }
 }
 
-/// The address of the node's bridge.
+/// Returns the address of the node's bridge.
 fn neighbour_gateway(cluster: &Cluster, v6: bool) -> Result<IpAddr> {
     let addresses = cluster.hosts[0].netns().addresses()?;
     let nets = addresses
@@ -448,7 +448,7 @@ fn neighbour_gateway(cluster: &Cluster, v6: bool) -> Result<IpAddr> {
         .context("cni0 has no address")
 }
 
-/// One blank between words, no empty lines.
+/// Reduces blanks between words to one, and removes empty lines.
 fn squeezed(text: &str) -> String {
     text.lines()
         .filter(|line| !line.trim().is_empty())
@@ -461,7 +461,7 @@ fn squeezed(text: &str) -> String {
         .collect()
 }
 
-/// All tables of one applier: those of v4 and v6 for each case.
+/// Returns all tables of one applier: IPv4 and IPv6 for each case.
 fn tables(nftables: bool, iptables: Xtables) -> Result<Vec<[String; 2]>> {
     Lab::run("matrix", |lab| {
         let cluster = Cluster::start(lab, nftables, iptables)?;

@@ -1,4 +1,4 @@
-//! A host whose traffic rules are looked at: how its daemon starts, what rules it has, what its log complains about.
+//! A host for tests of traffic rules: how its daemon starts, its rules, and the warnings in its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use lab::{
 };
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
-/// A network without a device of its own, and so without a port to guard.
+/// A network without a tunnel device, and so without a port to guard.
 pub(super) const IPTABLES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
 pub(super) const NFTABLES: &str =
     r#"{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"host-gw"}}"#;
@@ -20,7 +20,7 @@ pub(super) const GUARDED_IPTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableI
 pub(super) const GUARDED_NFTABLES: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","IPv6SubnetLen":64,"EnableNFTables":true,"Backend":{"Type":"vxlan"}}"#;
 pub(super) const GUARDS: [&str; 2] = ["--encap-notrack", "--encap-bar-pods"];
 
-/// Who applies the rules.
+/// Program that applies the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Applier {
     IptablesNft,
@@ -39,7 +39,7 @@ impl Applier {
         )
     }
 
-    /// What `iptables` is on a host of this kind.
+    /// Returns the variant of the program `iptables` on a host of this kind.
     pub(super) fn xtables(self) -> Xtables {
         if self == IptablesLegacy {
             Xtables::Legacy
@@ -56,18 +56,18 @@ pub(super) type Dump = BTreeMap<String, Vec<String>>;
 pub(super) struct Node {
     pub(super) host: Host,
     pub(super) store: Store,
-    /// How its daemon is started: with the masquerade, and a look at the rules each second.
+    /// Options of its daemon: with masquerade rules, and with a check of the rules each second.
     pub(super) options: FlanneldOptions,
 }
 
 impl Node {
-    /// A host alone on a switch, whose daemon finds the programs of this machine.
+    /// Builds the only host on a switch. Its daemon finds the programs of this machine.
     pub(super) fn alone(lab: &Lab, net_conf: &str) -> Result<Node> {
         let lan = lab.switch("lan")?;
         Node::new(lab, &lan, 1, net_conf)
     }
 
-    /// The host with this number on the switch, where a daemon finds all programs.
+    /// Builds the host with this number on the switch. Its daemon finds all programs.
     pub(super) fn build(lab: &Lab, lan: &Switch, number: u8, applier: Applier) -> Result<Node> {
         Node::with(
             lab,
@@ -78,7 +78,7 @@ impl Node {
         )
     }
 
-    /// The same with only some programs.
+    /// Builds a host as [`Node::build`] does. Its daemon finds only these programs.
     pub(super) fn with(
         lab: &Lab,
         lan: &Switch,
@@ -107,12 +107,11 @@ impl Node {
         })
     }
 
-    /// Starts the daemon.
     pub(super) fn start(&self) -> Result<Flanneld> {
         self.host.flanneld(&self.options)
     }
 
-    /// Starts the daemon in a mode.
+    /// Configures the mode of this applier and starts the daemon.
     pub(super) fn start_as(&self, applier: Applier) -> Result<Flanneld> {
         self.store.configure(&applier.net_conf())?;
         self.start()
@@ -126,7 +125,7 @@ impl Node {
         self.host.netns().feed(program, args, input).map(drop)
     }
 
-    /// All rules of all programs, but not how often they were met.
+    /// Returns the rules of all programs, without counters.
     pub(super) fn dump(&self) -> Result<Dump> {
         let mut out = BTreeMap::new();
         for (variant, family) in VARIANTS {
@@ -140,8 +139,7 @@ impl Node {
         Ok(out)
     }
 
-    /// Whether flannel's masquerade rules are there, whoever applies them.
-    /// Whether nothing of flannel is there for this applier, in either family: neither rules nor empty chains.
+    /// Whether nothing of flannel exists for this applier in either family: neither rules nor empty chains.
     pub(super) fn is_clean(&self, applier: Applier) -> bool {
         let programs: &[(&str, &[&str])] = match applier {
             IptablesNft => &[("iptables-nft-save", &[]), ("ip6tables-nft-save", &[])],
@@ -176,7 +174,7 @@ pub(super) const VARIANTS: [(&str, &str); 4] = [
     ("legacy", "ip6"),
 ];
 
-/// The text of iptables-save by table and chain; chains that are as they come with the kernel are left out.
+/// Adds the output of iptables-save to a dump, by table and chain. Leaves out chains that are as the kernel creates them.
 fn saved(name: &str, text: &str, out: &mut Dump) {
     let mut table = "";
     for line in text.lines() {
@@ -202,8 +200,8 @@ fn saved(name: &str, text: &str, out: &mut Dump) {
     }
 }
 
-/// The text of nft's listing by table and chain, without the tables of iptables-nft, which that lists itself: nft prints a masquerade of it
-/// in one family and leaves it out in the other.
+/// Adds nft's listing to a dump, by table and chain. Leaves out the tables of iptables-nft, which lists them itself: nft prints a masquerade
+/// rule of theirs in one family and omits it in the other.
 fn listed(text: &str, out: &mut Dump) {
     let (mut table, mut place) = (String::new(), String::new());
     for line in text.lines() {
@@ -232,7 +230,7 @@ fn listed(text: &str, out: &mut Dump) {
     });
 }
 
-/// The lines of a log that warn or report an error. The warning that a node is not ready repeats these reasons, so it is left out.
+/// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, because it repeats these reasons.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
     let warnings = log.lines().filter(|line| {
@@ -253,7 +251,7 @@ pub(super) fn complaints_about(daemon: &Flanneld, what: &str) -> Vec<String> {
         .collect()
 }
 
-/// How many lines of a log hold this.
+/// Returns the number of lines of a log that contain a text.
 pub(super) fn lines_with(log: &str, what: &str) -> usize {
     log.lines().filter(|line| line.contains(what)).count()
 }
@@ -284,7 +282,7 @@ pub(super) fn difference(wanted: &Dump, found: &Dump) -> String {
         .collect()
 }
 
-/// A pod whose packets to a machine outside go through the masquerade, each of them as a connection of its own.
+/// A pod that sends packets through the masquerade to a machine outside, each as a connection of its own.
 pub(super) struct Stream {
     pub(super) probe: Probe,
     _pod: Pod,
@@ -294,7 +292,7 @@ impl Stream {
     pub(super) fn start(lab: &Lab, lan: &Switch, node: &Node, daemon: &Flanneld) -> Result<Stream> {
         let outside = lab.host("outside", &[Uplink::enp0s8(lan, 50)?])?;
         let pod = node.host.pod("p1", &daemon.subnet_env()?)?;
-        // Thousands of connections a second are to be forgotten soon.
+        // There are a thousand new connections a second, so conntrack must forget them soon.
         node.host
             .netns()
             .sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;

@@ -1,5 +1,5 @@
-//! What prevents rules from being written: a lock that is held for ever, programs that are missing, a limit of processes. The node works but
-//! for its rules, says so once, and goes on by itself afterwards.
+//! Obstacles to writing rules: a lock that is held forever, missing programs, a limit of processes. The node works except for its rules,
+//! reports the obstacle once, and writes the rules by itself afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,12 +18,12 @@ use super::node::{
     lines_with,
 };
 
-/// What failed is tried again after 30 s at the latest.
+/// Longer than the 30 s after which the daemon retries at the latest.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Several attempts of a daemon that finds an obstacle.
+/// Time for several attempts of a daemon that finds an obstacle.
 const ATTEMPTS: Duration = Duration::from_secs(4);
 
-/// Somebody holds xtables' lock: the start, packets and the other family's rules are not held up by it.
+/// Another program holds xtables' lock. This delays neither the start nor packets nor the other family's rules.
 #[test]
 fn held_lock_delays_neither_start_nor_packets() {
     Lab::run("lock", |lab| {
@@ -38,7 +38,7 @@ fn held_lock_delays_neither_start_nor_packets() {
         let one = Node::with(lab, &lan, 1, IptablesLegacy, &programs)?;
         let mut two = Node::build(lab, &lan, 2, IptablesLegacy)?;
         two.options = FlanneldOptions::new(&one.store).iface("enp0s8").deadline(DEADLINE);
-        // Each host has a /run of its own.
+        // Each host has its own /run.
         let run = one.host.folder()?.join("run");
         std::fs::create_dir_all(&run)?;
         let lock = std::fs::File::create(run.join("xtables.lock"))?;
@@ -55,7 +55,7 @@ fn held_lock_delays_neither_start_nor_packets() {
         eventually(DEADLINE, "the log names the lock", || !complaints_about(&daemon, "/run/xtables.lock").is_empty())?;
         let ended = || std::fs::read_to_string(&calls).map_or(0, |text| text.lines().count());
         let first = ended();
-        // Both families, or one of them waits for the lock when it becomes free.
+        // Waits for both families. Otherwise one of them could still wait for the lock when it becomes free.
         eventually(AGAIN, "it was tried again", || ended() >= first + 2)?;
         let (code, page) = daemon.get("/readyz")?;
         ensure!(code != 200 && page.contains("/run/xtables.lock"), "/readyz: {code} {page}");
@@ -72,7 +72,7 @@ fn held_lock_delays_neither_start_nor_packets() {
     .unwrap();
 }
 
-/// Without the programs the node works but for its rules and says what to install; once they are there, it goes on.
+/// Checks that without the programs, the node works except for its rules and reports what to install. Later, it uses the installed programs.
 fn missing_programs(
     applier: Applier,
     present: impl Fn(Programs) -> Result<Programs>,
@@ -127,7 +127,7 @@ fn missing_programs_of_iptables_are_reported_once_and_used_when_installed() {
     });
 }
 
-/// As a host has them that lacks the alternatives' names: the variant's own are enough.
+/// The host has only the programs with the variant's own names, without those of the alternatives. These are enough.
 #[test]
 fn programs_of_a_variant_are_used_when_installed() {
     missing_programs(IptablesNft, Ok, "iptables", |programs| {
@@ -146,7 +146,7 @@ fn missing_nft_is_reported_once_and_used_when_installed() {
     missing_programs(Nftables, Ok, "nftables", Programs::with_nft);
 }
 
-/// nftables needs nothing of iptables, and does not ask for it.
+/// nftables mode needs no program of iptables, and does not call any.
 #[test]
 fn nftables_needs_no_program_of_iptables() {
     Lab::run("nft only", |lab| {
@@ -173,13 +173,13 @@ fn nftables_needs_no_program_of_iptables() {
     .unwrap();
 }
 
-/// A control group that limits processes; on a machine that has none mounted, in a mount namespace with one.
+/// A control group that limits processes. If this machine has none mounted, a mount namespace has one.
 struct ProcessLimit {
     folder: PathBuf,
     _holder: Option<Holder>,
 }
 
-/// A process that keeps a mount namespace.
+/// A process that keeps a mount namespace alive.
 struct Holder(Child);
 
 impl Drop for Holder {
@@ -244,7 +244,7 @@ impl ProcessLimit {
         std::fs::write(&path, text).with_context(|| format!("{text} to {}", path.display()))
     }
 
-    /// Nobody in it gets another process or thread.
+    /// Forbids new processes and threads in the group.
     fn close(&self) -> Result<()> {
         self.write("pids.max", "0")
     }
@@ -262,7 +262,7 @@ impl Drop for ProcessLimit {
     }
 }
 
-/// Starts a node that joins while another one has no processes.
+/// Starts a node that joins while another one can start no processes.
 fn start_newcomer(lab: &Lab, lan: &Switch, node: &Node, applier: Applier) -> Result<Flanneld> {
     let programs = Programs::all(lab, "other", applier.xtables())?;
     let options = node
@@ -279,7 +279,8 @@ scenarios! { process_limit_is_survived;
     nftables_survives_a_process_limit_and_logs_it_once => Nftables,
 }
 
-/// The system gives no more processes: the daemon stays, says so once, serves newcomers all the same, and has its rules again when it does.
+/// Checks that a daemon survives while the system allows no new processes. It reports this once and still adds new nodes.
+/// It restores its rules when processes are allowed again.
 fn process_limit_is_survived(applier: Applier) -> Result<()> {
     Lab::run("processes", |lab| {
         let limit =
@@ -288,7 +289,7 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         let node = Node::build(lab, &lan, 1, applier)?;
         let mut daemon = node.start()?;
         let dump = node.dump()?;
-        // What is done once after the start shall be done.
+        // Lets the daemon finish what it does once after the start.
         throughout(
             Duration::from_secs(3),
             "there is nothing to complain about",
@@ -324,7 +325,7 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
                 Ok(())
             })
         };
-        // Threads that wait for work end after 10 s, and no new ones can be had; then there is work.
+        // Idle threads end after 10 s, and the daemon can start no new ones. Then the new node gives it work.
         stays(Duration::from_secs(12))?;
         let other = start_newcomer(lab, &lan, &node, applier)?;
         stays(Duration::from_secs(1))?;

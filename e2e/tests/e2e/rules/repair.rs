@@ -1,4 +1,4 @@
-//! Repairs: whatever somebody does to the rules is undone, at once where the kernel reports it, and not for ever.
+//! Repairs: flanneld reverts any change of its rules, at once where the kernel reports the change, but not forever.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ scenarios! { damage_is_repaired;
     ]),
 }
 
-/// Each damage to a host's rules is repaired, and counted as one repair.
+/// Checks that each damage to a host's rules is repaired, and counted as one repair.
 fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
     Lab::run("damage", |lab| {
         let mut node = Node::alone(lab, config)?;
@@ -52,7 +52,7 @@ fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
                 .arg(GUARDS[0])
                 .arg(GUARDS[1]);
         }
-        // A family at a time: which of the two tables is made first is nobody's business.
+        // Lists one family at a time, because the order in which the two tables are created is undefined.
         let list = || {
             node.host
                 .netns()
@@ -60,7 +60,7 @@ fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
         };
         let mut first: Option<String> = None;
         for damage in damages {
-            // Three repairs a minute are made at once; this test makes more, so each has a daemon of its own.
+            // The daemon makes three repairs a minute at once. This test needs more, so each damage has a daemon of its own.
             let daemon = node.start()?;
             let right = list()?;
             ensure!(right.contains("10.244.0.0/16"), "{right}");
@@ -69,7 +69,7 @@ fn damage_is_repaired((config, damages): (&str, &[&str])) -> Result<()> {
                 *first == right,
                 "a restart leads back to\n{first}\nand not to\n{right}"
             );
-            // Stopped meanwhile, or it is repaired before we look.
+            // The daemon is stopped meanwhile. Otherwise it could repair the damage before the test sees it.
             daemon.stop()?;
             node.host.netns().sh(damage)?;
             ensure!(list()? != right, "{damage} damages nothing");
@@ -93,13 +93,13 @@ fn deleted_table_is_restored_at_once() {
     Lab::run("deleted", |lab| {
         let lan = lab.switch("lan")?;
         let mut node = Node::build(lab, &lan, 1, Nftables)?;
-        // Nothing but the notice brings it back: the next look by itself is minutes away.
+        // Only the kernel's event can trigger the repair, because the next periodic check is minutes away.
         node.options = node.options.arg("--iptables-resync=600");
         let daemon = node.start()?;
         let stream = Stream::start(lab, &lan, &node, &daemon)?;
         let dump = node.dump()?;
         let mut times = Vec::new();
-        // A fourth time within a minute would be a war.
+        // A fourth damage within a minute would be a conflict loop.
         for damage in [
             "delete table ip flannel-ipv4",
             "flush chain ip flannel-ipv4 postrtg",
@@ -122,7 +122,7 @@ fn deleted_table_is_restored_at_once() {
             report.wrong > 0,
             "nothing was ever not masqueraded: this test proves nothing"
         );
-        // One is sent each millisecond, and none is wrong once the rules are back.
+        // The stream sends one packet each millisecond, and none is wrong once the rules are back.
         let repairs: Duration = times.iter().sum();
         ensure!(
             u128::from(report.wrong) <= repairs.as_millis() + 100 && report.lost == report.wrong,
@@ -138,7 +138,7 @@ fn deleted_table_is_restored_at_once() {
     .unwrap();
 }
 
-/// Somebody else's transactions come all the time, and those that meet ours make the kernel ask for another try.
+/// Another program's transactions come all the time. If one collides with ours, the kernel requires another attempt.
 #[test]
 fn busy_writer_delays_no_repair() {
     Lab::run("busy", |lab| {
@@ -173,7 +173,7 @@ scenarios! { endless_changes_slow_repairs_down;
     endless_changes_to_nftables_slow_repairs_down => (NFTABLES, "nft flush chain ip flannel-ipv4 forward"),
 }
 
-/// Another program changes the rules as fast as they are repaired: that is reported once, and repairs become rare.
+/// Checks a program that changes the rules as fast as they are repaired: the daemon reports this once, and repairs become rare.
 fn endless_changes_slow_repairs_down((config, damage): (&str, &str)) -> Result<()> {
     Lab::run("war", |lab| {
         let node = Node::alone(lab, config)?;

@@ -1,4 +1,4 @@
-//! Restarts: nothing is written, no packet is lost; and a daemon that has nothing to do writes nothing.
+//! Restarts: the daemon writes nothing and loses no packet. A daemon that has nothing to do writes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::node::{
     complaints,
 };
 
-/// Several looks of the daemon at the rules, which come each second.
+/// Time for several checks of the rules by the daemon, which come each second.
 const LOOKS: Duration = Duration::from_secs(3);
 
 scenarios! { restarts_lose_nothing;
@@ -25,7 +25,7 @@ scenarios! { restarts_lose_nothing;
     restarts_lose_nothing_with_nftables_and_a_guard => (Nftables, true),
 }
 
-/// No packet is lost, and none leaves with the pod's own address, while the daemon is ended and started again; the rules stay untouched.
+/// Ends and restarts the daemon several times. No packet is lost, none leaves with the pod's own address, and the rules stay untouched.
 fn restarts_lose_nothing((applier, guarded): (Applier, bool)) -> Result<()> {
     let count: u32 = std::env::var("RESTARTS")
         .ok()
@@ -83,7 +83,7 @@ fn restarts_lose_nothing((applier, guarded): (Applier, bool)) -> Result<()> {
     })
 }
 
-/// A host whose daemon is left alone.
+/// A host whose daemon has nothing to do.
 struct Watched {
     monitor: Monitor,
     daemon: Flanneld,
@@ -133,7 +133,7 @@ fn idle_daemons_write_nothing() {
     .unwrap();
 }
 
-/// On a host without rules only those tables come into being that hold ours; looking for others makes none.
+/// On a host without rules, the daemon creates only the tables for its rules. Its search for other rules creates none.
 #[test]
 fn first_start_creates_only_its_own_tables() {
     Lab::run("fresh", |lab| {
@@ -154,7 +154,7 @@ fn first_start_creates_only_its_own_tables() {
     .unwrap();
 }
 
-/// Fails unless the tables of our rules are there, and no others.
+/// Checks that only the tables of our rules exist.
 fn require_tables(node: &Node, applier: Applier) -> Result<()> {
     let by_nft = match applier {
         IptablesNft => &[

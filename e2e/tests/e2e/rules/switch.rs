@@ -1,5 +1,5 @@
-//! From one mode to another: every start ends with the rules that a fresh start in its mode makes, whatever was there before, and no packet
-//! is lost on the way.
+//! Changes of mode: each start ends with the rules that a fresh start in its mode writes, whatever was there before. No packet is lost
+//! meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::node::{
     Node, Stream, VARIANTS, difference, lines_with,
 };
 
-/// Rules of somebody else in each table of each program. What was there before is gone.
+/// Replaces all rules on a host by rules of another program, in each table of each program.
 pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.run("nft", &["flush", "ruleset"])?;
     for (variant, family) in VARIANTS {
@@ -38,16 +38,16 @@ pub(super) fn with_rules_of_others(node: &Node) -> Result<()> {
     node.feed("nft", &["-f", "-"], foreign)
 }
 
-/// What a host may have of flannel when ours starts.
+/// Rules of flannel that a host may have when ours starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
     Ours(Applier),
-    /// Go flannel's chains as they were captured; of the lease that the host has, or of an earlier one.
+    /// Go flannel's chains as captured, with the host's present lease (`true`) or with an earlier one.
     GoChains(Xtables, bool),
-    /// The chain for forwarded packets of Go flannel's alone, with one of its rules.
+    /// Only Go flannel's chain for forwarded packets, with one of its rules.
     GoForward(Xtables),
-    /// What Go flannel put straight into the built-in chains from v0.17 to v0.19.
+    /// Rules that Go flannel put directly into the built-in chains from v0.17 to v0.19.
     GoRules(Xtables),
     /// Go flannel's nftables tables.
     GoNftables,
@@ -68,7 +68,7 @@ const BEFORE: [Before; 11] = [
 ];
 
 impl Before {
-    /// Where a start ends: with iptables, flannel's rules that are there already decide which variant it is.
+    /// Returns the applier after a start. With iptables, flannel's existing rules determine the variant.
     fn end(self, target: Applier) -> Applier {
         let there = match self {
             Before::Ours(IptablesNft)
@@ -115,7 +115,7 @@ impl Before {
                     text
                 };
                 for (header, lines) in sections(&text) {
-                    // `# iptables -t nat -S`
+                    // A part of the capture begins with a line such as `# iptables -t nat -S`.
                     let words: Vec<&str> = header.split_whitespace().collect();
                     let [program, _, table, ..] = words[..] else {
                         bail!("{header}")
@@ -155,7 +155,7 @@ impl Before {
     }
 }
 
-/// What Go flannel put straight into the built-in chains from v0.17 to v0.19.
+/// Adds the rules that Go flannel put directly into the built-in chains from v0.17 to v0.19.
 fn go_rules(node: &Node, own: &[String], which: Xtables) -> Result<()> {
     let families = [
         ("ip", "10.244.0.0/16", "224.0.0.0/4"),
@@ -187,7 +187,7 @@ fn golden(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// A capture's parts: their titles without `# `, and their lines.
+/// Returns the parts of a capture: their titles without `# `, and their lines.
 fn sections(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
@@ -200,10 +200,10 @@ fn sections(text: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// What a start in a mode leaves on a host that had nothing of flannel.
+/// State after a start in a mode on a host that had nothing of flannel.
 struct Fresh {
     applier: Applier,
-    /// The host, with the programs of this mode.
+    /// Host with the programs of this mode.
     node: Node,
     dump: Dump,
 }
@@ -214,12 +214,12 @@ scenarios! { switch_leaves_nothing_behind;
     switch_to_nftables_leaves_nothing_behind => Nftables,
 }
 
-/// Each switch to a mode leads to the rules that a first start in this mode writes.
+/// Checks that each switch to a mode leads to the rules that a first start in this mode writes.
 fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
     Lab::run("ways", |lab| {
         let lan = lab.switch("lan")?;
         let node = Node::build(lab, &lan, 1, target)?;
-        // Fresh starts of the other variant of iptables have its programs as the usual ones.
+        // For a fresh start with the other variant of iptables, that variant's programs have the usual names.
         let usual = node.options.clone();
         let mut fresh: Vec<Fresh> = Vec::new();
         let mut own = Vec::new();
@@ -243,7 +243,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
                 with != without && node.has_rules(applier),
                 "no rules of {applier:?}: {with:#?}"
             );
-            // What is not ours is as it was: all of it is still there, and nothing but rules of ours came.
+            // The rules of others are unchanged, and only rules of ours were added.
             for (place, lines) in &without {
                 let now = with
                     .get(place)
@@ -293,7 +293,7 @@ fn switch_leaves_nothing_behind(target: Applier) -> Result<()> {
     })
 }
 
-/// New rules come before the old ones go, whichever programs hold them.
+/// The daemon writes new rules before it removes the old ones, whichever program holds them.
 #[test]
 fn switching_under_load_loses_nothing() {
     Lab::run("switching", |lab| {
@@ -315,7 +315,7 @@ fn switching_under_load_loses_nothing() {
             };
             daemon = node.start_as(applier)?;
             let alone = || {
-                // A daemon that stops amid the removal leaves the rest to the next one, which may take it for the rules of its own applier.
+                // A daemon that stops during the removal leaves the rest to the next one, which may take it for rules of its own applier.
                 APPLIERS.iter().all(|other| {
                     if *other == applier {
                         node.has_rules(*other)
@@ -338,7 +338,7 @@ fn switching_under_load_loses_nothing() {
     .unwrap();
 }
 
-/// Killed at any moment of a switch, a daemon leaves a set that works, and the next one finishes the work.
+/// A daemon that is killed at any moment of a switch leaves working rules, and the next daemon completes the switch.
 #[test]
 fn kills_during_a_switch_lose_nothing() {
     Lab::run("amid", |lab| {
@@ -360,7 +360,7 @@ fn kills_during_a_switch_lose_nothing() {
                 .net_conf(),
             )?;
             daemon = node.host.start_flanneld(&node.options)?;
-            // Killed at any moment, so there is nothing to wait for: a whole switch takes about 100 ms here.
+            // The kill may come at any moment, so no event is awaited. A whole switch takes about 100 ms here.
             std::thread::sleep(Duration::from_millis(20 + 13 * number % 130));
         }
         daemon.kill()?;
@@ -384,7 +384,7 @@ fn kills_during_a_switch_lose_nothing() {
     .unwrap();
 }
 
-/// A family that the network no longer has keeps no rules.
+/// The daemon removes the rules of a family that the network no longer has.
 #[test]
 fn rules_of_a_removed_family_are_removed() {
     Lab::run("family", |lab| {
@@ -433,14 +433,14 @@ fn nft_removes_the_iptables_rules_without_iptables() {
             "{}",
             list()
         );
-        // It is not ready while the programs take their time.
+        // The daemon may warn only that it is not ready, which happens while the programs are slow.
         let log = daemon.log();
         ensure!(
             lines_with(&log, "WARN") == lines_with(&log, "WARN not ready"),
             "{log}"
         );
         drop(daemon);
-        // Old tables that no program here can read are reported, once.
+        // The daemon reports once that no installed program can read the old tables.
         node.run(
             "iptables-legacy",
             &["-A", "FORWARD", "-s", "1.2.3.4", "-j", "DROP"],

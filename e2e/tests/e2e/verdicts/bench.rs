@@ -5,24 +5,24 @@ use lab::{FlanneldOptions, Pod, Switch};
 
 use crate::doctor::node::{Node, well_nodes_with};
 
-/// The nodes of a lab. The second one has the faults.
+/// Nodes of a lab. The second one has the faults.
 pub(super) struct Bench<'a> {
     pub lan: &'a Switch,
     pub nodes: &'a mut [Node],
     pub pods: Vec<Pod>,
 }
 
-/// The node that has the faults.
+/// Index of the node that has the faults.
 pub(super) const FAULTY: usize = 1;
 
 impl Bench<'_> {
-    /// Runs a test with three nodes on which all is well.
+    /// Runs a test with three healthy nodes.
     pub(super) fn run(
         title: &str,
         network: &str,
         work: impl FnOnce(&mut Bench<'_>) -> Result<()>,
     ) -> Result<()> {
-        // What is computed of packets of pods, and what is tried, have to agree.
+        // Pod probes are on, because their results must agree with what the doctor computes about packets of pods.
         let options = FlanneldOptions::bare().arg("--probe-pods");
         well_nodes_with(network, title, 3, options, |lab, lan, nodes| {
             let mut pods = Vec::new();

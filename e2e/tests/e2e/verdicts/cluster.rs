@@ -1,4 +1,4 @@
-//! `flannelctl doctor --cluster` without Kubernetes: a daemon asks the others.
+//! `flannelctl doctor --cluster` without Kubernetes: a daemon requests the findings of the others.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ fn document(node: &mut Node) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))
 }
 
-/// The fault of one node is found by its name from another one, with what the others find about it; a node whose daemon ended is named.
+/// From another node, the doctor reports one node's fault by name, with what the others find about it. It also names a node whose daemon ended.
 #[test]
-fn daemon_asks_the_others_for_their_findings() -> Result<()> {
+fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
     Bench::run("verdicts of all", NETWORK, |bench| {
         let node = &mut bench.nodes[0];
         eventually_ok(DEADLINE, "nothing is found anywhere", || {
@@ -32,7 +32,7 @@ fn daemon_asks_the_others_for_their_findings() -> Result<()> {
             );
             Ok(())
         })?;
-        // What is sent there passes, so rows do.
+        // Packets to the node still pass, and so do rows.
         bench.nodes[FAULTY].run(
             "sysctl -w net.ipv4.ip_forward=0; iptables -A OUTPUT -p udp --dport 8472 -j DROP",
         )?;

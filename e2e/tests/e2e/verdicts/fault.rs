@@ -1,4 +1,4 @@
-//! A fault of the second of three nodes, and what all of them have to say about it.
+//! A fault of the second of three nodes, and the findings of all of them about it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,61 +10,61 @@ use serde_json::Value;
 use super::bench::Bench;
 use crate::doctor::node::Node;
 
-/// Within this time the first finding is the cause.
+/// Time within which the first finding is the cause.
 const SOON: Duration = Duration::from_secs(15);
-/// The same for loss, the store, and daemons that hang.
+/// Time within which the first finding is the cause, for loss, the store, and daemons that hang.
 const LATE: Duration = Duration::from_secs(45);
-/// So long after the commands nothing is left.
+/// Time after the commands within which all findings disappear.
 const AFTER: Duration = Duration::from_secs(30);
-/// Between two looks: each is a handful of processes.
+/// Interval between two runs of the doctor. Each run starts several processes.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// A machine that does something else for a moment is no fault.
+/// Reserve for a machine that is busy for a moment.
 const MACHINE: Duration = Duration::from_secs(10);
 
-/// A fault.
+/// A fault of the second node, and its expected findings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub name: &'static str,
-    /// Whether it is among those of `make test`.
+    /// Whether `make test` runs it.
     pub quick: bool,
-    /// The script that makes it, on the second node.
+    /// Script that makes the fault, on the second node.
     make: &'static str,
-    /// What the switch does with frames, as rules of nft.
+    /// Rules of nft by which the switch changes or drops frames.
     wire: &'static str,
-    /// A stranger on the switch: its IPv4 address and prefix.
+    /// IPv4 address and prefix of an unknown host on the switch.
     stranger: &'static str,
-    /// The checks of which one is the first finding of the second node; empty: none has to be.
+    /// Checks of which one must be the second node's first finding. If empty, none is required.
     here: &'static str,
-    /// The same for the others, whose finding names the second node; empty: they find nothing.
+    /// Checks of which one must be the first finding of the other nodes, which names the second node. If empty, they must find nothing.
     there: &'static str,
-    /// Words of the first finding.
+    /// Words of the second node's first finding, separated by `|`.
     words: &'static str,
-    /// The script that takes away what the fault and its remedy leave; with `by_hand` it mends it.
+    /// Script that removes what the fault and its remedy leave. With `by_hand`, it fixes the fault.
     clear: &'static str,
     by_hand: bool,
     is_slow: bool,
-    /// Whether the third node is not concerned.
+    /// Whether the fault affects only the first two nodes.
     of_pair: bool,
-    /// Whether it is chance what the third node has of it.
+    /// Whether the third node's findings depend on chance.
     spares_third: bool,
-    /// Whether pods of this node and of others do not reach each other meanwhile.
+    /// Whether pods of this node and of others cannot reach each other meanwhile.
     cuts: bool,
-    /// What probes on the path of pods find.
+    /// Expected result of probes on the path of pods.
     tried: Tried,
 }
 
-/// What probes on the path of pods find.
+/// Expected result of probes on the path of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// They are lost on the node that has the fault if pods are cut and the other nodes find nothing.
+    /// Probes are lost on the faulty node if pods are cut and the other nodes find nothing.
     AsPods,
-    /// They are lost.
+    /// Probes are lost.
     Lost,
-    /// They pass: the fault is of other packets of pods.
+    /// Probes pass, because the fault affects other packets of pods.
     Pass,
 }
 
-/// A fault that the second node finds and its commands mend, and of which the others find nothing.
+/// Returns a fault that the second node finds and its commands fix. The other nodes find nothing.
 pub(super) const fn fault(
     name: &'static str,
     make: &'static str,
@@ -91,12 +91,12 @@ pub(super) const fn fault(
 }
 
 impl Fault {
-    /// The others find it, too, and name the node.
+    /// Sets the checks by which the other nodes also find the fault and name the node.
     pub(super) const fn told(self, there: &'static str) -> Self {
         Self { there, ..self }
     }
 
-    /// It is among those of `make test`.
+    /// Marks a fault that `make test` runs.
     pub(super) const fn quick(self) -> Self {
         Self {
             quick: true,
@@ -104,7 +104,7 @@ impl Fault {
         }
     }
 
-    /// No command mends it.
+    /// Marks a fault that no command fixes.
     pub(super) const fn by_hand(self) -> Self {
         Self {
             by_hand: true,
@@ -112,7 +112,7 @@ impl Fault {
         }
     }
 
-    /// It takes longer.
+    /// Marks a fault that takes longer to find.
     pub(super) const fn slow(self) -> Self {
         Self {
             is_slow: true,
@@ -120,7 +120,7 @@ impl Fault {
         }
     }
 
-    /// It is between the first two nodes.
+    /// Marks a fault between the first two nodes.
     pub(super) const fn of_pair(self) -> Self {
         Self {
             of_pair: true,
@@ -128,7 +128,7 @@ impl Fault {
         }
     }
 
-    /// It is chance what the third node has of it.
+    /// Marks a fault of which the third node's findings depend on chance.
     pub(super) const fn spares_third(self) -> Self {
         Self {
             spares_third: true,
@@ -136,12 +136,12 @@ impl Fault {
         }
     }
 
-    /// Pods of the node and of others do not reach each other.
+    /// Marks a fault that cuts pods of the node off those of others.
     pub(super) const fn cuts(self) -> Self {
         Self { cuts: true, ..self }
     }
 
-    /// Probes on the path of pods are lost, though pings of pods pass.
+    /// Marks a fault that loses probes on the path of pods, although pings of pods pass.
     pub(super) const fn loses_probes(self) -> Self {
         Self {
             tried: Tried::Lost,
@@ -149,7 +149,7 @@ impl Fault {
         }
     }
 
-    /// Probes on the path of pods pass.
+    /// Marks a fault with which probes on the path of pods pass.
     pub(super) const fn passes_probes(self) -> Self {
         Self {
             tried: Tried::Pass,
@@ -157,22 +157,22 @@ impl Fault {
         }
     }
 
-    /// The first finding of the node has these words.
+    /// Sets words of the node's first finding.
     pub(super) const fn says(self, words: &'static str) -> Self {
         Self { words, ..self }
     }
 
-    /// The switch does this with frames.
+    /// Sets rules by which the switch changes or drops frames.
     pub(super) const fn wire(self, wire: &'static str) -> Self {
         Self { wire, ..self }
     }
 
-    /// Another host on the switch has this address.
+    /// Adds another host with this address to the switch.
     pub(super) const fn stranger(self, stranger: &'static str) -> Self {
         Self { stranger, ..self }
     }
 
-    /// The checks of which one is the first finding, where its commands mend the fault.
+    /// Returns the checks of which one is the first finding, if its commands fix the fault.
     pub(super) fn mended_by(&self) -> Option<&'static str> {
         (!self.by_hand).then_some(self.here)
     }
@@ -205,16 +205,16 @@ impl Row {
     }
 }
 
-/// How a row ended.
+/// Result of a row.
 pub(super) struct Outcome {
     name: String,
-    /// When the node and the others named it.
+    /// Time after which the node named the fault. `told` is the time of the other nodes.
     named: Option<Duration>,
     told: Option<Duration>,
     error: Option<String>,
 }
 
-/// Walks through rows as long as there are any.
+/// Runs rows until none is left.
 pub(super) fn walk(
     title: &str,
     network: &str,
@@ -252,7 +252,7 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// After a row that failed: the node starts anew.
+/// Restarts all daemons after a row that failed.
 fn recover(bench: &mut Bench<'_>) -> Result<()> {
     for node in bench.nodes.iter_mut() {
         node.restart()?;
@@ -328,18 +328,18 @@ fn tell_and_mend(
     quiet(bench).context("after its commands")
 }
 
-/// Probes on the path of pods agree with what is computed.
+/// Checks that probes on the path of pods agree with what the doctor computes.
 fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
     let lost = match fault.tried {
         Tried::Lost => true,
         Tried::Pass => false,
         Tried::AsPods if fault.cuts && fault.there.is_empty() => true,
-        // Nobody answers this node itself, or only some.
+        // Here the result depends on which nodes reply to this node: none, or only some.
         Tried::AsPods => return Ok(()),
     };
     eventually_ok(SOON + MACHINE, "probes on the path of pods agree", || {
         let paths = pod_paths(node)?;
-        // A bridge that is down, or has no address, has no port for them.
+        // A bridge that is down, or has no address, has no port for these probes.
         let is_lost = |path: &Value| {
             path["state"] == "some" || path["state"] == "all" || path["obstacle"] == "no-bridge"
         };
@@ -353,7 +353,7 @@ fn tried(node: &mut Node, fault: &Fault) -> Result<()> {
     })
 }
 
-/// What probes on the path of pods found on a node, in each family.
+/// Returns the results of probes on the path of pods on a node, in each family.
 pub(super) fn pod_paths(node: &mut Node) -> Result<Vec<Value>> {
     let (_, text) = node.daemon()?.api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
@@ -374,7 +374,7 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
         bench.lan.netns().feed("nft", &["-f", "-"], &table)?;
     }
     if !fault.stranger.is_empty() {
-        // It asks for the addresses of others, and they learn its own.
+        // The pings resolve the addresses of others, which learn this host's own.
         let stranger = fault.stranger;
         let script = format!(
             "ip link add stranger type veth peer name stranger-port; ip link set stranger-port master br0 up
@@ -389,10 +389,10 @@ fn make(bench: &mut Bench<'_>, fault: &Fault) -> Result<()> {
         .with_context(|| format!("making {}", fault.name))
 }
 
-/// So many findings are mended one after the other.
+/// Maximum number of findings that are fixed one after the other.
 const ROUNDS: usize = 6;
 
-/// Two faults at once: the first finding is one of them, and nothing else is found. Its commands, and then those of the next, mend both.
+/// Checks two faults at once: the first finding is one of them, and there is no other finding. Its commands, and then those of the next, fix both.
 fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) -> Result<()> {
     let begun = Instant::now();
     both.iter().try_for_each(|fault| make(bench, fault))?;
@@ -432,7 +432,7 @@ fn tell_both(bench: &mut Bench<'_>, both: [&Fault; 2], outcome: &mut Outcome) ->
     quiet(bench).context("after the commands")
 }
 
-/// Does what the first finding says, until there is none. What the probes found is there for some seconds more.
+/// Runs the commands of the first finding until there is none. The findings of probes stay for some more seconds.
 fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
     let mut mended = Vec::new();
     for _ in 0..ROUNDS {
@@ -449,14 +449,14 @@ fn mend_all(node: &mut Node, checks: &str) -> Result<()> {
         })?;
         let Some(key) = next else { return Ok(()) };
         node.mend()?;
-        // After a start not everything is looked at yet.
+        // Right after a start, not all checks have run.
         node.grown()?;
         mended.push(key);
     }
     bail!("{}", brief(&node.doctor()?.1))
 }
 
-/// Waits until the first finding is of one of these checks.
+/// Waits until the first finding is of one of these checks. Returns the time since `begun`.
 fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     if checks.is_empty() {
         return Ok(begun.elapsed());
@@ -476,7 +476,7 @@ fn named(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> R
     }
 }
 
-/// Nothing else is found that these checks' findings do not explain.
+/// Checks that the findings of these checks explain all others that are broken.
 fn alone(node: &mut Node, checks: &str) -> Result<()> {
     let report = node.doctor()?.1;
     let others = report["findings"].as_array().into_iter().flatten();
@@ -488,7 +488,7 @@ fn alone(node: &mut Node, checks: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until another node names the one that has the fault.
+/// Waits until another node names the faulty one. Returns the time since `begun`.
 fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Result<Duration> {
     loop {
         let report = node.doctor()?.1;
@@ -508,7 +508,7 @@ fn told(node: &mut Node, checks: &str, deadline: Duration, begun: Instant) -> Re
     }
 }
 
-/// The node finds nothing.
+/// Checks that the node finds nothing.
 fn nothing(node: &mut Node) -> Result<()> {
     let report = node.doctor()?.1;
     let found = report["findings"].as_array().context("no findings")?;
@@ -522,7 +522,7 @@ fn is_one_of(finding: &Value, checks: &str) -> bool {
         .any(|check| finding["check"].as_str() == Some(check))
 }
 
-/// The findings in a line each.
+/// Returns the findings, one per line.
 fn brief(report: &Value) -> String {
     let lines = report["findings"]
         .as_array()
@@ -590,11 +590,11 @@ fn clear(bench: &mut Bench<'_>, faults: &[&Fault]) -> Result<()> {
     quiet(bench).context("cleared")
 }
 
-/// What remedies keep for the next start of the host.
+/// Removes what remedies keep for the next boot of the host.
 const KEPT: &str =
     "rm -f /etc/systemd/system/flannel-* /etc/sysctl.d/99-zz-flannel.conf /etc/modules-load.d/*";
 
-/// Prints the rows, and fails if one did.
+/// Prints the rows. Returns an error if one of them failed.
 pub(super) fn report(outcomes: &[Outcome], wanted: usize) -> Result<()> {
     let seconds = |time: Option<Duration>| {
         time.map_or_else(

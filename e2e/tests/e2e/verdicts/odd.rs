@@ -1,4 +1,4 @@
-//! Odd but healthy hosts: no node finds anything.
+//! Odd but healthy hosts: no node has a finding.
 
 use std::time::{Duration, Instant};
 
@@ -9,32 +9,32 @@ use serde_json::Value;
 use super::fault::pod_paths;
 use crate::doctor::node::Node;
 
-/// So long nothing is found: two rounds of the doctor. No event shows that a round found nothing.
+/// How long no finding may appear: two rounds of the doctor. No event shows that a round found nothing.
 const QUIET: Duration = Duration::from_secs(20);
-/// The same in `make soak`.
+/// How long no finding may appear in `make soak`.
 const LONG: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(4);
-/// So many labs at once.
+/// Number of labs that run in parallel.
 const LABS: usize = 4;
 
 /// A lab of two hosts, each of which is odd in the same way.
 #[derive(Clone, Copy)]
 pub(crate) struct Odd {
     pub(crate) name: &'static str,
-    /// Whether it is among those of `make test`.
+    /// Whether `make test` runs it.
     quick: bool,
-    /// What is done to the switch before the hosts start.
+    /// Script that changes the switch before the hosts start.
     switch: &'static str,
-    /// The script that makes a host odd before its daemon starts.
+    /// Script that makes a host odd before its daemon starts.
     before: &'static str,
-    /// The same when all is well.
+    /// Script that makes a host odd once all is well.
     after: &'static str,
-    /// The interface that the daemon is given.
+    /// Value of the daemon's `--iface`.
     iface: &'static str,
     backend: &'static str,
     hosts: u8,
-    /// A check that may find a risk.
+    /// Check that may find a risk.
     risk: &'static str,
 }
 
@@ -52,7 +52,7 @@ const fn odd(name: &'static str, before: &'static str, after: &'static str) -> O
     }
 }
 
-/// One that `make soak` has alone.
+/// Returns a row that only `make soak` runs.
 const fn rare(name: &'static str, before: &'static str, after: &'static str) -> Odd {
     Odd {
         quick: false,
@@ -60,7 +60,7 @@ const fn rare(name: &'static str, before: &'static str, after: &'static str) -> 
     }
 }
 
-/// A firewall of ufw's shape, which drops what its user's rules do not let in.
+/// Sets up a firewall like ufw's, which drops what its user's rules do not admit.
 macro_rules! ufw {
     ($($rule:literal)*) => {
         concat!(
@@ -72,7 +72,7 @@ macro_rules! ufw {
     };
 }
 
-/// A table of firewalld's, with a zone for the interface and these rules in it.
+/// Sets up a table like firewalld's, with a zone for the interface and these rules in it.
 macro_rules! firewalld {
     ($($rule:literal)*) => {
         concat!(
@@ -90,7 +90,7 @@ macro_rules! firewalld {
     };
 }
 
-/// Those that need a kernel with devices of all kinds.
+/// Rows that need a kernel with devices of all kinds.
 pub(crate) const IN_THE_VIRTUAL_MACHINE: &[Odd] = &[
     Odd {
         iface: "bond0",
@@ -262,7 +262,7 @@ const ODD: &[Odd] = &[
     },
 ];
 
-/// A lab in which nothing may be found.
+/// Runs a lab and checks that no node has a finding.
 pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
     let title = format!("odd: {}", odd.name);
     Lab::run(&title, |lab| {
@@ -311,7 +311,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
         for node in &mut nodes {
             eventually_ok(DEADLINE, "probes on the path of pods pass", || {
                 let path = pod_paths(node)?.swap_remove(0);
-                // Alone there is nobody to ask; and a firewall may take probes only as answers to its own.
+                // A single node has no peer to probe. A firewall may admit probes only as replies to those of the host.
                 let is_idle = match path["obstacle"].as_str() {
                     Some("nobody-answers") => odd.hosts == 1,
                     Some("filtered") => true,
@@ -333,7 +333,7 @@ pub(crate) fn is_quiet(odd: &Odd, quiet: Duration) -> Result<()> {
     .with_context(|| odd.name)
 }
 
-/// The doctor finds nothing, but for the risk of the row, once.
+/// Runs the doctor once. Checks that it finds nothing but the risk of the row, at most once.
 fn one_look(node: &mut Node, odd: &Odd) -> Result<()> {
     let (_, report) = node.doctor()?;
     let (risks, loud): (Vec<&Value>, Vec<&Value>) = report["findings"]
@@ -354,7 +354,7 @@ fn odd_but_healthy_hosts_have_no_findings() -> Result<()> {
     side_by_side(|odd| odd.quick, QUIET)
 }
 
-/// All of them, for a minute each, while programs compute on all processors.
+/// Runs all rows for a minute each, while programs compute on all processors.
 #[test]
 #[ignore = "minutes: a part of `make soak`"]
 fn odd_but_healthy_hosts_have_no_findings_under_load() -> Result<()> {

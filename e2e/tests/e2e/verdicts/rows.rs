@@ -1,4 +1,4 @@
-//! The faults. Each is of the second of three nodes: 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
+//! Table of faults. Each is of the second of three nodes: 192.168.56.101 to 103, with pods in subnets of 10.5.0.0/16.
 
 use anyhow::{Context, Result};
 
@@ -9,7 +9,7 @@ pub(super) const NETWORK: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"
 const NFT: &str = "nft delete table ip fault";
 
 pub(super) const FAULTS: &[Fault] = &[
-    // Packets of pods are dropped where no probe comes along.
+    // Packets of pods are dropped in places that no probe passes.
     fault(
         "mangle FORWARD drops pods",
         "iptables -t mangle -A FORWARD -s 10.5.0.0/16 -j DROP",
@@ -281,7 +281,7 @@ pub(super) const FAULTS: &[Fault] = &[
     )
     .cuts()
     .by_hand()
-    // The switch believes the one that spoke last.
+    // The switch learns the MAC's port from the host that sent last.
     .spares_third()
     .told("peer-cut overlay-cut duplicate-mac"),
     fault(
@@ -399,7 +399,7 @@ pub(super) const OF_IPV6: &[Fault] = &[
     .loses_probes(),
 ];
 
-/// Two faults at once, by their names.
+/// Pairs of faults that are made at once, by name.
 const PAIRS: &[[&str; 2]] = &[
     [
         "mangle FORWARD drops pods",
@@ -453,7 +453,7 @@ const PAIRS: &[[&str; 2]] = &[
     ],
 ];
 
-/// The rows with two faults at once.
+/// Returns the rows with two faults at once.
 pub(super) fn pairs() -> Result<Vec<Row>> {
     let named = |name: &str| {
         let found = FAULTS.iter().find(|fault| fault.name == name);

@@ -12,7 +12,7 @@ use crate::healing::scenarios;
 use crate::traffic::Families;
 use crate::{cleanup, doctor, golden, healing, traffic};
 
-/// Ten times the goal, and as much again for the emulation.
+/// Ten times the goal, doubled for the emulation.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -58,7 +58,7 @@ fn daemons(hosts: &[Host], options: &FlanneldOptions) -> Result<Vec<Flanneld>> {
     Ok(daemons)
 }
 
-/// With two families, the IPv4 half works, and nothing claims to know of the other.
+/// With two families, the IPv4 half works, and probes cover IPv4 only.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_the_ipv4_half_of_two_families() -> Result<()> {
@@ -106,7 +106,7 @@ scenarios! { forged_packets_are_dropped;
     forged_packets_are_dropped_by_nftables => true,
 }
 
-/// Any host on the underlay can forge IPIP packets; the guard drops them.
+/// Checks that the guard drops forged IPIP packets, which any host on the underlay can send.
 fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
     Lab::run("vm: ipip guard", |lab| {
         let lan = lab.switch("lan")?;
@@ -134,7 +134,7 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
             hosts[0].v4()?,
             pods[0].v4()?,
         ))?;
-        // The answer may go elsewhere: what arrives is what counts.
+        // The reply may go elsewhere, so this counts the requests that arrive.
         let came = || -> Result<bool> {
             let count = || -> Result<u64> {
                 let text = pods[0].netns().sh("cat /proc/net/snmp")?;
@@ -181,7 +181,7 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
     })
 }
 
-/// Nothing of flannel's stays, ours or Go's, and what others have of the same kinds does.
+/// Removes all of flannel's tunnels, ours and Go's, and keeps the tunnels of others of the same kinds.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
@@ -198,7 +198,7 @@ fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut daemons = daemons(&hosts, &options)?;
         daemons[0].terminate(SOON)?;
-        // Go flannel's, of a backend that this node once had.
+        // A device that Go flannel left, of a backend that this node once used.
         host.netns().sh("ip link add flannel-wg type wireguard; ip address add 10.244.9.0/32 dev flannel-wg; ip link set flannel-wg up")?;
         let printed = cleanup::comes_back_to(host, &before, &[]);
         ensure!(

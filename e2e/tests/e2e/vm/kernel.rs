@@ -1,11 +1,11 @@
-//! What the tests here rest on: this kernel has what others lack.
+//! Requirements of the tests here: this kernel has features that others lack.
 
 use anyhow::{Result, ensure};
 use lab::Lab;
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn has_every_kind_of_tunnel_and_delays() -> Result<()> {
+fn kernel_supports_all_tunnels_and_netem() -> Result<()> {
     Lab::run("vm: kernel", |lab| {
         let lan = lab.switch("lan")?;
         let host = lab.hosts(&lan, 1)?.remove(0);

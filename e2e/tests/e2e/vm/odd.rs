@@ -1,11 +1,11 @@
-//! Odd but healthy hosts whose devices few kernels have.
+//! Odd but healthy hosts with devices that few kernels support.
 
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
 use crate::verdicts::odd::{IN_THE_VIRTUAL_MACHINE, is_quiet};
 
-/// As long as outside: the machine is slower, and the doctor's rounds are not.
+/// As long as on other machines. This machine is slower, but the doctor's rounds are not.
 const QUIET: Duration = Duration::from_secs(20);
 
 #[test]

@@ -15,7 +15,7 @@ use crate::datapath_wireguard::ports_are_followed;
 use crate::golden;
 use crate::wireguard_keys::key_file;
 
-/// Ten times the goal, and as much again for the emulation.
+/// Ten times the goal, doubled for the emulation.
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -34,7 +34,7 @@ fn kernel_state_equals_go_flannels() -> Result<()> {
 /// Hosts with a pod each.
 pub(super) struct Bed {
     pub(super) bed: lab::Bed,
-    /// The longest packet with an underlay of 1500 bytes.
+    /// Length of the longest packet with an underlay MTU of 1500 bytes.
     pub(super) mtu: u32,
 }
 
@@ -92,7 +92,7 @@ impl Bed {
         })
     }
 
-    /// Packets of full size pass on every path, in each family, and longer ones do not.
+    /// Checks that packets of full size pass on every path in each family, and that longer ones do not.
     pub(super) fn all_reach_all(&self, when: &str) -> Result<()> {
         for targets in self.targets()? {
             let options = PingOptions::default().packet(self.mtu);
@@ -120,7 +120,7 @@ impl Bed {
         .is_some())
     }
 
-    /// What `wg show flannel-wg WHAT` prints, by peer.
+    /// Returns the output of `wg show flannel-wg WHAT` by peer.
     pub(super) fn wg(&self, host: usize, what: &str) -> Result<BTreeMap<String, String>> {
         let text = self.hosts[host]
             .netns()
@@ -132,7 +132,7 @@ impl Bed {
             .collect())
     }
 
-    /// Everything that is ours on a host, without what traffic changes.
+    /// Returns all of our state on a host, without what traffic changes.
     fn picture(&self, host: usize) -> Result<String> {
         let text = self.hosts[host].netns().sh(
             "ip -d link show flannel-wg | grep -v 'flannel-wg:.*state' ; ip -o address show dev flannel-wg | cut -d: -f2-; ip route show proto 241; ip -6 route show proto 241
@@ -142,7 +142,7 @@ impl Bed {
         Ok(text)
     }
 
-    /// `flannelctl probe` reports key, endpoint and last handshake of the peer behind a pod.
+    /// Checks that `flannelctl probe` reports key, endpoint and last handshake of the peer behind a pod.
     fn probe_names_the_peer(&self) -> Result<()> {
         let program = lab::binaries::own("flannelctl")?
             .to_string_lossy()
@@ -175,7 +175,7 @@ impl Bed {
     }
 }
 
-/// Each mode, between nodes with both families.
+/// Checks each mode between nodes with both families.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
@@ -208,7 +208,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
             })?;
             bed.require_no_errors()?;
             if devices == 2 {
-                // Neither can have its own port before the other gave it up.
+                // Neither device can get its own port before the other one gives it up.
                 let ports = || bed.hosts[0].netns().sh("wg show all listen-port");
                 let before = ports()?;
                 let swap = "wg set flannel-wg listen-port 0; wg set flannel-wg-v6 listen-port 51820; wg set flannel-wg listen-port 51821";
@@ -308,7 +308,7 @@ fn others(bed: &Bed, line: &str) -> bool {
         .any(|(key, allowed)| allowed.contains("172.30.0.0/24") && line.starts_with(key.as_str()))
 }
 
-/// Every second time by a kill: device, keys, sessions and endpoints stay, and no probe is lost.
+/// Restarts a daemon several times, every second time by a kill. Device, keys, sessions and endpoints stay, and no probe is lost.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
@@ -348,7 +348,7 @@ fn restarts_lose_nothing() -> Result<()> {
                 "{}",
                 bed.daemons[0].log_tail(20)
             );
-            // Whoever sends renews it every two minutes; it is never lost.
+            // A sender renews its session every two minutes, but never loses it.
             ensure!(
                 bed.wg(0, "latest-handshakes")? >= handshake,
                 "the sessions were lost"
@@ -361,7 +361,7 @@ fn restarts_lose_nothing() -> Result<()> {
     })
 }
 
-/// A number of the environment: `make soak` has larger ones.
+/// Returns a number from the environment, or `otherwise`. `make soak` sets larger ones.
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name)
         .ok()
@@ -369,7 +369,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// Runs a command on the machine itself; what it prints.
+/// Runs a command on the machine itself and returns its output.
 fn sh(text: &str) -> Result<String> {
     let output = std::process::Command::new("sh")
         .args(["-ec", text])
@@ -378,7 +378,7 @@ fn sh(text: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// The file of the private key changes while packets flow, and that of the preshared key; what is garbled counts for nothing.
+/// The files of the private key and of the preshared key change while packets flow. The daemon ignores garbled content.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn key_file_changes_are_applied() -> Result<()> {
@@ -419,10 +419,10 @@ fn key_file_changes_are_applied() -> Result<()> {
         )?;
         probe.wait_flowing(SOON)?;
         let report = probe.finish()?;
-        // A handshake of an emulated processor takes its time.
+        // A handshake takes long on an emulated processor.
         ensure!(report.longest_outage < Duration::from_secs(10), "{report}");
 
-        // All nodes get another preshared key: sessions continue, and after two minutes are renewed with it.
+        // All nodes get another preshared key. Sessions continue, and are renewed with it after two minutes.
         let mesh = Mesh::start(&bed.pods, &options)?;
         mesh.wait_flowing(SOON)?;
         let old: Vec<String> = bed.wg(0, "preshared-keys")?.into_values().collect();
@@ -441,14 +441,14 @@ fn key_file_changes_are_applied() -> Result<()> {
             bed.wg(0, "latest-handshakes")?,
             number("FLANNEL_TEST_PSK", 0),
         );
-        // The protocol's own times: there is no event to wait for.
+        // The protocol's own timers have to expire, and no event marks this.
         std::thread::sleep(Duration::from_secs(renewal));
         ensure!(
             renewal == 0 || bed.wg(0, "latest-handshakes")? != handshakes,
             "no session with the new key within {renewal} s"
         );
         mesh.require_clean()?;
-        // What is garbled is set aside; the device keeps its key, and the file gets it again.
+        // The daemon sets a garbled file aside. The device keeps its key, which the daemon writes to the file again.
         std::fs::write(&own, "garbled")?;
         let device = key()?;
         eventually_ok(SOON, "the key is in its file again", || {
@@ -465,7 +465,7 @@ fn key_file_changes_are_applied() -> Result<()> {
     })
 }
 
-/// A node whose NAT gives it another port again and again: its peer follows, whatever the lease says.
+/// A node's NAT gives it one port after the other. Its peer follows, whatever the lease names.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
@@ -521,7 +521,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
                 "{path}: {report}"
             );
         }
-        // Nothing answers there any more, and the peer is silent: the lease's endpoint is tried.
+        // The last port no longer responds and the peer is silent, so the node tries the lease's endpoint.
         bed.hosts[1].netns().sh("nft delete table ip nat9; wg set flannel-wg peer $(wg show flannel-wg peers) persistent-keepalive 0")?;
         eventually_ok(SOON * 2, "packets pass again", || {
             ensure!(bed.passes(0, 1)? && bed.passes(1, 0)?, "{}", endpoint()?);
@@ -530,7 +530,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
     })
 }
 
-/// The frames of each host show packets of pods, and those on its uplink show none.
+/// Checks that the frames of each host show packets of pods, and that those on its uplink show none.
 fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
     let (first, second) = (bed.pods[0].v4()?.octets(), bed.pods[1].v4()?.octets());
     for (host, capture) in bed.hosts.iter().zip(captures) {
@@ -542,7 +542,7 @@ fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
             frames.iter().any(pods),
             "the capture sees nothing of the pods"
         );
-        // Of all interfaces of the host, the uplink's frames have its MAC.
+        // The capture has frames of all interfaces. Only the uplink's frames have its MAC.
         let text = host.netns().link("enp0s8")?.context("no uplink")?.address;
         let mac: Vec<u8> = text
             .split(':')
@@ -566,13 +566,13 @@ fn require_nothing_clear(bed: &Bed, captures: Vec<Capture>) -> Result<()> {
     Ok(())
 }
 
-/// Whatever happens on a node, no frame on its uplink shows the packet of a pod.
+/// No frame on a node's uplink shows the packet of a pod, whatever happens on the node.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn nothing_leaves_in_the_clear() -> Result<()> {
+fn pod_packets_never_leave_unencrypted() -> Result<()> {
     Lab::run("vm: wireguard clear", |lab| {
         let mut bed = Bed::start(lab, 2, r#"{"Type":"vxlan"}"#, false)?;
-        // From vxlan to wireguard, with what Go flannel leaves: routes to exactly a node's subnet.
+        // The nodes change from vxlan to wireguard, with routes that Go flannel leaves: to exactly a node's subnet.
         let subnet =
             |daemon: &Flanneld| Ok(daemon.subnet_env()?.subnet.context("no subnet")?.trunc());
         let subnets = bed.daemons.iter().map(subnet).collect::<Result<Vec<_>>>()?;
@@ -631,7 +631,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
             netns.sh(damage)?;
             flows(damage)?;
         }
-        // The daemon is gone, and so is the device.
+        // Now both the daemon and the device are gone.
         bed.daemons[0].kill()?;
         netns.sh("ip link delete flannel-wg; sleep 1")?;
         let answer = netns.sh("ip route get 10.5.250.1 2>&1 || true")?;
@@ -643,7 +643,7 @@ fn nothing_leaves_in_the_clear() -> Result<()> {
     })
 }
 
-/// A lease of Go flannel's is this host's by its key; and of two nodes with one key the later makes itself another.
+/// A lease of Go flannel belongs to the host that has its key. If two nodes have one key, the later one generates another.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
@@ -674,7 +674,7 @@ fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
             "{:?}",
             first.subnet_env()?
         );
-        // A cloned disk.
+        // The second host has a clone of the first one's disk.
         sh(&format!("cp {} {}", keys[0], keys[1]))?;
         let second = hosts[1].flanneld(&options)?;
         let pods = [

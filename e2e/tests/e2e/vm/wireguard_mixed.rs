@@ -1,4 +1,4 @@
-//! A node with the kernel's WireGuard, and one with the packet engine's.
+//! A node with kernel WireGuard and one with userspace WireGuard.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use lab::{FlanneldOptions, Host, Lab, Mesh, ProbeOptions, Store, eventually_ok};
 
 use super::wireguard::{Bed, SOON};
 
-/// The age at which a session is renewed, and as much again for the emulation.
+/// Age at which a session is renewed, doubled for the emulation.
 const RENEWED: Duration = Duration::from_secs(240);
 
-/// Host 0 has the kernel's, host 1 the packet engine's.
+/// Starts host 0 with kernel WireGuard and host 1 with userspace WireGuard.
 fn mixed(lab: &Lab) -> Result<Bed> {
     let lan = lab.switch("lan")?;
     let hosts = lab.hosts(&lan, 2)?;
@@ -19,7 +19,7 @@ fn mixed(lab: &Lab) -> Result<Bed> {
     let options = FlanneldOptions::new(&store).iface("enp0s8").deadline(SOON);
     let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let mut daemons = Vec::new();
-    // Each reads the configuration when it starts.
+    // Each daemon reads the configuration when it starts.
     for (host, implementation) in hosts.iter().zip(["kernel", "userspace"]) {
         let backend =
             format!(r#"{{"Type":"wireguard","PSK":"{psk}","Implementation":"{implementation}"}}"#);
@@ -55,11 +55,11 @@ fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
     Lab::run("vm: wireguard both", |lab| mixed(lab)?.require_no_errors())
 }
 
-/// Whoever asked for a session asks for the next one after two minutes. No packet is lost meanwhile and none comes twice, though the underlay delivers
-/// datagrams in another order, and some of them twice.
+/// The side that initiated a session initiates the next one after two minutes. Meanwhile no packet is lost or duplicated, although the underlay
+/// reorders datagrams and duplicates some.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
-fn mixed_sessions_are_renewed_by_the_side_that_began() -> Result<()> {
+fn mixed_sessions_are_renewed_by_their_initiator() -> Result<()> {
     Lab::run("vm: wireguard renewed", |lab| {
         let mut bed = mixed(lab)?;
         let initiated = |bed: &Bed| {
@@ -68,7 +68,7 @@ fn mixed_sessions_are_renewed_by_the_side_that_began() -> Result<()> {
             )
         };
         for engine_begins in [true, false] {
-            // Who has no session any more begins.
+            // The side that has lost its session initiates the new one.
             if engine_begins {
                 bed.daemons[1].terminate(SOON)?;
                 bed.daemons[1] = bed.hosts[1].flanneld(&bed.options[1])?;
@@ -94,7 +94,7 @@ fn mixed_sessions_are_renewed_by_the_side_that_began() -> Result<()> {
                 ensure!(bed.wg(0, "latest-handshakes")? > handshakes, "it is not");
                 Ok(())
             })?;
-            // What is sent in the one before is still accepted.
+            // Packets of the former session are still accepted.
             std::thread::sleep(Duration::from_secs(3));
             ensure!(
                 (initiated(&bed)? > asked) == engine_begins,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::healing::scenarios;
 use crate::wireguard_secrets::different_preshared_keys_are_reported;
 
-/// It is reported within 40 s; ten times that, because the machine is emulated.
+/// Ten times the 40 s within which it is reported, because the machine is emulated.
 const REPORTED: Duration = Duration::from_secs(400);
 
 scenarios! { different_preshared_keys_are_reported;

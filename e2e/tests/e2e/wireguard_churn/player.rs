@@ -1,4 +1,4 @@
-//! A node that a test plays: it answers handshakes with each key that it ever had, and notes what it can read.
+//! A node that the test plays: it replies to handshakes with each key that it ever had, and records the packets that it can read.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -19,22 +19,22 @@ use nix::sys::time::TimeSpec;
 use crate::wireguard_keys::Keys;
 
 const PORT: u16 = 51820;
-/// How often the thread looks whether it should end, or answer.
+/// Interval at which the thread checks whether it must end, or reply.
 const GLANCE: Duration = Duration::from_millis(5);
-/// IPv4's header and UDP's.
+/// Length of the headers of IPv4 and UDP.
 const HEADERS: usize = 28;
 
 /// A packet that a player could read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Which of the player's keys opened it.
+    /// Index of the player's key that opened it.
     pub(super) key: usize,
     pub(super) to: Ipv4Addr,
-    /// The packet's own number.
+    /// Number in the packet's payload.
     pub(super) number: u64,
-    /// The last step that was begun by then.
+    /// Last step that had begun by then.
     pub(super) step: usize,
-    /// When the kernel received it, on the clock of the day.
+    /// Time at which the kernel received it, on the real-time clock.
     pub(super) at: Duration,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Player {
 }
 
 struct Shared {
-    /// One for each key, and how late it answers. Its place is its index, which the other end's datagrams carry.
+    /// Tunnel of each key, and the delay of its replies. The other end's datagrams carry the tunnel's index.
     tunnels: Mutex<Vec<(Tunn, Duration)>>,
-    /// The public keys, in the same order.
+    /// Public keys, in the same order.
     public: Mutex<Vec<String>>,
     opened: Mutex<Vec<Opened>>,
     end: AtomicBool,
@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Player {
-    /// Listens on a host. `step` is what it notes with each packet.
+    /// Listens on a host. Records the present value of `step` with each packet.
     pub(super) fn start(host: &Host, step: &Arc<AtomicUsize>) -> Result<Player> {
         let address = host.v4()?;
         let socket = host.netns().run(|| UdpSocket::bind((address, PORT)))??;
@@ -82,13 +82,13 @@ impl Player {
         })
     }
 
-    /// Takes another key in addition to its former ones, with which it replies so late. Returns its number.
+    /// Adds a key to the former ones. Replies with it are delayed by `late`. Returns the key's index.
     pub(super) fn take_key(&self, peer: [u8; 32], late: Duration) -> usize {
         let keys = Keys::new();
         lock(&self.shared.public).push(keys.public_text());
         let mut tunnels = lock(&self.shared.tunnels);
         let number = tunnels.len();
-        // Nobody floods it.
+        // Nothing floods a player, so the limit is never reached.
         let limiter = Arc::new(RateLimiter::new(&keys.public, u64::MAX));
         tunnels.push((
             Tunn::new(
@@ -104,12 +104,12 @@ impl Player {
         number
     }
 
-    /// The public half of a key.
+    /// Returns the public half of a key.
     pub(super) fn public_key(&self, number: usize) -> String {
         lock(&self.shared.public)[number].clone()
     }
 
-    /// What it has read up to now.
+    /// Returns the packets that it has read so far.
     pub(super) fn opened(&self) -> Vec<Opened> {
         lock(&self.shared.opened).clone()
     }
@@ -124,7 +124,7 @@ impl Drop for Player {
     }
 }
 
-/// A datagram, who sent it, and when the kernel received it, however late this thread looks.
+/// Receives a datagram. Returns its length, its sender, and when the kernel received it, however late this thread reads it.
 fn receive(socket: &UdpSocket, datagram: &mut [u8]) -> Option<(usize, SocketAddr, Duration)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(datagram)];
@@ -159,10 +159,10 @@ fn play(socket: &UdpSocket, shared: &Shared) {
         let message = &datagram[..length];
         let mut tunnels = lock(&shared.tunnels);
         match message {
-            // An initiation does not tell for which key it is; only that one can read it.
+            // An initiation does not name its key, so each tunnel tries to read it.
             [1, 0, 0, 0, ..] => {
                 for (tunnel, late) in tunnels.iter_mut().rev() {
-                    // Its clock.
+                    // Advances the tunnel's clock.
                     let _ = tunnel.update_timers(&mut out);
                     if let TunnResult::WriteToNetwork(answer) =
                         tunnel.decapsulate(None, message, &mut out)

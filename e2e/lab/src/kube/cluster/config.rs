@@ -1,13 +1,14 @@
-//! The files that a node's programs read.
+//! Configuration files of a node's programs.
 
 use crate::kube::cluster::options::ClusterOptions;
 
-/// containerd's: no AppArmor, whose profiles would be this machine's. Copies in place of layers work on every file system.
+/// Returns containerd's configuration. It disables AppArmor, because profiles would apply to this machine.
+/// The default snapshotter, `native`, copies images instead of using layers: that works on every file system.
 pub(super) fn containerd(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
 
-/// kubelet's configuration as YAML.
+/// Returns kubelet's configuration as YAML.
 pub(super) fn kubelet(options: &ClusterOptions) -> String {
     format!(
         "{KUBELET}{}",
@@ -30,7 +31,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     snapshotter = "native"
 "#;
 
-/// It does not touch this machine's cgroups, disks and rules.
+/// kubelet's configuration, which keeps it from changing this machine's cgroups, disks and rules.
 const KUBELET: &str = r"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -55,10 +56,12 @@ const NAME_SERVICE: &str = r"clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 ";
 
-/// Makes a machine of a mount namespace: `$0` is its folder, `/run` is its own already.
+/// Script that turns a mount namespace into a machine. `$0` is the machine's folder; it already has its own `/run`.
 ///
-/// `/sys` of the lab's hosts hides the cgroups, so it goes. Mounts are shared below, as on every machine that systemd started:
-/// a pod may ask for propagation. Without a name server a look-up of the host's name fails at once. Each has a boot id of its own, which kubelet reports.
+/// - The `/sys` of the lab's hosts hides the cgroups, so the script unmounts it.
+/// - Mounts below are shared, as on every machine with systemd, because a pod may ask for mount propagation.
+/// - `resolv.conf` is empty: without a name server, a lookup of the host's name fails at once.
+/// - Each machine has its own boot ID, which kubelet reports.
 pub(super) const MACHINE: &str = r#"
 umount /sys
 mount --make-rshared /

@@ -1,4 +1,4 @@
-//! A node of a cluster: a machine of its own for what runs on it, with containerd, kubelet and kube-proxy.
+//! A node of a cluster: a machine with its own files, with containerd, kubelet and kube-proxy.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::wait::eventually;
 
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);
-/// Below /var/lib.
+/// Path of kubeadm's arguments for kubelet, below /var/lib.
 const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";
 
 /// The processes of a node.
@@ -59,17 +59,17 @@ impl Member {
         }
     }
 
-    /// Its name, which is its host's.
+    /// Returns the node's name, which is that of its host.
     pub fn name(&self) -> &str {
         self.host.name()
     }
 
-    /// The host that it is.
+    /// Returns the node's host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Whether the node's containerd and kubelet were started.
+    /// Reports whether the node was started.
     pub fn is_started(&self) -> bool {
         self.running.is_some()
     }
@@ -82,10 +82,10 @@ impl Member {
         }
     }
 
-    /// Starts all that runs on it.
+    /// Starts containerd, kube-proxy and kubelet on the node.
     ///
     /// # Errors
-    /// When it runs already, or containerd is not up in time.
+    /// Returns an error if the node already runs, or if containerd is not up in time.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.running.is_none(), "{} runs already", self.name());
         self.power_on()?;
@@ -127,7 +127,7 @@ impl Member {
         self.start_kubelet()
     }
 
-    /// Writes the content of its disk before its first start.
+    /// Writes the content of the node's disk before its first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
         std::fs::write(
@@ -155,7 +155,7 @@ impl Member {
                 "--healthz-bind-address=127.0.0.1:10256",
                 "--metrics-bind-address=127.0.0.1:10249",
             ])
-            // These would be this machine's.
+            // Non-zero values would change settings of this machine.
             .args([
                 "--conntrack-max-per-core=0",
                 "--conntrack-tcp-timeout-established=0",
@@ -167,10 +167,10 @@ impl Member {
         Ok(launch)
     }
 
-    /// Starts kubelet, after [`Member::stop_kubelet`].
+    /// Starts kubelet after [`Member::stop_kubelet`].
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if kubelet cannot be started.
     pub fn start_kubelet(&mut self) -> Result<()> {
         let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
             .arg("--config=/etc/kubelet-lab.yaml")
@@ -184,7 +184,7 @@ impl Member {
             };
             launch = launch.arg(format!("--node-ip={address}"));
         }
-        // As kubeadm's unit does: what it wrote, and what was added to it.
+        // Like kubeadm's systemd unit, add the arguments from kubeadm's file, which a test may have changed.
         let written =
             std::fs::read_to_string(self.host.folder()?.join("disk/var-lib").join(KUBEADM_FLAGS))
                 .unwrap_or_default();
@@ -199,10 +199,10 @@ impl Member {
         Ok(())
     }
 
-    /// Ends kubelet; the pods go on.
+    /// Stops kubelet. The pods keep running.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if kubelet does not run or does not end in time.
     pub fn stop_kubelet(&mut self) -> Result<()> {
         let mut kubelet = self
             .running_mut()?
@@ -212,10 +212,10 @@ impl Member {
         kubelet.terminate(STOP).map(drop)
     }
 
-    /// Kills containerd and starts it anew; the pods go on.
+    /// Kills containerd and starts it again, without waiting for it. The pods keep running.
     ///
     /// # Errors
-    /// When it is not up in time.
+    /// Returns an error if the node does not run, or if containerd cannot be started.
     pub fn restart_containerd(&mut self) -> Result<()> {
         self.running_mut()?.containerd.kill()?;
         let launch = Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]);
@@ -224,10 +224,10 @@ impl Member {
         Ok(())
     }
 
-    /// Switches it off: everything on it dies, and what is in `/run` and in the kernel is lost.
+    /// Switches the node off. All its processes are killed; the content of `/run` and the kernel state are lost.
     ///
     /// # Errors
-    /// When a process or the namespace resists.
+    /// Returns an error if a process does not end or the namespace cannot be removed.
     pub fn power_off(&mut self) -> Result<()> {
         let folder = self.host.folder()?;
         let containers = cgroups::containers(&folder);
@@ -238,10 +238,10 @@ impl Member {
         Ok(())
     }
 
-    /// Switches it off and on: what a reboot leaves of a node.
+    /// Switches the node off and on. It keeps what a node keeps after a reboot.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// Returns an error if the node does not come up.
     pub fn reboot(&mut self) -> Result<()> {
         self.power_off()?;
         self.start()
@@ -250,9 +250,9 @@ impl Member {
     /// Imports an image archive into the node's containerd.
     ///
     /// # Errors
-    /// When containerd refuses it.
+    /// Returns an error if containerd refuses the archive.
     pub fn import(&self, archive: &Path) -> Result<()> {
-        // The node's files are those of another mount namespace, with another working directory.
+        // ctr runs in the node's mount namespace, with another working directory.
         let archive = archive
             .canonicalize()
             .with_context(|| archive.display().to_string())?;
@@ -270,23 +270,23 @@ impl Member {
         .map(drop)
     }
 
-    /// Runs a program on this node, with its network and its files, and returns its standard output.
+    /// Runs a program on this node, with its network and its files. Returns its standard output.
     ///
     /// # Errors
-    /// When it fails.
+    /// Returns an error if the program cannot be started, or if its exit code is not 0.
     pub fn command(&self, command: &[&str]) -> Result<String> {
         self.host.netns().exec("nsenter", &self.entered(command)?)
     }
 
-    /// The same, whatever its exit code.
+    /// Runs a program on this node, with its network and its files. Returns its output, whatever the exit code.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn output(&self, command: &[&str]) -> Result<Output> {
         self.host.netns().output("nsenter", &self.entered(command)?)
     }
 
-    /// A command line as `nsenter` takes it, to run with this node's files.
+    /// Returns the arguments with which `nsenter` runs a command with this node's files.
     fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", path()?);
@@ -300,13 +300,12 @@ impl Member {
     /// Writes a file below `/etc/cni/net.d`, as the installation of a pod network does.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write_cni_config(&self, name: &str, text: &str) -> Result<()> {
         let file = self.host.folder()?.join("disk/etc/cni/net.d").join(name);
         std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
     }
 
-    /// Starts a program on this node.
     fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
         let launch = launch
             .inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
@@ -327,7 +326,7 @@ impl Member {
     }
 }
 
-/// `PATH` of a node's programs: installed, or kept by `make setup`.
+/// Returns `PATH` for a node's programs: those of this machine or those that `make setup` keeps.
 fn path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
     let is_installed =

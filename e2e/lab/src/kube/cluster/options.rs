@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::kube::api_server::Families;
 
-/// How kube-proxy writes its rules.
+/// Kinds of rules that kube-proxy writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProxyMode {
     /// `--proxy-mode=iptables`, the default.
@@ -23,16 +23,16 @@ impl ProxyMode {
     }
 }
 
-/// Which addresses the nodes have, each behind a NAT of its own.
+/// Addresses of nodes that are each behind a separate NAT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nat {
-    /// All nodes have the same one.
+    /// All nodes have the same address.
     Equal,
-    /// Each node has one of its own.
+    /// Each node has a different address.
     Apart,
 }
 
-/// Options of a cluster: nodes, families, kube-proxy, images.
+/// Options of a cluster: nodes, address families, kube-proxy, images.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     pub(crate) nodes: u8,
@@ -47,7 +47,7 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// So many nodes with IPv4, kube-proxy with iptables, kubelets with `--node-ip`.
+    /// Creates options for `nodes` nodes with IPv4, kube-proxy with iptables, and kubelets with `--node-ip`.
     pub fn new(nodes: u8) -> ClusterOptions {
         ClusterOptions {
             nodes,
@@ -62,42 +62,42 @@ impl ClusterOptions {
         }
     }
 
-    /// The families of pods, Services and nodes.
+    /// Sets the address families of pods, Services and nodes.
     #[must_use]
     pub fn families(mut self, families: Families) -> ClusterOptions {
         self.families = families;
         self
     }
 
-    /// How kube-proxy writes its rules.
+    /// Sets the kind of rules that kube-proxy writes.
     #[must_use]
     pub fn proxy(mut self, mode: ProxyMode) -> ClusterOptions {
         self.proxy = mode;
         self
     }
 
-    /// Leaves every kubelet to find its node's address by itself: that of the default route.
+    /// Starts every kubelet without `--node-ip`: it uses the address of the default route.
     #[must_use]
     pub fn without_node_ip(self) -> ClusterOptions {
         let nodes = usize::from(self.nodes);
         self.node_ip(&vec![false; nodes])
     }
 
-    /// Which kubelets get `--node-ip`, node by node; further ones get it.
+    /// Sets for each node whether its kubelet gets `--node-ip`. Nodes after the end of the list get it.
     #[must_use]
     pub fn node_ip(mut self, nodes: &[bool]) -> ClusterOptions {
         self.node_ip = nodes.to_vec();
         self
     }
 
-    /// Gives every node 10.0.2.15 on its first interface, as Vagrant and VirtualBox do.
+    /// Gives every node 10.0.2.15 on its first interface, as Vagrant with VirtualBox does.
     #[must_use]
     pub fn vagrant(mut self) -> ClusterOptions {
         self.nat = Some(Nat::Equal);
         self
     }
 
-    /// Gives the nodes 10.0.2.15, 10.0.2.16, … on their first interface, each behind a NAT of its own.
+    /// Gives the nodes 10.0.2.15, 10.0.2.16, … on their first interface, each behind a separate NAT.
     #[must_use]
     pub fn vagrant_apart(mut self) -> ClusterOptions {
         self.nat = Some(Nat::Apart);
@@ -111,26 +111,26 @@ impl ClusterOptions {
         self
     }
 
-    /// Configures pods with a name service at 10.96.0.10, which the test installs.
+    /// Configures pods with a DNS server at 10.96.0.10, which the test installs.
     #[must_use]
     pub fn name_service(mut self) -> ClusterOptions {
         self.name_service = true;
         self
     }
 
-    /// Keeps images as layers of an overlay, not as copies for each container: for large images, where the file system allows it.
+    /// Stores images as overlayfs layers instead of copies for each container. For large images, if the file system supports it.
     #[must_use]
     pub fn layers(mut self) -> ClusterOptions {
         self.layers = true;
         self
     }
 
-    /// containerd's snapshotter for images.
+    /// Returns containerd's snapshotter for images.
     pub(crate) fn snapshotter(&self) -> &'static str {
         if self.layers { "overlayfs" } else { "native" }
     }
 
-    /// The ranges of podCIDRs, as the commands want them.
+    /// Returns the networks of the podCIDRs as command line arguments.
     pub(crate) fn pod_networks(&self) -> String {
         match self.families {
             Families::V4 => self.network.0.clone(),

@@ -1,4 +1,4 @@
-//! The pods of a cluster, and what is done from inside of them.
+//! The pods of a cluster, and commands inside them.
 
 use std::net::IpAddr;
 use std::process::Output;
@@ -12,10 +12,10 @@ use crate::net::netns::Netns;
 use crate::wait::eventually_ok;
 
 impl Cluster {
-    /// Waits until a pod runs and is ready; it is returned as it then is.
+    /// Waits until a pod is Ready. Returns the pod object.
     ///
     /// # Errors
-    /// When it is not in time; the error says why.
+    /// Returns an error with the pod's status if it is not Ready in time.
     pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
         let admin = self.api.admin();
         eventually_ok(SLOW, "a pod is ready", || {
@@ -28,35 +28,35 @@ impl Cluster {
         })
     }
 
-    /// Runs a command in the first container of a pod.
+    /// Runs a command in the first container of a pod. Returns its standard output.
     ///
     /// # Errors
-    /// When it fails.
+    /// Returns an error if the pod has no container, or if the command fails.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
         let (node, id) = self.container(namespace, pod)?;
         node.exec_in_container(&id, command)
     }
 
-    /// The same, whatever its exit code.
+    /// Runs a command in the first container of a pod. Returns its output, whatever the exit code.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the pod has no container, or if the command cannot be started.
     pub fn exec_output(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output> {
         let (node, id) = self.container(namespace, pod)?;
         let words = exec_words(&id, command);
         node.output(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// The network namespace of a pod, for what is measured from inside.
+    /// Returns the network namespace of a pod, for measurements from inside.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the pod does not run.
     pub fn netns(&self, namespace: &str, pod: &str) -> Result<Netns> {
         let (node, id) = self.container(namespace, pod)?;
         node.netns_of_container(&id)
     }
 
-    /// The first container of a pod, and the node that it is on.
+    /// Returns the node of a pod and the ID of its first container.
     fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
         let found = self
             .api
@@ -77,10 +77,10 @@ impl Cluster {
         Ok((node, id.to_owned()))
     }
 
-    /// The addresses of all pods of a namespace, by the pods' names.
+    /// Returns the name and the addresses of each pod in a Kubernetes namespace.
     ///
     /// # Errors
-    /// When the API server does not answer.
+    /// Returns an error if the API server does not respond.
     pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
         let pods = self
             .api
@@ -111,7 +111,7 @@ impl Cluster {
     }
 }
 
-/// The command line that runs a program in a container.
+/// Returns the command line that runs a program in a container.
 fn exec_words(id: &str, command: &[&str]) -> Vec<String> {
     let exec = format!("lab-{:08x}", rand::random::<u32>());
     let words = [
@@ -132,13 +132,12 @@ fn exec_words(id: &str, command: &[&str]) -> Vec<String> {
 }
 
 impl Member {
-    /// Runs a program in a container.
     fn exec_in_container(&self, id: &str, command: &[&str]) -> Result<String> {
         let words = exec_words(id, command);
         self.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// The network namespace that a container runs in, as one of the lab's: it goes with the lab, if not before.
+    /// Names the network namespace of a container after the lab, so that it is removed with the lab at the latest.
     fn netns_of_container(&self, id: &str) -> Result<Netns> {
         let tasks = self.command(&["ctr", "--namespace", "k8s.io", "tasks", "list"])?;
         let of_task = |line: &str| {

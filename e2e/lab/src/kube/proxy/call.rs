@@ -1,9 +1,9 @@
-//! A request through the proxy, and what becomes of it.
+//! A request to the proxy, and the decision about it.
 
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// A request that came, and how it was answered.
+/// A request, and the status of its response.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Address of the client's host.
@@ -12,23 +12,23 @@ pub struct Call {
     pub method: String,
     /// The path with its query.
     pub path: String,
-    /// The header field `User-Agent`; empty without.
+    /// The header field `User-Agent`, or empty if the client did not send it.
     pub agent: String,
     /// The header field `Authorization`, if the client sent it.
     pub authorization: Option<String>,
-    /// The status of the answer; 0 as long as there is none.
+    /// The status code of the response, or 0 while there is none.
     pub status: u16,
-    /// Time at which its head was read.
+    /// Time at which the head of the request was read.
     pub at: Instant,
 }
 
 impl Call {
-    /// Whether it is a watch, a streamed list included.
+    /// Reports whether the request is a watch. A streamed list is also a watch.
     pub fn is_watch(&self) -> bool {
         self.path.contains("watch=true") || self.path.contains("watch=1")
     }
 
-    /// Whether it is about the collection of Nodes, not about one of them.
+    /// Reports whether the request is for the collection of Nodes, not for one of them.
     pub fn is_of_nodes(&self) -> bool {
         self.path == "/api/v1/nodes" || self.path.starts_with("/api/v1/nodes?")
     }
@@ -37,21 +37,21 @@ impl Call {
 /// The judge's decision about a request.
 #[derive(Debug, Clone, Default)]
 pub enum Answer {
-    /// Passes the server's answer to the client.
+    /// Forwards the request and passes the server's response to the client.
     #[default]
     Pass,
-    /// The server's, for the holder of this token instead of the client's own.
+    /// Forwards the request with this token instead of the client's own.
     As(String),
-    /// This status, with fields such as `Retry-After: 1`, and a body.
+    /// Replies with this status, header fields such as `Retry-After: 1`, and a body.
     Reply(u16, Vec<(String, String)>, String),
-    /// No answer, and the connection stays.
+    /// Does not reply and keeps the connection open.
     Silence,
-    /// Closes the client's connection without an answer.
+    /// Closes the client's connection without a reply.
     Cut,
 }
 
 impl Answer {
-    /// A failure as the API server words it.
+    /// Returns a failure as a Status object, as the API server sends it.
     pub fn status(code: u16, reason: &str) -> Answer {
         let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason}, says the lab's proxy"), "reason": reason, "code": code });
         Answer::Reply(code, Vec::new(), body.to_string())

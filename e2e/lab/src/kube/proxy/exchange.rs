@@ -1,4 +1,4 @@
-//! One connection of a client: its requests, one after the other, each judged, passed on and answered.
+//! A connection of a client: judges, forwards and answers its requests, one after the other.
 
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{IpAddr, TcpStream};
@@ -11,12 +11,12 @@ use crate::kube::proxy::call::{Answer, Call};
 use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
-/// Serves a client until one side ends.
+/// Serves a client until one side closes the connection.
 pub(super) fn serve(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     client.set_nodelay(true)?;
     shared.lock().sockets.push(client.try_clone()?);
     let outcome = exchanges(shared, client, from);
-    // A copy of the socket is in the list, so dropping this one would not end the connection.
+    // The list has a copy of the socket, so dropping this one would not close the connection.
     let _ = client.shutdown(std::net::Shutdown::Both);
     let address = client.peer_addr().ok();
     shared.lock().sockets.retain(|socket| {
@@ -31,7 +31,7 @@ pub(super) fn serve(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result
 fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     let mut requests = BufReader::new(client.try_clone()?);
     let mut answers = client.try_clone()?;
-    // The server's side of this connection, opened by the first request that is passed on.
+    // The connection to the server. The first request that is forwarded opens it.
     let mut upstream = None;
     while let Some(mut head) = Head::read(&mut requests)? {
         shared.gate()?;
@@ -57,7 +57,7 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
             }
             Answer::Silence => {
                 let mut rest = [0];
-                // Until the client gives up.
+                // Wait until the client closes the connection.
                 while std::io::Read::read(&mut requests, &mut rest)? > 0 {}
                 return Ok(());
             }
@@ -92,7 +92,7 @@ fn exchanges(shared: &Shared, client: &TcpStream, from: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Answers instead of the server.
+/// Sends a response in place of the server.
 fn reply(
     answers: &mut TcpStream,
     status: u16,
@@ -110,7 +110,7 @@ fn reply(
 }
 
 impl Call {
-    /// A request that comes now.
+    /// Creates the record of a request that arrives now.
     fn of(head: &Head, from: IpAddr) -> Call {
         let mut words = head.first.split(' ').map(str::to_owned);
         let text = |name| head.field(name).map(str::to_owned);
@@ -127,14 +127,14 @@ impl Call {
 }
 
 impl Shared {
-    /// Adds a request to the list: the judge to ask, and the request's place.
+    /// Adds a request to the list. Returns the judge for it, and its place in the list.
     fn record(&self, call: &Call) -> (Judge, usize) {
         let mut state = self.lock();
         state.calls.push(call.clone());
         (Arc::clone(&state.judge), state.calls.len() - 1)
     }
 
-    /// Notes how a request was answered, unless the list was cleared meanwhile.
+    /// Records the status of a response, unless the list was cleared meanwhile.
     fn note_status(&self, number: usize, call: &Call, status: u16) {
         let mut state = self.lock();
         if let Some(known) = state

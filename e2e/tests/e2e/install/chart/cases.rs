@@ -1,16 +1,16 @@
-//! The values of the chart, each set by a case, and what the DaemonSet has of them.
+//! Cases for the values of the chart, and their effect on the DaemonSet.
 
 use serde_json::{Value, json};
 
-/// Values that are set together, and what has to come of them.
+/// Values that are set together, and their effect.
 pub(super) struct Case {
-    /// Also the namespace that the case is rendered for.
+    /// Name of the case, and of the namespace that it is rendered for.
     pub name: &'static str,
     /// Paths of values, and their JSON.
     pub values: &'static [(&'static str, &'static str)],
-    /// The backend in net-conf.json; none: not compared.
+    /// Backend in net-conf.json. `None` is not compared.
     pub backend: Option<Value>,
-    /// JSON pointers into the DaemonSet's pod, and what is there; null: nothing.
+    /// JSON pointers into the DaemonSet's pod, and the values there. `null` means that there is no value.
     pub places: Vec<(&'static str, Value)>,
 }
 
@@ -41,7 +41,7 @@ impl Case {
     }
 }
 
-/// The security context of a container that is not privileged.
+/// Returns the security context of a container that is not privileged.
 fn unprivileged() -> Value {
     json!({
         "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
@@ -92,7 +92,7 @@ fn backends() -> Vec<Case> {
         )
         .backend(json!({ "Type": "udp", "Port": 8286, "MTU": 1400 }))
         .has("/containers/0/securityContext/privileged", json!(true))
-        // A privileged container has the host's devices.
+        // A privileged container has the host's devices without a mount.
         .lacks("/containers/0/volumeMounts/5"),
         Case::new(
             "vxlan",
@@ -122,7 +122,7 @@ fn backends() -> Vec<Case> {
         .backend(json!({
             "Type": "wireguard", "ListenPort": 51820, "ListenPortV6": 51822, "PSK": "0123", "Mode": "separate", "PersistentKeepaliveInterval": 25,
         })),
-        // As Go flannel's chart needs it. It is no mode of carrying packets.
+        // Go flannel's chart needs the inner quotes. For wireguard, `auto` does not select the userspace datapath.
         Case::new(
             "wireguard-auto",
             &[
@@ -274,7 +274,7 @@ fn security() -> Vec<Case> {
             "/containers/0/securityContext",
             json!({ "privileged": true, "readOnlyRootFilesystem": true }),
         ),
-        // A right that is refused stays refused.
+        // The chart does not grant a right that the user has refused.
         Case::new(
             "unprivileged-udp",
             &[

@@ -1,0 +1,123 @@
+//! The NAT trap of Vagrant hosts: the daemons start with the interface of the default route, and the doctor leads out.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lab::{Flanneld, FlanneldOptions, Host, stdout};
+use terminal::screen::Screen;
+
+/// How long the first daemons may take to end or to get a finding.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_millis(500);
+/// The finding of a host whose daemon ended.
+const ENDED: &str = "wrong-interface";
+/// The finding of a host whose daemon runs.
+const RUNS: &str = "nat-interface";
+
+/// Starts a daemon on each host as in a manifest without `--iface`, shows what the doctor reports, and stops the daemons.
+pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Screen) -> Result<()> {
+    let mut daemons = hosts
+        .iter()
+        .map(|host| host.start_flanneld(options))
+        .collect::<Result<Vec<_>>>()?;
+    let finding = screen.step("flanneld without --iface: in the trap", || {
+        let ended = wait_settled(&mut daemons)?;
+        let finding = wait_finding(&daemons, if ended > 0 { ENDED } else { RUNS })?;
+        Ok((
+            finding,
+            format!(
+                "{ended} of {} daemons end, because every host has 10.0.2.15",
+                daemons.len()
+            ),
+        ))
+    })?;
+    screen.heading(format!("{}: flannelctl doctor", finding.host));
+    screen.block(&finding.text);
+    screen.print("\n  The command is typed on every host:");
+    for daemon in &mut daemons {
+        if daemon.is_running() {
+            daemon.terminate(TIMEOUT)?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until one daemon is ready and all others have ended, because one address serves one node. Returns the number of those that ended.
+fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
+    let begun = Instant::now();
+    loop {
+        let running = daemons
+            .iter_mut()
+            .filter_map(|daemon| daemon.is_running().then(|| daemon.is_ready()))
+            .collect::<Vec<_>>();
+        if running == [true] {
+            return Ok(daemons.len() - running.len());
+        }
+        if begun.elapsed() > TIMEOUT {
+            bail!(
+                "not one daemon runs after {TIMEOUT:?}, but {}",
+                running.len()
+            );
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// What the doctor of a host prints about the trap.
+struct Found {
+    host: String,
+    text: String,
+}
+
+/// Waits until the doctor of a host has a finding of the check.
+fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
+    let begun = Instant::now();
+    loop {
+        for (number, daemon) in (1..).zip(daemons) {
+            let text = stdout(&daemon.flannelctl(&["doctor"])?);
+            if let Some(text) = first_of(&text, check) {
+                return Ok(Found {
+                    host: format!("h{number}"),
+                    text,
+                });
+            }
+        }
+        if begun.elapsed() > TIMEOUT {
+            let last = daemons.first().context("no daemon")?;
+            bail!(
+                "no doctor names the trap: {}",
+                stdout(&last.flannelctl(&["doctor"])?)
+            );
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Returns the first finding of the check in the doctor's text: its headline and the indented lines below it.
+fn first_of(text: &str, check: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines
+        .iter()
+        .position(|line| !line.starts_with(' ') && line.ends_with(check))?;
+    let details = lines
+        .iter()
+        .skip(at + 1)
+        .take_while(|line| line.starts_with(' '));
+    let whole: Vec<&str> = lines.get(at).into_iter().chain(details).copied().collect();
+    Some(whole.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finding_of_the_trap_is_cut_out() {
+        let text = "risk: other   clock\n    why x\nbroken: flannel uses enp0s3     wrong-interface\n    why  NAT\n    do   x\n5 checks: 1 broken\n";
+        assert_eq!(
+            first_of(text, ENDED).unwrap(),
+            "broken: flannel uses enp0s3     wrong-interface\n    why  NAT\n    do   x"
+        );
+        assert_eq!(first_of("5 checks: 0 broken\n", ENDED), None);
+    }
+}
