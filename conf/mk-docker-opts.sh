@@ -86,7 +86,7 @@ esac
 
 eval "options=\${$key}"
 [ -z "$options" ] || options="$options "
-# Variables from the environment count, too.
+# Variables of the environment are used as well.
 names=$(set | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' | grep DOCKER_OPT_ | LC_ALL=C sort -u)
 for name in $names; do
 	eval "value=\${$name}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws what a terminal showed as an SVG that reads well on light and on dark pages.
 
-Usage: demo-svg.py COMMAND < TYPESCRIPT > PICTURE.svg     (`make picture` does it)
+Usage: demo-svg.py COMMAND [COLUMNS] < TYPESCRIPT > PICTURE.svg     (`make picture` does it)
 
 TYPESCRIPT is what `script -qec` recorded; COMMAND is shown as the line that was typed.
 """
@@ -10,7 +10,7 @@ import re
 import sys
 from xml.sax.saxutils import escape
 
-COLUMNS = 104
+COLUMNS = int(sys.argv[2]) if len(sys.argv) > 2 else 104
 SIZE, LINE, MARGIN = 13, 18, 20
 # A monospaced glyph is 0.6 em wide; the text is stretched to that, whatever the font.
 GLYPH = SIZE * 0.6
@@ -49,7 +49,7 @@ def spans(line):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     lines = [shown(line) for line in sys.stdin.read().split("\n")]
     lines = [line for line in lines if not line.startswith(("Script started", "Script done"))]
