@@ -447,7 +447,7 @@ fn tunnel_cases() -> Vec<Case> {
             cut(),
             "+++++x-",
             "0 of 5 replied, not even to ping; node-3 reports: received over the overlay 183 s ago, over the underlay 0.2 s ago",
-            "node-3's UDP port 8472: what this node sends does not arrive",
+            "The path to node-3's UDP port 8472 breaks: packets of this node do not arrive",
             "node-3 tcpdump -c 5 -ni any udp port 8472 and host 192.0.2.1",
         ),
         (
