@@ -13,7 +13,7 @@ pub enum ConfigError {
     UnknownType {
         /// The `Type` in the configuration.
         name: String,
-        /// Whether Go flannel has it.
+        /// Whether Go flannel has this backend type.
         of_go: bool,
         /// The types that this version has.
         known: Vec<&'static str>,
@@ -46,7 +46,7 @@ pub enum ConfigError {
 pub enum Fault {
     /// The text is not a JSON object.
     NotAnObject(JsonFault),
-    /// A value has the wrong type.
+    /// A value has an invalid type.
     Member(MemberError),
     /// A number is out of range.
     Range {

@@ -9,13 +9,13 @@ use types::{Family, Profile};
 
 struct Kind {
     profile: &'static Profile,
-    /// Creates a backend from its configuration.
+    /// Creates the backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
-    /// Returns the part of its lease data that must be unique, because a forwarding entry or a tunnel peer leads to only one node.
+    /// Returns the part of a node's lease data that must be unique, because a forwarding entry or a tunnel peer leads to only one node.
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
-/// The backends. If devices of several backends are left on a host, those of the first backend in this list are taken for the running one's.
+/// The backends. If devices of several backends are left on a host, those of the first backend in this list are treated as the running backend's.
 static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
@@ -62,8 +62,8 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
     kind(name).map(|kind| kind.profile)
 }
 
-/// Returns the names of all backends of Go flannel and of flannel-rs, sorted. It includes those that are not supported yet: a list may name a backend
-/// of a later version.
+/// Returns the names of all backends of Go flannel and of flannel-rs, sorted. Includes backends that are not supported yet, because a list may name
+/// a backend of a later version.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
     names.sort_unstable();

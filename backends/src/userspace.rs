@@ -41,7 +41,7 @@ struct Device {
     address: Option<IpAddr>,
     /// The number of queues and sockets that the previous process stored.
     inherited: (usize, usize),
-    /// Whether their adoption has been tried.
+    /// Whether this process has tried to adopt them.
     adopted: bool,
     /// Whether the adopted device still waits for its table.
     awaits_table: bool,
@@ -196,7 +196,7 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 }
 
-/// Converts a next hop to the form of the engine's table.
+/// Converts a next hop to a peer of the engine's table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
     let NextHop {
         address,
@@ -212,7 +212,7 @@ pub(crate) fn peer(hop: &NextHop) -> Peer {
     }
 }
 
-/// Converts networks to the form of the engine's table.
+/// Converts networks to those of the engine's table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks {
         v4: nets.v4().copied(),

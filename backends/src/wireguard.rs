@@ -308,7 +308,7 @@ struct Data {
     port: u16,
 }
 
-/// Returns the announcement. Unlike Go flannel's, the port of each family is that of the device that really listens for it.
+/// Returns the announcement. Unlike in Go flannel's, the port of each family belongs to the device that listens for this family.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
     let data = |family| {
         RawJson::of(&Data {
@@ -356,7 +356,7 @@ impl PeerData {
         })
     }
 
-    /// Returns the data that applies to the packets of a family. With one device for both families, IPv4's data takes precedence if there is any: in
+    /// Returns the data that applies to the packets of a family. With one device for both families, IPv4's data takes precedence if there is any. In
     /// Go flannel's leases, nothing listens on the port in IPv6's data.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
         let written = |data: &Option<RawJson>| {
@@ -399,8 +399,8 @@ impl PeerRules for Rules {
     }
 }
 
-/// Checks whether a lease can be used. It needs a key for at least one of the network's families, and no unreadable one. It also needs an address of
-/// the family that carries packets to it.
+/// Checks whether a lease can be used. The lease needs a key for at least one of the network's families, and no unreadable key. The lease also needs an
+/// address of the family that carries packets to the peer.
 fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
     if lease.attrs.backend != KIND {
         return Ok(());

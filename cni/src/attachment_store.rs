@@ -137,7 +137,7 @@ impl AttachmentStore {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
-            // A file whose name is too long cannot have been written.
+            // The plugin cannot have written a file whose name is too long.
             Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => return Ok(None),
             Err(nix::Error::ELOOP) => {
                 return Err(irregular("it is a symbolic link, which is not followed"));
@@ -279,7 +279,7 @@ impl AttachmentStore {
 
     fn unlink(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir) {
-            // A file whose name is too long cannot have been written.
+            // The plugin cannot have written a file whose name is too long.
             Ok(()) | Err(nix::Error::ENOENT | nix::Error::ENAMETOOLONG) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

@@ -160,7 +160,7 @@ fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have been killed before the signal was armed.
+        // The parent may have died before the child armed the signal.
         if nix::unistd::getppid() == parent {
             Ok(())
         } else {

@@ -24,7 +24,7 @@ pub fn of(cni_version: &str) -> &str {
 /// Checks that a configuration's version is supported.
 ///
 /// # Errors
-/// Returns an error that lists the supported versions if it is not.
+/// Returns an error that lists the supported versions if the configuration's version is not among them.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {

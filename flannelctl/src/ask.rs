@@ -18,13 +18,13 @@ use types::Coded;
 const TIMEOUT: Duration = Duration::from_millis(2900);
 /// Time limit for a probe, which waits for other probes and for replies.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
-/// Time for which a running daemon may have no socket, because it is starting or ending.
+/// Time during which a starting or ending daemon may have no socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 /// Path to which the daemon responds at once.
 const ALIVE: &str = "/livez";
 /// Pause before the next attempt.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Limit on the size of a response, in bytes.
+/// Maximum size of a response, in bytes.
 const LIMIT: usize = 64 * 1024 * 1024;
 
 /// Error of a request to the daemon.
@@ -184,7 +184,7 @@ pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
 /// Makes the daemon probe a peer or a pod.
 ///
 /// # Errors
-/// Returns an error if there is no such peer, if it cannot be probed now, or if the daemon does not respond.
+/// Returns an error if there is no such peer, if the daemon cannot probe the target now, or if the daemon does not respond.
 pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     let path = api_socket::path(subnet_file);
     // This detects a hanging daemon without the long timeout of a probe.

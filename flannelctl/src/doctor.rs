@@ -13,7 +13,7 @@ use crate::ask::{self, AskError};
 use crate::form::{self, Form};
 use crate::place::Place;
 
-/// Exit code if something is broken.
+/// Exit code for a finding of severity `broken`.
 const BROKEN: u8 = 3;
 
 /// The options of the doctor.
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the report. Exits with [`BROKEN`] if something is broken or, with `--strict`, if there is any finding.
+/// Prints the report. Exits with [`BROKEN`] for a finding of severity `broken` or, with `--strict`, for any finding.
 ///
 /// # Errors
 /// Returns an error if the daemon refuses to respond, or if all checks are unknown.
@@ -102,7 +102,7 @@ fn code<'a>(args: &Args, mut causes: impl Iterator<Item = &'a Finding>) -> ExitC
     }
 }
 
-/// Runs the checks without a daemon. `other` describes a daemon that runs here without a socket.
+/// Runs the checks without a daemon. `other` describes a daemon without a socket on this node.
 fn look(args: &Args, other: Option<&str>) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

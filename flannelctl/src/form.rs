@@ -26,10 +26,10 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Prints a document, or its text for people. The argument of `text` is whether the text has to contain everything that is known.
+    /// Prints a document, or its text for people. The argument of `text` is whether the text has to contain all known details.
     ///
     /// # Errors
-    /// Returns an error if the document cannot be written in this form.
+    /// Returns an error if the document cannot be written in this output format.
     pub(crate) fn print<D: Serialize>(
         self,
         document: &D,
@@ -45,7 +45,7 @@ impl Form {
         Ok(())
     }
 
-    /// Whether the form is for people.
+    /// Whether the output format is for people.
     pub(crate) fn is_text(self) -> bool {
         matches!(self, Form::Text | Form::Wide)
     }
@@ -60,13 +60,13 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last one.
+/// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last document.
 ///
-/// With `--watch`, an error after the first round is only printed and the next round tries again, because a daemon that restarts does not respond for
-/// a while.
+/// With `--watch`, an error after the first round is only printed, and the next round tries again. A daemon that restarts does not respond for a
+/// while.
 ///
 /// # Errors
-/// Returns an error if the document cannot be read in the first round, or cannot be written in this form.
+/// Returns an error if the document cannot be read in the first round, or cannot be written in this output format.
 pub(crate) fn watched<D: Serialize>(
     watch: bool,
     form: Form,

@@ -23,7 +23,7 @@ const NAMESPACE: &str = "kube-flannel";
 const CONTAINER: &str = "kube-flannel";
 /// Time limit for a list from the API.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit on the output of a command, in bytes.
+/// Maximum size of the output of a command, in bytes.
 const LIMIT: u64 = 24 << 20;
 /// Status code with which the API refuses a request.
 const FORBIDDEN: u16 = 403;

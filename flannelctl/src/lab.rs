@@ -12,7 +12,7 @@ use terminal::rights;
 /// Name of the program that builds the lab.
 const PROGRAM: &str = "flannel-lab";
 
-/// Replaces this process by flannel-lab with the same options, which clap has already checked here.
+/// Replaces this process by flannel-lab with the same options, which clap has already checked.
 pub(crate) fn run() -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     // Skips the name of this program and that of the subcommand.

@@ -130,8 +130,8 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
 
 /// Returns the notes on one lease.
 ///
-/// Compares subnets, addresses and identities with those of older leases again. Admission needs a configuration, does not judge unreadable values,
-/// and lets nodes share an address.
+/// Repeats the comparison of subnets, addresses and identities with older leases, because admission does not cover all cases. Admission needs
+/// a configuration, does not judge unreadable values, and lets nodes share an address.
 fn observed(
     item: &Item,
     older: &[&Item],

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Finds an entry by its key, by one of its subnets, by its key as `flannelctl leases` prints it (if only one key matches), or by its node's name.
+/// Finds an entry by its key, by one of its subnets, or by its node's name. Also accepts a key as `flannelctl leases` prints it, if only one key matches.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted
         .rsplit_once("subnets/")

@@ -1,4 +1,4 @@
-//! `--node`: runs a command in flannel's pod on a Kubernetes node, and prints the output here.
+//! `--node`: runs a command in flannel's pod on a Kubernetes node, and prints the command's output.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use terminal::out;
 use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
 use crate::store;
 
-/// Time limit for a command in a pod. Commands have their own time limits, and that of a probe is the longest.
+/// Time limit for a command in a pod. Commands have their own time limits, and the one of a probe is the longest.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 /// Flags that are not passed on to the pod. Each has a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
@@ -24,7 +24,7 @@ pub(crate) struct RemoteFlags {
 }
 
 impl RemoteFlags {
-    /// Runs the command in a pod if a node is named. Returns `None` if the command has to run here.
+    /// Runs the command in a pod if a node is named. Returns `None` if the command has to run on this machine.
     ///
     /// # Errors
     /// Returns an error if a cluster but no node is named, or if the pod does not respond.

@@ -14,7 +14,7 @@ use types::Subnets;
 
 /// Time limit for the first response of a store.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// Limit on concurrent requests.
+/// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 16;
 
 /// Opens the store that the flags name. Neither connects nor reads yet.
@@ -58,7 +58,7 @@ impl Store {
         self.0.nature().asks_a_server
     }
 
-    /// Waits for the first response of the store, which may be a refusal.
+    /// Waits for the first response of the store, which may be an error.
     ///
     /// # Errors
     /// Returns an error if the store does not respond within [`TIMEOUT`].
@@ -141,7 +141,7 @@ impl Store {
             .with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
 
-    /// Writes a key that never expires. Replaces `present`, if given, unless that has changed. Returns whether the key was written.
+    /// Writes a key that never expires. Replaces `present`, if given, unless `present` has changed. Returns whether the key was written.
     ///
     /// # Errors
     /// Returns an error if the store does not respond, or has no keys of its own.

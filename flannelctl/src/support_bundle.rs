@@ -40,7 +40,7 @@ pub(crate) struct Args {
     node: Option<String>,
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// The form of the list.
+    /// Output format of the list.
     #[arg(long, short, value_enum, default_value_t, requires = "list")]
     output: Form,
     #[command(flatten)]

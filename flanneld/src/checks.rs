@@ -1,7 +1,7 @@
 //! The doctor's rounds: gathers facts, evaluates them, logs new and resolved findings, and passes the report to /status, /metrics and the API.
 //!
-//! Checks never change readiness. They change the host only with `--set-sysctls`, and where they load a missing br_netfilter, which nftables does
-//! not need.
+//! Checks never change readiness. They change the host in two cases only: with `--set-sysctls`, and where they load a missing br_netfilter. nftables
+//! does not need that module.
 
 mod budget;
 mod clock;
@@ -150,7 +150,7 @@ impl Checks {
                 loop {
                     match self.wait(&mut notices, due).await {
                         Wake::Look => break,
-                        // If a listing takes seconds, the next one may be minutes away. Everything else continues meanwhile.
+                        // If a listing takes seconds, the next one may be minutes away. The other checks continue meanwhile.
                         Wake::RulesChanged => {
                             let busy = self.firewalls.1.map_or(Duration::ZERO, |last| {
                                 pace::interval(BUSY, self.cost).saturating_sub(last.elapsed())
@@ -380,7 +380,7 @@ async fn news(
     }
 }
 
-/// Waits for a change of a value; forever if there is no value, or it never changes again.
+/// Waits for a change of a value. Waits forever if the value is `None` or never changes again.
 async fn change<T>(value: &mut Option<&mut watch::Receiver<T>>) {
     if let Some(value) = value
         && value.changed().await.is_ok()

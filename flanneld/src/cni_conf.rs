@@ -1,5 +1,5 @@
-//! Installs the container runtime's network configuration and keeps it installed. The runtime reports its node as ready once it has one, so it is
-//! installed when pods can have a network.
+//! Installs the container runtime's network configuration and keeps it installed. The runtime reports its node as ready once the configuration exists.
+//! So flanneld installs the configuration when pods can have a network.
 
 use crate::health::Health;
 use crate::health::condition::Condition;
@@ -208,7 +208,7 @@ impl CniConfKeeper {
     }
 }
 
-/// Reads and checks the source. A runtime that finds an invalid file also refuses the others in the directory.
+/// Reads and checks the source. A runtime that finds an invalid file also rejects the other files in the directory.
 fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
     let file = source.to_owned();
     let content = std::fs::read(source).map_err(|cause| ConfError::Source {

@@ -132,7 +132,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
-/// Leaves the exit report for programs that look for the reason why no daemon runs here.
+/// Leaves the exit report for programs that look for the reason why no daemon runs on this node.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted releases its files a moment later.
     for _ in 0..10 {
@@ -150,7 +150,7 @@ async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     }
 }
 
-/// State that lives as long as the process.
+/// State that is kept until the process ends.
 struct Daemon {
     settings: Settings,
     inherited: Arc<Inherited>,
@@ -249,10 +249,10 @@ impl Daemon {
         self.run.supervise().await
     }
 
-    /// Ends the network's tasks, so that it can be restarted. The kernel's objects stay until the new network is compared with them.
+    /// Ends the network's tasks, so that the network can be restarted. Kernel objects stay until the new network is compared with them.
     async fn start_over(&mut self, why: &Problem) {
         warn!(code = %why.code, error = %why, "restarting this node's network");
-        // Not ready from here on. The other state is cleared once no task writes it.
+        // The daemon is not ready from this point. The other state is cleared once no task writes it.
         self.health.fail(
             Condition::Start,
             DaemonProblem::Restarting {
@@ -359,7 +359,7 @@ impl Daemon {
     }
 }
 
-/// Reconnects to the store with the current TLS files at each SIGHUP. Everything else that is read at the start needs a restart.
+/// Reconnects to the store with the current TLS files at each SIGHUP. All other files and settings that the daemon reads at the start need a restart.
 async fn reconnect_on_hangup(
     mut hangup: Signal,
     manager: Arc<dyn SubnetManager>,

@@ -21,7 +21,7 @@ impl Inherited {
     pub fn of_systemd() -> Arc<Self> {
         use std::os::fd::FromRawFd;
         let files = match sd_notify::listen_fds_with_names() {
-            // SAFETY: systemd passed exactly these descriptors to this process, and nothing else here owns them.
+            // SAFETY: systemd passed exactly these descriptors to this process, and no other code owns them.
             Ok(list) => list
                 .map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) }))
                 .collect(),
@@ -35,7 +35,7 @@ impl Inherited {
         Files::new(self.clone())
     }
 
-    /// Closes the files that no backend took. The device of a backend that is no longer configured vanishes with its last open file.
+    /// Closes the files that no backend took. The device of a backend that the configuration no longer names vanishes with its last open file.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         if rest.is_empty() {

@@ -6,6 +6,7 @@ mod figures;
 mod last_hour;
 mod metrics;
 mod probes;
+pub(crate) mod prometheus_text;
 mod unused;
 
 use crate::network::RunningNetwork;
@@ -121,7 +122,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Creates the health of a daemon that has just started: alive, and not ready until [`Condition::Start`] is cleared.
+    /// Creates the health of a daemon that has just started: alive, but not ready until [`Condition::Start`] is cleared.
     pub fn new() -> Self {
         let health = Self(Arc::new(Mutex::new(Inner {
             started: Instant::now(),
@@ -225,7 +226,7 @@ impl Health {
         })
     }
 
-    /// Resets everything about the network when it restarts. The node is then not ready.
+    /// Resets the health's data about the network when the network restarts. The node is then not ready.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
@@ -471,7 +472,7 @@ impl Health {
             .counts(network.as_ref(), inner.store.as_deref(), &inner.run.unused)
     }
 
-    /// Renders the text of /metrics, in the OpenMetrics format.
+    /// Renders the text of /metrics, in the OpenMetrics format 1.0.
     pub fn metrics(&self) -> String {
         metrics::text(&self.document(), &self.counted())
     }

@@ -26,7 +26,7 @@ pub fn node(given: Option<&str>) -> NodeId {
     }
 }
 
-/// Hashes the machine-id, the firmware's UUID, the hostname and, unless it is that of process 1, the network namespace.
+/// Hashes the machine-id, the firmware's UUID, the hostname and the network namespace. Omits the namespace of process 1.
 fn derived(
     hostname: &str,
     read: impl Fn(&str) -> Option<String>,
@@ -51,7 +51,7 @@ fn derived(
         })
 }
 
-/// Returns the inode of this network namespace, unless it is that of process 1. It distinguishes the nodes of a lab on one machine.
+/// Returns the inode of this network namespace, unless process 1 is in the same namespace. The inode distinguishes the nodes of a lab on one machine.
 fn namespace() -> Option<u64> {
     /// Namespaces that the kernel creates while it boots have inodes below this (include/linux/proc_ns.h: dynamic ones begin at 0xF0000000).
     const BOOT: u64 = 0xF000_0000 + 200;

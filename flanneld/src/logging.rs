@@ -51,7 +51,7 @@ pub fn init(logging: Logging) {
     }
 }
 
-/// Returns the filter directives for a klog verbosity. It raises the level of our crates, and that of libraries only from 4 on.
+/// Returns the filter directives for a klog verbosity. The verbosity raises the level of our crates. From 4 on, it also raises the level of libraries.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
         // flanneld logs once what kube's own lines repeat with each connection.

@@ -1,4 +1,4 @@
-//! Limits the memory that glibc's allocator keeps. With ten thousand leases, short-lived lists leave large gaps in the heap.
+//! Limits the memory that glibc's allocator keeps. In a cluster with ten thousand leases, short-lived lists leave large gaps in the heap.
 
 /// Configures one arena, and low thresholds for returning memory to the system. Must be called before other threads start.
 #[cfg(target_env = "gnu")]

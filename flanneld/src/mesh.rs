@@ -20,7 +20,7 @@ use types::Subnets;
 const TELL: Duration = Duration::from_secs(2);
 /// Number of ticks between two checks whether another network's tunnel uses the probe port.
 const LOOK_AT_THE_PORT: u32 = 5;
-/// Minimum time between two such checks on request.
+/// Minimum time between two requested checks of the probe port.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A prober with the state that it follows.

@@ -30,7 +30,7 @@ pub struct RunningNetwork {
     pub env: watch::Receiver<SubnetEnv>,
     /// This node's lease.
     pub held: watch::Receiver<Held>,
-    /// Minimum remaining time of the lease. With less time left, the node is not ready.
+    /// Minimum remaining time of the lease. If less time is left, the node is not ready.
     pub margin: Duration,
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,

@@ -37,7 +37,7 @@ const PINGS: u8 = 3;
 const QUESTIONS: u8 = 5;
 /// Maximum time for which a trace waits for the one before it.
 const TURN: Duration = Duration::from_millis(3_500);
-/// Timeout of a trace. Together with the wait for its turn, it is shorter than that of its connection.
+/// Timeout of a trace. Together with the wait for the trace's turn, the timeout is shorter than the connection's.
 const WORK: Duration = Duration::from_millis(6_000);
 
 /// Serialises the traces, so that clients cannot make this node send more packets than one trace does.
@@ -51,7 +51,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Creates a tracer of the running network. Returns `None` if there is no network, or its backend carries no packets.
+    /// Creates a tracer of the running network. Returns `None` if no network runs, or its backend carries no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
         Some(Self {

@@ -32,7 +32,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
             pods: pods.clone(),
         }) {
             Ok(()) => trouble.clear(),
-            // The claim on subnet.env will end one of the two daemons.
+            // The claim on subnet.env ends one of the daemons.
             Err(error @ StatusError::Held(_)) => {
                 debug!(error = %error, "another daemon has the status file");
             }

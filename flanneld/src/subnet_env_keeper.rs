@@ -137,7 +137,7 @@ impl Folder {
         let Some(Ok(_)) = events.next().await else {
             return std::future::pending().await;
         };
-        // It does not matter which file was removed: the loop checks its own.
+        // The loop checks its own file, so the removed file does not matter.
         while let Some(Some(Ok(_))) = events.next().now_or_never() {}
     }
 }

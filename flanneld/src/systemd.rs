@@ -28,7 +28,7 @@ fn line(text: &str) -> String {
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // A failure is harmless: without systemd there is no recipient.
+    // A failure is harmless: without systemd, nothing receives the notification.
     if let Err(error) = sd_notify::notify(states) {
         debug!(error = %error, "cannot reach systemd");
     }

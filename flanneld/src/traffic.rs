@@ -39,7 +39,7 @@ const FOREIGN_QUIET: Duration = Duration::from_millis(500);
 const IDLE_PASSES: u32 = 3;
 /// Time for which changes of peers are collected.
 const PEER_QUIET: Duration = Duration::from_millis(200);
-/// Maximum number of repairs per minute. With more, the rules are contended: this is logged, and repairs slow down.
+/// Maximum number of repairs per minute. Above this number, the keeper logs that the rules are contended, and repairs less often.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Delay before a failed pass is retried.
@@ -135,7 +135,7 @@ struct Repairs {
 }
 
 impl Repairs {
-    /// Counts a repair, if there was one. Warns once when there are too many of them.
+    /// Counts a repair, if the pass made one. Warns once when repairs are too many.
     fn count(&mut self, repaired: bool) {
         let now = Instant::now();
         self.recent.retain(|at| now.duration_since(*at) < MINUTE);
@@ -178,7 +178,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Creates a keeper that has applied nothing yet. `before` are the networks of this daemon's predecessor; `devices` are those of this network.
+    /// Creates a keeper that has applied nothing yet. `before` are the networks of this daemon's predecessor; `devices` are the devices of this network.
     pub fn new(
         wanted: Wanted,
         nodes: Nodes,
@@ -347,8 +347,8 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. Returns whether something had to be written although the other daemons, their networks and their guards are
-    /// the same as before. If they differ, the pass removes what a daemon left that has ended, which is no repair.
+    /// Checks the rules and repairs them. Returns whether the pass wrote a rule although the other daemons, their networks and their guards are unchanged.
+    /// If they changed, the pass removes the rules of a daemon that has ended, which is not a repair.
     ///
     /// A periodic pass lists nothing if that would take too much of the processor, or if the kernel has noticed no change.
     async fn pass(&mut self, periodic: bool) -> bool {
@@ -412,7 +412,7 @@ impl Keeper {
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
-    /// Applies the rules. Returns the networks whose rules stayed only because it is unknown whether a daemon serves them.
+    /// Applies the rules. Returns the networks whose rules stay only because the keeper does not know whether a daemon serves them.
     async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();

@@ -278,7 +278,7 @@ impl NetworkConfig {
             )
     }
 
-    /// Whether a lease of these subnets fits this configuration: it has the same families, and each subnet is one of its pool's.
+    /// Whether a lease of these subnets fits this configuration: the families are the same, and each subnet belongs to its family's pool.
     pub fn fits(&self, subnets: &Subnets) -> bool {
         let v4 = match (self.pools.v4(), subnets.v4()) {
             (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),
@@ -327,7 +327,7 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
-/// Names and defaults by which the members of the two families differ.
+/// Names and defaults of the members that exist once per family.
 struct Family {
     network: &'static str,
     len: &'static str,

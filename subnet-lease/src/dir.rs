@@ -32,9 +32,9 @@ use trouble::{LeaseFile, Trouble};
 use types::Subnets;
 use worker::{TIMEOUT, Worker};
 
-/// How often the directory is read if inotify reports nothing (network file systems).
+/// Interval at which the directory is read if inotify reports nothing (network file systems).
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// How often the identity of the directory is checked, since inotify does not report a replacement.
+/// Interval at which the identity of the directory is checked, because inotify does not report a replacement.
 const PROBE: Duration = Duration::from_secs(2);
 /// Delay before a missing directory or file is checked again.
 const RETRY: Duration = Duration::from_millis(500);

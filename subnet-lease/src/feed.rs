@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use types::Subnets;
 
-/// The pause after each publication, as a multiple of the time that the publication took. Below is its maximum, then the minimum under which
-/// there is no pause.
+/// Pause after each publication, as a multiple of the time that the publication took. The next constants are the maximum of the pause, and the minimum
+/// below which the pause is omitted.
 const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);

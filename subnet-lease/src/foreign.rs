@@ -1,5 +1,5 @@
-//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants. Only errors of the resolver are
-//! classified by their text, because they carry nothing else.
+//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants. Errors of the resolver are classified
+//! by their text, because they carry nothing else.
 
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use std::error::Error;

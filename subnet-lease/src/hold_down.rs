@@ -1,12 +1,12 @@
 //! Hold-down of removals: a lease that vanishes usually comes back, unless its subnet is leased again.
 //!
 //! The published table holds the store's leases and those that vanished a moment ago. A removal is held down for 5 s. It is held down for 60 s
-//! after a discontinuity, or if many leases vanish at once. It is not held down if the subnet is leased again. The time counts only while the
-//! watch is up and this process runs. It starts anew after a gap, because an outage may have kept the other nodes from writing as well.
+//! after a discontinuity, or if many leases vanish at once. It is not held down if the subnet is leased again. The time runs only while the
+//! watch is up and this process runs. The time starts anew after a gap, because an outage may also have kept the other nodes from writing.
 //!
-//! An interruption is no gap if it is shorter than 5 s and the watch then resumes at its version. The time of the interruption does not count,
-//! and at least 5 s of watching follow it. A node comes back within 2 s, so the event of its return arrives before the removal. Without this
-//! exception, a proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
+//! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The hold-down pauses during the interruption, and
+//! at least 5 s of watching follow it. A node comes back within 2 s, so the event of its return arrives before the removal. Without this exception, a
+//! proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
 
 use crate::admission::UsedSubnets;
 use crate::lease::Lease;

@@ -93,7 +93,7 @@ pub struct MemberError {
     pub member: String,
     /// Beginning of the value, unless the value may be a secret.
     pub value: Option<String>,
-    /// What is wrong with the value.
+    /// Reason why the value is invalid.
     pub fault: JsonFault,
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
-/// What is wrong with a JSON text.
+/// Reason why a JSON text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JsonFault {
     /// A value has another type.

@@ -1,6 +1,6 @@
 //! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, and the daemons publish annotations.
 //!
-//! A Node is not a key: there is no compare-and-swap, no time to live and no allocation. The API server decides who may act as a Node.
+//! A Node is not a key: it has no compare-and-swap, no time to live and no allocation. The API server decides who may act as a Node.
 
 #[cfg(test)]
 mod agreement;
@@ -64,7 +64,7 @@ use trouble::{KubeTrouble, NetConfFault};
 use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
-/// How long a request about this node waits for the API server's response.
+/// Timeout of a request about this node.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Keeps leases in the Nodes of a Kubernetes cluster.

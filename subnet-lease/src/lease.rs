@@ -43,7 +43,7 @@ pub struct LeaseAttrs {
     pub v6_data: Option<RawJson>,
     /// Fields that this version does not know, kept unchanged and in order.
     pub unknown: Vec<(String, RawJson)>,
-    /// The node that wrote the lease. Go flannel neither writes nor reads it.
+    /// The node that wrote the lease. Go flannel ignores this member and does not write it.
     pub node: Option<NodeId>,
 }
 

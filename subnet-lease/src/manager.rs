@@ -261,7 +261,7 @@ pub trait SubnetManager: LeaseStore {
         state: &watch::Sender<Held>,
     ) -> Result<Lease, Error>;
 
-    /// Returns the changes of all leases as a stream. It begins with `Reset`, reconnects and resumes on its own, and never ends.
+    /// Returns the changes of all leases as a stream. The stream begins with `Reset`, reconnects and resumes on its own, and never ends.
     fn watch(&self) -> BoxStream<'_, LeaseEvent>;
 
     /// Holds the lease as its only owner: renews it, publishes changed attributes and reports its state. Returns when the lease is lost for good.
@@ -296,7 +296,7 @@ pub trait SubnetManager: LeaseStore {
 /// The store's information about the holder of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastHeard {
-    /// How long ago the holder was last heard from.
+    /// Time since the holder was last heard from.
     pub ago: Duration,
     /// State of the holder's Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,
@@ -314,7 +314,7 @@ pub struct NodeHealth {
 /// When a holder was last seen, and when its lease expires unless it is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
-    /// How long ago the holder was last seen; `None` if that is unknown.
+    /// Time since the holder was last seen; `None` if unknown.
     pub heard: Option<Duration>,
     /// Time until the lease expires; `None` if it does not expire.
     pub left: Option<Duration>,

@@ -1,8 +1,8 @@
 //! Keys and values in the exact text that Go flannel reads and writes.
 //!
-//! This module contains all quirks of the wire format: `0.0.0.0` for an absent PublicIP, `null` for an absent PublicIPv6, no BackendType for
-//! `udp` and `alloc`, `&` between the halves of a dual-stack key, `0.0.0.0-0&` before an IPv6-only one, and Go's escaping of `&`, `<` and `>`.
-//! NodeID is an additional member: Go flannel ignores members that it does not know.
+//! This module contains all quirks of the wire format. An absent PublicIP is `0.0.0.0`, and an absent PublicIPv6 is `null`. `udp` and `alloc` have no
+//! BackendType. `&` separates the halves of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only one. Go escapes `&`, `<` and `>`. NodeID is an
+//! additional member: Go flannel ignores members that it does not know.
 
 use crate::json::{JsonFault, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};

@@ -1,4 +1,4 @@
-//! Benchmarks of the difference between two kernel states with up to thousands of peers: nothing changed, one peer more, and everything missing.
+//! Benchmarks of the difference between two kernel states with up to thousands of peers: nothing changed, one peer more, and all objects missing.
 
 use divan::{Bencher, black_box};
 use ipnet::{IpNet, Ipv4Net};

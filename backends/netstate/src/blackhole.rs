@@ -11,7 +11,8 @@ use types::Subnets;
 
 /// Metric of the blackhole route. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
 ///
-/// Go flannel's blackhole route has no metric. It takes precedence over a bridge that comes later, and the kernel refuses it if the bridge came first.
+/// Go flannel's blackhole route has no metric. That route takes precedence over a bridge that comes later. If the bridge came first, the kernel refuses that
+/// route.
 pub(crate) const METRIC: u32 = 65_535;
 
 /// Adds the routes to the desired state.

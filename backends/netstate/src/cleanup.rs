@@ -1,4 +1,4 @@
-//! Finds the objects of flannel-rs and Go flannel in this network namespace so that they can be removed, and distinguishes them from the objects of others.
+//! Finds the objects of flannel-rs and Go flannel in this network namespace so that they can be removed. Distinguishes them from the objects of others.
 //!
 //! Pure: [`NetlinkKernel::inventory`] reads the kernel and [`Kernel::apply`] changes it.
 //!

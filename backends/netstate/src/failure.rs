@@ -60,7 +60,7 @@ pub enum Request {
     Lookup(IpAddr),
     /// Creates flanneld's probe port in the pods' bridge.
     MakePort,
-    /// An operation on an object that everything else depends on.
+    /// An operation on an object that all other objects depend on.
     Operation {
         /// The operation, as an infinitive for messages.
         verb: &'static str,

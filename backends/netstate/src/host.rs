@@ -48,7 +48,7 @@ pub enum LinkClass {
     Veth,
     /// A bridge.
     Bridge,
-    /// A tunnel, a dummy, or another device that is no link to other hosts by itself.
+    /// A tunnel, a dummy, or another device that is not a link to other hosts by itself.
     Virtual,
 }
 

@@ -156,7 +156,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports an object that is ours by location or mark and not desired. flanneld removes such objects, usually before an operator sees them.
+    /// Reports an object that is ours by location or mark but is not desired. flanneld removes such objects, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
             matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
@@ -229,7 +229,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports an object in our networks or on our devices that is not ours, matches no desired object, and does not follow from an address of ours.
+    /// Reports a foreign object in our networks or on our devices. Returns `None` if the object is ours, matches a desired object, or follows from an address
+    /// of ours.
     fn foreign(
         &self,
         seen: &Seen,

@@ -60,9 +60,9 @@ pub struct NetlinkKernel {
     asking: bool,
     /// The last on-link results, which are repeated if a lookup fails.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which accept_ra cannot be written. It is not compared again, because the kernel would never be in sync.
+    /// Links on which accept_ra cannot be written. accept_ra is not compared again, because otherwise the kernel would never be in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// Links on which the checksum offload cannot be written. It is not compared again either.
+    /// Links on which the checksum offload cannot be written. The offload is not compared again either.
     fixed_checksum: BTreeSet<LinkName>,
 }
 

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// The identity of a kernel object. INVARIANT: the order is the order of dependency. Lower objects are set first and deleted last.
 ///
 /// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer. A WireGuard peer comes before its allowed
-/// IPs: the kernel moves each allowed IP atomically from its previous peer, and the previous peer is deleted only after that.
+/// IPs: the kernel moves each allowed IP atomically from its previous peer. The previous peer is deleted only after that move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.

@@ -77,7 +77,7 @@ struct Observed {
     facts: Option<Facts>,
     /// Whether the last pass left the kernel in sync.
     settled: bool,
-    /// Our objects in the kernel, as long as they are known without reading it.
+    /// Our objects in the kernel. `None` if the kernel must be read to know them.
     known: Option<Known>,
     /// The errors of the last pass.
     errors: Vec<OpError>,

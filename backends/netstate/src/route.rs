@@ -35,7 +35,7 @@ pub struct RouteSpec {
     pub protocol: u8,
 }
 
-/// Whether a route of protocol `boot` is like Go flannel's routes to other nodes: over a gateway, to a subnet of that length that is not our own.
+/// Whether a route of protocol `boot` is like Go flannel's routes to other nodes. Those lead over a gateway to a subnet of this `length` other than our own.
 pub(crate) fn is_go_flannels(
     net: &IpNet,
     route: &RouteSpec,

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// How long cookies of one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
+/// Time for which cookies of one secret prove an address (COOKIE_SECRET_MAX_AGE of the kernel).
 const LASTS: Duration = Duration::from_secs(120);
-/// How much earlier the receiver of a cookie stops using it.
+/// Time before the end of [`LASTS`] at which the receiver of a cookie stops using the cookie.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Makes cookies for senders of handshake messages and verifies them.

@@ -121,7 +121,7 @@ pub(crate) fn seal_once(
 /// Opens in place the data that [`seal_once`] sealed, followed by its tag.
 ///
 /// # Errors
-/// Returns an error if the tag is wrong.
+/// Returns an error if the tag is invalid.
 pub(crate) fn open_once<'d>(
     key: &[u8; KEY],
     also: &[u8],
@@ -151,7 +151,7 @@ pub(crate) fn seal_cookie(
 /// Opens a cookie in place.
 ///
 /// # Errors
-/// Returns an error if the tag is wrong.
+/// Returns an error if the tag is invalid.
 pub(crate) fn open_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],

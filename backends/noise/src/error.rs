@@ -1,13 +1,13 @@
-//! Reasons why a message is refused.
+//! Reasons why a message is rejected.
 
 use std::fmt;
 
-/// Reason why a message is refused.
+/// Reason why a message is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// It is too short, or of another kind.
     Malformed,
-    /// Its tag is wrong: another key sealed it, or it was changed on the way.
+    /// The tag of the message is invalid: another key sealed the message, or the message was changed on the way.
     Tag,
     /// Its static or ephemeral public key is a point of small order. The shared secret would be publicly known.
     WeakKey,
@@ -27,7 +27,7 @@ impl fmt::Display for Refused {
             Refused::Malformed => "no message of the protocol",
             Refused::Tag => "wrong authentication tag",
             Refused::WeakKey => "key of small order",
-            Refused::Stranger => "initiator is no peer",
+            Refused::Stranger => "the initiator is not a peer",
             Refused::Replayed => "received before",
             Refused::Exhausted => "session has carried as many packets as it may",
             Refused::Unasked => "answer to no message of ours",

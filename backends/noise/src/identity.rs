@@ -6,7 +6,8 @@ use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Keys derived from a public key: one for the first authentication code in messages to its owner, and one for the cookies that its owner makes.
+/// Keys derived from a public key. One is for the first authentication code in messages to the key's owner. The other is for the cookies that the owner
+/// makes.
 pub(crate) struct Labels {
     pub(crate) code: [u8; KEY],
     pub(crate) cookie: [u8; KEY],
@@ -45,7 +46,7 @@ impl Identity {
         &self.public
     }
 
-    /// Returns whether a handshake message is for this node: its first code is right. This takes two hashes and no curve operation.
+    /// Returns whether a handshake message is for this node, that is, whether its first code is correct. This takes two hashes and no curve operation.
     pub fn is_addressed(&self, message: &[u8]) -> bool {
         Codes::of(message).is_some_and(|(covered, _, codes)| {
             let right: [u8; TAG] = mac(&self.labels.code, covered);

@@ -50,15 +50,15 @@ impl Session {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Seals in place the packet that begins at byte 16 of a buffer. The buffer is as long as the datagram: the packet and [`OVERHEAD`].
+    /// Seals in place the packet that begins at byte 16 of a buffer. The buffer has the length of the datagram: the packet and [`OVERHEAD`].
     ///
     /// # Errors
-    /// Returns an error if the session has sealed as many packets as it may, or if the buffer is shorter than [`OVERHEAD`].
+    /// Returns an error if the session has sealed its maximum number of packets, or if the buffer is shorter than [`OVERHEAD`].
     #[inline]
     pub fn seal(&self, datagram: &mut [u8]) -> Result<(), Refused> {
         let counter = self.next.fetch_add(1, Ordering::Relaxed);
         if counter >= REJECT_AFTER {
-            // The counter stays there, however often this is tried.
+            // The counter stays at the limit, however often a caller tries to seal.
             self.next.store(REJECT_AFTER, Ordering::Relaxed);
             return Err(Refused::Exhausted);
         }

@@ -14,8 +14,8 @@ const STEP: u32 = 1 << 24;
 pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
-    /// Returns the stamp of a time, or a later one so that it is later than `last`. Otherwise peers would refuse our initiations after the clock was
-    /// set back.
+    /// Returns the stamp of a time. If this stamp is not later than `last`, returns a later one instead. Otherwise peers would reject our initiations after
+    /// the clock was set back.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock
             .duration_since(SystemTime::UNIX_EPOCH)

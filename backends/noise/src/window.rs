@@ -3,7 +3,7 @@
 const WORD: u64 = u64::BITS as u64;
 /// Number of words, as in the kernel.
 const WORDS: usize = 128;
-/// How far behind the highest counter a packet may be.
+/// Maximum distance of a packet's counter behind the highest counter.
 pub(crate) const REACH: u64 = (WORDS as u64 - 1) * WORD;
 
 /// A window over the counters. Its words are reused in turn.

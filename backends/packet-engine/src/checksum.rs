@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071) and its update after a changed word (RFC 1624).
 //!
 //! A running sum is kept in the machine's byte order, which ones' complement addition allows. [`fold`] converts it once, at the end. Sums can be
-//! chained as long as every piece but the last has an even length.
+//! chained if every piece but the last has an even length.
 
 /// Bytes added in one step: sixteen 32-bit lanes, which the compiler vectorizes.
 const BLOCK: usize = 64;

@@ -43,7 +43,7 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
 /// The longest packet that can be a message, in bytes.
 pub(crate) const MESSAGE: usize = 512;
 
-/// Whether a program most likely waits for a packet. Such a packet is short, and not a bare TCP acknowledgement, which belongs to a stream.
+/// Whether a program most likely waits for a packet. Such a packet is short, but is not a bare TCP acknowledgement, which belongs to a stream.
 #[inline]
 pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {

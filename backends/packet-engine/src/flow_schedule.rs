@@ -3,7 +3,7 @@
 
 use super::flow::SLOTS;
 
-/// Batches with fewer bytes are not worth scheduling.
+/// Minimum size in bytes of a batch that is worth scheduling.
 pub(crate) const MIN_BYTES: usize = 64 << 10;
 
 /// Schedule of one batch. A unit is what one system call writes.

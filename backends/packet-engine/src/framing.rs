@@ -83,13 +83,13 @@ impl Framing {
     /// Returns the range of the IP packet in a datagram.
     ///
     /// # Errors
-    /// Returns the reason to drop the datagram if its headers are wrong, or if only a session can open it (WireGuard).
+    /// Returns the reason to drop the datagram if its headers are invalid, or if only a session can decrypt it (WireGuard).
     #[inline]
     pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, Reason> {
         let (vni, mac) = match self {
             Framing::Udp => return Ok(0..datagram.len()),
             Framing::Vxlan { vni, mac } => (vni, mac),
-            // Only a session with the sender can open it.
+            // Only a session with the sender can decrypt the datagram.
             Framing::WireGuard => return Err(Reason::BadHeader),
         };
         let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else {

@@ -7,10 +7,10 @@ use std::time::Duration;
 const ALL: Rate = Rate::new(100, 50);
 /// The limit for one destination.
 const EACH: Rate = Rate::new(10, 10);
-/// Destinations share buckets by hash, so that a flood does not grow the table and affects few others.
+/// Number of buckets. Destinations share buckets by hash, so that a flood does not grow the table and affects few others.
 const SLOTS: usize = 1024;
 
-/// Rate limit, stored as the spacing between events in nanoseconds. An event that is early by more than `slack` is refused.
+/// Rate limit, stored as the spacing between events in nanoseconds. An event that is early by more than `slack` is rejected.
 pub(crate) struct Rate {
     spacing: u64,
     slack: u64,
@@ -57,7 +57,7 @@ impl Buckets {
         let Some(each) = self.each.get_mut(slot) else {
             return false;
         };
-        // If one limit refuses an error, the other loses no token. A noisy destination therefore does not use up the limit for all.
+        // If one limit rejects an error, the other loses no token. A noisy destination therefore does not use up the limit for all.
         let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else {
             return false;
         };

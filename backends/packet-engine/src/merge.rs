@@ -1,8 +1,8 @@
 //! Merges packets of one batch into GSO packets for the TUN device. Such a packet has the headers of the first packet and the payload of all.
 //!
 //! A packet is merged only with the latest group of its flow, so the order within a flow is kept. Only UDP datagrams and plain data of established TCP
-//! streams are merged; other packets are passed on unchanged. A packet's checksum is verified before it is merged, because a GSO packet implies that it
-//! is correct. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays partial.
+//! streams are merged; other packets are passed on unchanged. The checksum of a packet is verified before the packet is merged, because a GSO packet
+//! implies a correct checksum. A partial checksum (see [`super::partial_checksum`]) needs no verification and stays partial.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
@@ -223,7 +223,7 @@ impl Merger {
             group.size = size;
             group.whole = true;
         }
-        // No packet is merged with it, and later packets of its flow are not merged with earlier ones.
+        // No packet is merged with the GSO packet, and later packets of its flow are not merged with earlier ones.
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
         }
@@ -373,8 +373,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Returns `None` for packets that are never merged: without data, with other TCP flags than ACK and PSH, with IP options or extension headers, or
-    /// with a wrong or missing checksum.
+    /// Returns `None` for packets that are never merged: packets without data, with IP options or with extension headers. Also returns `None` for TCP flags
+    /// other than ACK and PSH, and for an invalid or missing checksum.
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.

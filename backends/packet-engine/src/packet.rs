@@ -60,7 +60,7 @@ pub struct Header {
     pub source: IpAddr,
     /// The destination address of the IP header.
     pub destination: IpAddr,
-    /// Whether the packet is a fragment. An IPv6 packet with a fragment header is not one if it holds the whole datagram.
+    /// Whether the packet is a fragment. An IPv6 packet with a fragment header is not a fragment if the packet holds the whole datagram.
     pub fragment: Fragment,
 }
 
@@ -68,7 +68,7 @@ impl Header {
     /// Parses the header of a packet that fills its buffer exactly. Does not verify checksums: the receiver of the packet does.
     ///
     /// # Errors
-    /// Returns `Short` if the packet is shorter than its header, and `Malformed` if the version or a length is wrong.
+    /// Returns `Short` if the packet is shorter than its header, and `Malformed` if the version or a length is invalid.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, Reason> {
         let fixed = packet.first_chunk().ok_or(Reason::Short)?;
@@ -232,7 +232,7 @@ pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     }
 }
 
-/// Writes an aligned word of the IPv4 header and updates the checksum. A wrong checksum stays wrong.
+/// Writes an aligned word of the IPv4 header and updates the checksum. An invalid checksum stays invalid.
 #[inline]
 fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
     let Some(place) = fixed

@@ -75,8 +75,8 @@ pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
         .filter(|size| *size > 0)
 }
 
-/// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel reports this size to the socket as if it were
-/// the size of datagrams that it coalesced, because both use the same field.
+/// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel reports this size to the socket in the same
+/// field as the size of datagrams that the kernel coalesced.
 #[inline]
 pub(crate) fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);

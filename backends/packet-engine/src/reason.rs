@@ -28,7 +28,7 @@ reasons! {
     Short = "short",
     /// Longer than the buffer that received it.
     Truncated = "truncated",
-    /// The version, header length or packet length is wrong.
+    /// The version, header length or packet length is invalid.
     Malformed = "malformed",
     /// An address of the packet is invalid between nodes.
     Martian = "martian",
@@ -46,7 +46,7 @@ reasons! {
     TooBig = "too_big",
     /// The packet belongs to another VXLAN network.
     BadVni = "bad_vni",
-    /// The encapsulation header is wrong.
+    /// The encapsulation header is invalid.
     BadHeader = "bad_header",
     /// The frame carries a protocol other than IP.
     NotIp = "not_ip",

@@ -1,4 +1,4 @@
-//! Decides whether a packet is sent, delivered, refused with an ICMP error, or dropped. The decision needs only the packet and the table.
+//! Decides whether a packet is sent, delivered, rejected with an ICMP error, or dropped. The decision needs only the packet and the table.
 
 use crate::flow::udp_destination;
 use crate::martian::martian;

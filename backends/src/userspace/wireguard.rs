@@ -233,8 +233,8 @@ impl<K: Kernel> WireguardUserspace<K> {
         }
     }
 
-    /// Adds an interface that listens on this port of these addresses. `sources` are its addresses, from which it sends ICMP errors to pods. Its
-    /// device is opened when the reconciler adds the link. A device of the previous process is adopted here, and waits for its peers.
+    /// Adds an interface that listens on this port of these addresses. `sources` are the interface's own addresses, from which it sends ICMP errors to pods.
+    /// The interface's device is opened when the reconciler adds the link. A device of the previous process is adopted at once, and waits for its peers.
     pub(crate) fn device(
         &mut self,
         name: LinkName,

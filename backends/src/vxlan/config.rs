@@ -31,7 +31,7 @@ pub enum Mode {
 pub struct Config {
     /// The VXLAN network identifier (24 bits).
     pub vni: u32,
-    /// The UDP port. `None` stands for the kernel's default, usually 8472.
+    /// The UDP port. `None` means the kernel's default, usually 8472.
     pub port: Option<u16>,
     /// The MTU to assume for the underlay.
     pub mtu: Option<u32>,

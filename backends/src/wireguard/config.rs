@@ -233,8 +233,8 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
     }
 }
 
-/// Returns the family of the peer's address that Go flannel chooses. It prefers a public IPv4 address if this node has an IPv4 address, then a public
-/// IPv6 address if this node also has one, then IPv4.
+/// Returns the family of the peer's address that Go flannel chooses. Prefers a public IPv4 address if this node has an IPv4 address. Otherwise prefers a
+/// public IPv6 address if this node also has one. Otherwise prefers IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own

@@ -264,7 +264,7 @@ mod tests {
         }
         // Kubernetes mounts the files of a Secret as links.
         assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());
-        // A new key replaces the link, not what it points to.
+        // A new key replaces the link, not its target.
         let other = renew(&path).unwrap();
         assert_eq!(
             (

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the files are read.
+/// Interval between two reads of the files.
 const REREAD: Duration = Duration::from_secs(5);
 
 /// Paths of the key files.
@@ -104,7 +104,7 @@ impl Files {
         }
     }
 
-    /// Warns of files that others can read, or returns an error if such files are refused.
+    /// Warns of files that other users can read. If `refuse_insecure` is set, returns an error instead.
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(SecretKind::Private, &self.key);
         for exposed in private.into_iter().chain(
@@ -120,7 +120,8 @@ impl Files {
         Ok(())
     }
 
-    /// Returns a warning if others can read a file, and whether its key may be used. A changed key may not be used if such files are refused.
+    /// Returns a warning if other users can read a file, and whether the file's key may be used. With `refuse_insecure`, a changed key from such a file may
+    /// not be used.
     fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
@@ -139,8 +140,8 @@ impl Files {
     /// Reads the keys. Makes a private key if there is none.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read or written, or holds no preshared key. Also returns one if others can read a file and that is
-    /// refused.
+    /// Returns an error if a file cannot be read or written, or holds no preshared key. With `refuse_insecure`, also returns an error if other users can
+    /// read a file.
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();

@@ -9,7 +9,7 @@ use types::{Coded, Detail, Errno, Problem};
 /// The lock of iptables.
 const XTABLES_LOCK: &str = "/run/xtables.lock";
 
-/// The reason why a program failed. The text stays the same as long as the reason does.
+/// The reason why a program failed. The text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramError {
     /// The program is not installed or cannot be run.
@@ -45,7 +45,7 @@ pub enum ProgramError {
         /// What the program printed to stderr.
         words: String,
     },
-    /// The program, or the kernel that it passed the rules to, refused.
+    /// The program refused, or the kernel refused the rules that the program passed to it.
     Refused {
         /// The command with its arguments.
         command: String,

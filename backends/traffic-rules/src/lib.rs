@@ -121,7 +121,7 @@ pub struct Applier {
     family: Family,
     /// The chosen variant of iptables. It does not change, even if the system default does.
     pinned: Option<Iptables>,
-    /// Whether `--random-fully` works here. None until it has been tried.
+    /// Whether `--random-fully` works on this host. `None` before the first attempt.
     random: Option<bool>,
     notes: Vec<Note>,
 }

@@ -381,8 +381,8 @@ pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) 
     .is_shared()
 }
 
-/// Returns one transaction that removes our iptables-nft rules from the listed tables, except those that other daemons keep, and descriptions of the removed
-/// objects. Returns `None` if there are no such rules. nft does not print iptables comments, so a jump is recognised by its target.
+/// Returns one transaction that removes our iptables-nft rules from the listed tables, and descriptions of the removed objects. Rules that other daemons keep
+/// stay. Returns `None` if there is nothing to remove. nft does not print iptables comments, so a jump is recognised by its target.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
@@ -598,7 +598,7 @@ impl FoundChain {
 struct TableState {
     /// The chains of this daemon and the shared ones.
     chains: Vec<FoundChain>,
-    /// Whether the table contains something that cannot be corrected in place: an unknown chain, a wrong hook, a set of another type.
+    /// Whether the table contains something that cannot be corrected in place: an unknown chain, an incorrect hook, a set of another type.
     foreign: bool,
     /// The set of peers, and its addresses if they can be parsed.
     peers: Option<Option<BTreeSet<IpAddr>>>,

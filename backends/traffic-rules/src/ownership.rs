@@ -47,7 +47,7 @@ impl OtherDaemons {
 
     /// Returns the network to which a rule with this source and destination belongs.
     ///
-    /// A rule that matches two networks belongs to the source (`-s NET -d PODS`, `! -s NET -d NET`), unless the source is a node's subnet of the
+    /// A rule that matches two networks belongs to the source (`-s NET -d PODS`, `! -s NET -d NET`). The exception is a source that is a node's subnet of the
     /// destination (`-s PODS -d NET`).
     pub fn network(&self, source: NetMatch, destination: NetMatch) -> Option<IpNet> {
         let known = |named: NetMatch| {

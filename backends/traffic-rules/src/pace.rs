@@ -5,22 +5,22 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
 
-/// Repeated listings may use one part in this many of a processor.
+/// Denominator of the share of a processor that repeated listings may use.
 const SHARE: u32 = 500;
-/// Listings that cost less are repeated at the usual interval.
+/// Cost below which listings are repeated at the usual interval.
 const CHEAP: Duration = Duration::from_millis(75);
 /// The maximum interval between listings, whatever they cost.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// How long rules are assumed to be unchanged without a notification.
+/// Time for which rules are assumed to be unchanged without a notification.
 const UNCHANGED: Duration = Duration::from_secs(60);
-/// After a notification about our own rules, a comparison may come this many times sooner ...
+/// Divisor of the interval between comparisons after a notification about our own rules.
 const NOTICED: u32 = 20;
-/// ... and after lost notifications, this many times sooner.
+/// Divisor of the interval between comparisons after lost notifications.
 const LOST: u32 = 2;
-/// Failing attempts may use one part in this many of a processor ...
+/// Denominator of the share of a processor that failing attempts may use.
 const RETRIED: u32 = 20;
-/// ... but come no later than this, because the rules may be missing.
+/// Maximum interval between failing attempts, because the rules may be missing.
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The cost of a listing: the processor time of its programs, and of this process meanwhile. On a busy machine, it is far less than the elapsed time.

@@ -46,7 +46,7 @@ impl Iptables {
         }
     }
 
-    /// Returns the installed variants. The flag marks the one that `iptables` (`ip6tables`) stands for on this host.
+    /// Returns the installed variants. The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
     ///
     /// # Errors
     /// Returns an error if none is installed, or if the programs cannot be run.

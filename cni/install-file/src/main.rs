@@ -43,7 +43,7 @@ fn complain(failure: &Failure) {
 
 /// The reason why a command failed.
 enum Failure {
-    /// The command or the number of its operands is wrong.
+    /// The command or the number of its operands is invalid.
     Usage,
     /// The option is unknown.
     Option(OsString),

@@ -98,7 +98,7 @@ fn collect(
     forget()
 }
 
-/// Lets the delegate remove what it has of attachments that are not valid any more.
+/// Lets the delegate remove its resources for attachments that are not valid any more.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid

@@ -72,7 +72,7 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
         .find(|path| path.is_file())
     {
         Some(path) => Ok(path),
-        None => bail!("there is no {name} ({version:?}) in {folders:?}: `make setup` gets it"),
+        None => bail!("there is no {name} ({version:?}) in {folders:?}; run `make setup`"),
     }
 }
 
@@ -134,7 +134,7 @@ pub fn faketime() -> Result<PathBuf> {
     let found = folders
         .map(|folder| folder.join("faketime/libfaketime.so.1"))
         .find(|path| path.is_file());
-    found.context("there is no libfaketime.so.1: `make setup` gets it")
+    found.context("there is no libfaketime.so.1; run `make setup`")
 }
 
 /// Returns the path of a file that `make setup` keeps in the cache, such as `containerd/usr/bin/containerd`.
@@ -144,7 +144,7 @@ pub fn faketime() -> Result<PathBuf> {
 pub fn kept(name: &str) -> Result<PathBuf> {
     let path = cache(name);
     if !path.exists() {
-        bail!("there is no {}: `make setup` gets it", path.display());
+        bail!("there is no {}; run `make setup`", path.display());
     }
     Ok(path)
 }
@@ -162,7 +162,7 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
     };
     if !folder.join("bridge").is_file() {
         bail!(
-            "there is no {} ({version:?}): `make setup` gets it",
+            "there is no {} ({version:?}); run `make setup`",
             folder.join("bridge").display()
         );
     }

@@ -1,4 +1,4 @@
-//! The lab: owns everything that is built in it and removes it on drop.
+//! The lab: owns all objects that are built in it and removes them on drop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

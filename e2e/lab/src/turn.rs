@@ -1,10 +1,10 @@
-//! Limits how many labs and clusters run at once to what the processors bear. Tests mostly wait, so more of them run than there are processors.
-//! A test that waits for its turn must not keep another one from running. The test program therefore has a thread for every test, and this is the
+//! Limits the number of labs and clusters that run at once to what the processors bear. Tests mostly wait, so there are more tests than processors.
+//! A test that waits for its turn must not block another test. The test program therefore has a thread for every test, and this module is the
 //! only limit.
 //!
-//! The load is measured by a short piece of work: how many times longer it takes than on an idle machine. Figures of the kernel do not fit:
-//! its counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep, and its pressure (`/proc/pressure/cpu`) is the same for
-//! one waiting task as for twenty.
+//! A short piece of work measures the load: how many times longer the work takes than on an idle machine. The kernel's figures do not fit. Its
+//! counts of waiting tasks (`proc_loadavg(5)`) contain tasks that already sleep. Its pressure (`/proc/pressure/cpu`) is the same for one waiting
+//! task as for twenty.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Returns how many may run however busy the machine is, because other load on it may never end.
+    /// Returns the number of tests that may run even on a busy machine, because other load on it may never end.
     fn min(self) -> usize {
         match self {
             Kind::Lab => 3,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Returns the slowdown below which one more may start. Kubernetes tests tolerate more, because they end last.
+    /// Returns the slowdown below which one more test may start. Kubernetes tests tolerate more, because they end last.
     fn max_slowdown(self) -> f64 {
         match self {
             Kind::Lab | Kind::Load => 4.0,
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// Reports whether one more may start while `running` run. `slowdown` is how many times longer work takes than on an idle machine, once known.
+    /// Reports whether one more test may start while `running` tests run. `slowdown` is how many times longer work takes than on an idle machine, once known.
     fn admits(self, running: usize, slowdown: Option<f64>) -> bool {
         let bears = slowdown.is_some_and(|slowdown| slowdown < self.max_slowdown());
         running < self.min() || running < self.max() && bears
@@ -216,9 +216,9 @@ impl Turns {
         }
     }
 
-    /// Returns the mean slowdown since the last value that this returned, or `None` while there are too few samples.
+    /// Returns the mean slowdown since this function last returned a value, or `None` while there are too few samples.
     fn slowdown(&self) -> Option<f64> {
-        // A lock that is held means that the first test of another queue is measuring.
+        // If the lock is held, the first test of another queue is measuring.
         let mut samples = self.samples.try_lock().ok()?;
         if samples
             .last

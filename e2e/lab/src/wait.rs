@@ -54,7 +54,7 @@ fn pause(start: Instant) {
     std::thread::sleep((start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
 }
 
-/// Checks repeatedly during `time` that a condition holds. For events that must not happen and thus cannot be waited for.
+/// Checks repeatedly during `time` that a condition holds. Use it for events that must not happen: a test cannot wait for such an event.
 ///
 /// # Errors
 /// Returns the first failure, with the time after which it came.

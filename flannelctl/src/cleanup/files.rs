@@ -9,7 +9,7 @@ use run_dir::{api_socket, exit_report, regular, status_file, subnet_env};
 
 use super::report::Report;
 
-/// Limit on the size of a subnet.env, in bytes.
+/// Maximum size of a subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
 
 /// Removes a subnet.env, the daemon's files next to it, and temporary files of a crash. Also removes the directory if it is flannel's own and empty.

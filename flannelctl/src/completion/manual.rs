@@ -8,7 +8,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 /// The section of the manual: system administration.
 const SECTION: &str = "8";
 
-/// Commands with what they do.
+/// Commands and their descriptions.
 type Lines = &'static [(&'static str, &'static str)];
 
 /// The examples of each page, by its name.
@@ -170,7 +170,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
         "flannelctl-completion",
         &[(
             "source <(flannelctl completion bash)",
-            "Completes flags in this shell.",
+            "Enables completion of flags in this shell.",
         )],
     ),
     (
@@ -188,7 +188,7 @@ fn examples(page: &str) -> Lines {
     found.map_or(&[], |(_, lines)| *lines)
 }
 
-/// The files of a program: those of flanneld, with which every command of flannelctl deals.
+/// Files of flanneld. Every command of flannelctl also deals with them.
 const FILES: Lines = &[
     (
         "/etc/default/flanneld",

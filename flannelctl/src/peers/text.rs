@@ -87,14 +87,14 @@ pub(super) fn wanted(peers: &Peers) -> usize {
     peers.peers.iter().filter(can_say).count()
 }
 
-/// Returns the number of those nodes that have not reported.
+/// Returns the number of nodes that reply to probes but have not reported.
 pub(super) fn missing(peers: &Peers) -> usize {
     let said = peers.rows.iter().filter(|row| is_fresh(row, peers)).count();
     wanted(peers).saturating_sub(said)
 }
 
-/// Whether a row is recent, and not left over from an earlier request. While clients request rows, the daemon asks every five seconds, and a hundred
-/// nodes a second.
+/// Whether a row is recent, not left over from an earlier request. While clients request rows, the daemon asks the nodes every five seconds, at a rate
+/// of a hundred nodes a second.
 pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
     let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
     let most = nodes.saturating_mul(20).saturating_add(12_000);

@@ -343,7 +343,7 @@ mod tests {
             ]
         );
         assert!(open.ends_at.is_none() && open.next.is_empty());
-        // A bound port without a listener. A dropped listener would not do, because it may live on in a process that was just forked.
+        // Binds the port without a listener. A dropped listener does not suffice, because a process that was just forked may keep it open.
         let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
         held.bind(&any_port.into()).unwrap();

@@ -11,9 +11,9 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// Limit on listed objects that are in sync. If there are more, they are only counted.
+/// Maximum number of listed objects that are in sync. If there are more, they are only counted.
 const MAX_LISTED: usize = 30;
-/// Limit on listed reasons for refusals by the kernel.
+/// Maximum number of listed reasons for refusals by the kernel.
 const MAX_REASONS: usize = 5;
 
 pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {

@@ -81,7 +81,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
     };
     let ago = match since(report.at, now) {
         Some(ago) => format!("{} ago", span(ago)),
-        // The clock was set back since.
+        // The clock was set back after the report.
         None => format!("at {}", report.at),
     };
     let first = sentence(

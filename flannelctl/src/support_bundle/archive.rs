@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-/// Limit on the contents, in bytes before compression. The file stays smaller than 20 MB even if nothing compresses.
+/// Maximum size of the contents, in bytes before compression. The file stays smaller than 20 MB even if nothing compresses.
 const LIMIT: u64 = 19 * 1000 * 1000;
 
 pub(super) struct Archive {

@@ -18,7 +18,7 @@ use crate::ask::{self, AskError};
 
 /// Time limit for a program.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit on the size of one item, in bytes. For a pod's log, the last bytes are kept. journalctl limits its output by lines.
+/// Maximum size of one item, in bytes. For a pod's log, the last bytes are kept. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Folder of Docker's container logs.

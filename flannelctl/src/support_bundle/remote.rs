@@ -1,4 +1,4 @@
-//! The bundle of another Kubernetes node: gathered in flannel's pod there, with the pod's logs, which only the API can read.
+//! The bundle of another Kubernetes node. flannel's pod on that node gathers it, and the API provides the pod's logs.
 
 use std::io::Read;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::store;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a log from the API.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit on the lines of a log.
+/// Maximum number of lines of a log.
 const LINES: i64 = 5000;
-/// Limit on the size of one file, in bytes.
+/// Maximum size of one file, in bytes.
 const LIMIT: u64 = 4 << 20;
 /// The logs: the daemon's, and that of the previous container.
 const LOGS: [(&str, bool); 2] = [
@@ -33,7 +33,7 @@ pub(super) type Files = Vec<(String, String)>;
 /// Gathers the bundle of a node.
 ///
 /// # Errors
-/// Returns an error if the API does not respond, or if the node has no pod of flannel or the pod has no `flannelctl`.
+/// Returns an error if the API does not respond, if the node has no pod of flannel, or if the pod has no `flannelctl`.
 pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
     store::run(async {
         let cluster = flags.connect().await?;

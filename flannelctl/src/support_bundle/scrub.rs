@@ -74,7 +74,7 @@ fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     );
     let behind = match first {
         ':' | '=' => sign + 1,
-        // Such as `Bearer abc` or `--etcd-password abc`.
+        // The value follows after a blank, as in `Bearer abc` or `--etcd-password abc`.
         _ if blanks => sign,
         _ => return None,
     };
@@ -82,7 +82,7 @@ fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
         + rest
             .get(behind..)?
             .find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
-    // A quoted value ends at the quote, another one at the end of the word. A secret may contain any other character.
+    // A quoted value ends at the quote, an unquoted value at the end of the word. A secret may contain any other character.
     let quoted = rest.get(behind..begin)?.contains(['"', '\'']);
     let ends = |c: char| {
         if quoted {

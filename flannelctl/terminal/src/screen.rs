@@ -65,7 +65,7 @@ impl Screen {
         }
     }
 
-    /// Returns a screen that is no terminal and has no colours.
+    /// Returns a screen that is not a terminal and has no colours.
     pub fn plain() -> Screen {
         Screen {
             terminal: false,

@@ -30,7 +30,7 @@ pub struct Cluster {
 pub enum Source {
     /// flannelctl ran the doctor of each node by `exec` in flannel's pods. The findings are complete.
     Pods,
-    /// This node's daemon queried the other nodes by probes. Their findings consist of the names of their checks only.
+    /// This node's daemon queried the other nodes by probes. The findings of the other nodes consist of the names of their checks only.
     Probes,
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// State of links, addresses, routes, neighbours, FDB entries and WireGuard peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// Whether all objects are in sync, apart from those of `failed_peers`.
+    /// Whether all objects are in sync, except the objects of `failed_peers`.
     pub in_sync: bool,
     /// Text about the objects that are not in sync; empty if all are.
     pub trouble: String,

@@ -8,7 +8,7 @@ pub use types::kernel_object::{Foreign, Holder, Object, ObjectKind, ObjectState}
 /// Name and version of the JSON format of [`Routes`].
 pub const SCHEMA: &str = "flannel.routes/1";
 
-/// Desired objects and those of other programs, read on request.
+/// Desired kernel objects and the objects of other programs, read on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
     /// Always [`SCHEMA`]; readers recognise the format by it.

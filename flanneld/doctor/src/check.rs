@@ -7,9 +7,9 @@ use crate::need::Need;
 /// A check of the doctor, as data.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Its name, in metrics, JSON and documentation.
+    /// Name of the check in metrics, JSON and documentation.
     pub id: &'static str,
-    /// Usual severity of its findings, in the page's table. A finding may have another one.
+    /// Usual severity of the check's findings, as listed in the documentation. A finding may have another severity.
     pub severity: Severity,
     /// Heading of its section: its subject in a few words.
     pub title: &'static str,

@@ -19,7 +19,7 @@ use types::Family;
 /// Names of the iptables commands, by family and variant.
 pub(crate) type Commands = Vec<(Family, Variant, String)>;
 
-/// Limit on the peers whose tunnel packets are traced through the rules, because rules may have sets of thousands of addresses.
+/// Maximum number of peers whose tunnel packets are traced through the rules, because rules may have sets of thousands of addresses.
 const MAX_PEERS: usize = 64;
 
 /// Whether this module judges a base chain. Excludes NAT chains, flannel's own tables, and chains with a check of their own.

@@ -7,7 +7,7 @@ pub enum Fact<T> {
     Known(T),
     /// It is known that there is no value.
     Absent,
-    /// The value could not be determined, for this reason. A check that needs it is unknown: neither passed nor failed.
+    /// The value could not be determined, for this reason. A check that needs the value is unknown: neither passed nor failed.
     Unavailable(String),
 }
 

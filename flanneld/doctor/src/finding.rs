@@ -17,7 +17,7 @@ pub const HERE: &str = "this node";
 pub const ON_THE_NODE: &str = "the node itself, not flannel's pod";
 /// Subject of a finding about several peers.
 pub(crate) const SEVERAL: &str = "several peers";
-/// Limit on the peers that a finding names.
+/// Maximum number of peers that a finding names.
 const MAX_PEERS: usize = 256;
 /// Place of a remedy that all nodes need.
 pub(crate) const EVERYWHERE: &str = "every node";
@@ -30,9 +30,9 @@ pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 pub enum Severity {
     /// Packets of pods are lost, or the node cannot do its work.
     Broken,
-    /// It works, and something is wrong that will cost packets or repairs.
+    /// The node works, but a fault will cost packets or repairs.
     Degraded,
-    /// It works, and may break later.
+    /// The node works, but may fail later.
     Risk,
 }
 
@@ -74,7 +74,7 @@ pub struct Remedy {
 /// A problem of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The check that found it.
+    /// The check that found the problem.
     pub check: String,
     /// The device, peer, file or family; empty if the check is about the node.
     pub about: String,
@@ -88,7 +88,7 @@ pub struct Finding {
     pub severity: Severity,
     /// What is wrong, in one sentence.
     pub what: String,
-    /// Its cause or its consequence.
+    /// The cause or the consequence of the problem.
     pub why: String,
     /// Observations that show the problem.
     pub evidence: Vec<Evidence>,
@@ -301,7 +301,7 @@ impl Report {
             .filter(|finding| finding.explained_by.is_none())
     }
 
-    /// Returns the findings that this one explains.
+    /// Returns the findings that `cause` explains.
     pub fn explained<'a>(&'a self, cause: &'a Finding) -> impl Iterator<Item = &'a Finding> {
         self.findings
             .iter()

@@ -50,7 +50,7 @@ pub struct Drop {
     pub hook: Hook,
     /// The iptables command for the table; `None` for an nftables table.
     pub command: Option<String>,
-    /// Whether chains of network policies follow in the same base chain. In that case an accept rule before it would bypass the policies.
+    /// Whether chains of network policies follow in the same base chain. In that case an accept rule before this rule would bypass the policies.
     pub before_policies: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Drop {
 pub struct Block {
     /// The rule or the policy.
     pub stop: Stop,
-    /// Whether an earlier rule may accept the packets: one that the doctor does not understand.
+    /// Whether an earlier rule that the doctor does not understand may accept the packets.
     pub doubt: bool,
 }
 
@@ -132,12 +132,12 @@ pub struct Barrier {
     pub table: String,
     /// The name of the chain.
     pub chain: String,
-    /// The network whose packets it drops.
+    /// The network whose packets the chain drops.
     pub network: IpNet,
     /// Whether a rule drops the packets, rather than the policy.
     pub by_rule: bool,
-    /// The handle of the rule in this chain that drops the packets or jumps to the rule that does; `None` if chains of network policies follow.
+    /// The handle of the rule in this chain that drops the packets, directly or by a jump. `None` if chains of network policies follow.
     pub handle: Option<u64>,
-    /// Whether an earlier rule may accept the packets: one that the doctor does not understand.
+    /// Whether an earlier rule that the doctor does not understand may accept the packets.
     pub doubt: bool,
 }

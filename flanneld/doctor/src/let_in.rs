@@ -1,4 +1,4 @@
-//! Commands that accept packets of other nodes, and of no other hosts.
+//! Commands that accept packets of other nodes, but not of other hosts.
 
 use crate::encapsulation::iptables;
 use crate::facts::daemon::Choice;
@@ -12,9 +12,9 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Limit on the prefixes in a command. If there are more, `few` widens them.
+/// Maximum number of prefixes in a command. If there are more, `few` widens them.
 const MAX_PREFIXES: usize = 32;
-/// Limit on separate commands for one program. If there are more, one shell loop replaces them.
+/// Maximum number of separate commands for one program. If there are more, one shell loop replaces them.
 const MAX_COMMANDS: usize = 4;
 
 /// Command that makes firewalld apply what `--permanent` has stored.
@@ -281,7 +281,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     }
 }
 
-/// Returns rules for the zone of the interface: firewalld does not apply rules of other zones to its packets.
+/// Returns rules for the zone of the interface: firewalld does not apply rules of other zones to the interface's packets.
 fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
         Some(name) => format!(

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use tally::Tally;
 use types::Family;
 
-/// Limit on the hardware addresses that are remembered.
+/// Maximum number of hardware addresses that are remembered.
 const MAX_MACS: usize = 4096;
 
 /// Reads facts from the host repeatedly.
@@ -57,7 +57,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Reads all facts about the host except its firewalls. Listing those starts processes, so the caller does it less often.
+    /// Reads all facts about the host except its firewalls. Listing the firewalls starts processes, so the caller lists them less often.
     ///
     /// Looks up routes to `targets` and to the pods of `peers`.
     pub async fn host(
@@ -161,7 +161,7 @@ const ARP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Returns the hardware address of another host on the underlay that answers ARP requests for this node's address.
 ///
-/// Returns `None` if no host does, if the underlay has no IPv4, or if the process may not send ARP requests.
+/// Returns `None` if no host answers, if the underlay has no IPv4, or if the process may not send ARP requests.
 pub async fn rival(host: &Host, underlay: &str) -> Option<Mac> {
     let interfaces = host.interfaces.known()?;
     let link = interfaces

@@ -14,7 +14,7 @@ use traffic_rules::reader::{
 };
 use types::{Encapsulation, Family};
 
-/// The mark that kube-proxy sets on packets of Services. Packets from pod to pod do not have it.
+/// The mark that kube-proxy sets on packets of Services. Packets from pod to pod do not have this mark.
 const KUBE_PROXY: u32 = 0x4000;
 /// Default name of the pods' bridge.
 const BRIDGE: &str = "cni0";
@@ -226,8 +226,8 @@ pub(crate) fn of_tunnel(
 
 /// Returns the rules and policies that drop pod packets.
 ///
-/// A drop of first packets is ignored if another rule names such packets and accepts some of them: its author has considered pods. A rule that
-/// names the packets and drops them is always returned. Drops of later packets are returned only if the rule names them.
+/// Ignores a drop of first packets if another rule names such packets and accepts some of them, because that rule's author has considered pods.
+/// Always returns a rule that names the packets and drops them. Returns drops of later packets only if the rule names these packets.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);
@@ -286,8 +286,8 @@ fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
 /// A base chain: its family, table and name.
 pub type Gate = (Layer, String, String);
 
-/// Returns the nftables base chains on the forward hook to judge. Excludes flannel's own, firewalld's, which have a separate check, and those of
-/// iptables for families that iptables itself has listed.
+/// Returns the nftables base chains to judge on the forward hook. Excludes flannel's own chains, firewalld's chains, which have a separate check,
+/// and iptables' chains of families that iptables itself has listed.
 pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
         (Layer::Ip, "flannel-ipv4", _)

@@ -1,9 +1,9 @@
-//! Commands that make a change survive a reboot. Each is one line, for use after the command that changes the running host.
+//! Commands that make a change survive a reboot. Each command is one line, for use after the command that changes the running host.
 
 use crate::shell::word;
 
-/// The sysctl.d(5) file for the settings of remedies. The last file that sets a value applies, so its name sorts after `99-sysctl.conf`,
-/// which links to /etc/sysctl.conf.
+/// The sysctl.d(5) file for the settings of remedies. The last file that sets a value applies. The name of this file therefore sorts after
+/// `99-sysctl.conf`, which links to /etc/sysctl.conf.
 const SYSCTLS: &str = "/etc/sysctl.d/99-zz-flannel.conf";
 /// The folder of systemd units from the administrator.
 const UNITS: &str = "/etc/systemd/system";
@@ -25,9 +25,9 @@ pub fn module(name: &str) -> String {
 /// Returns the commands that insert iptables rules now and at each boot.
 ///
 /// Each rule has its program and its arguments, such as `-I FORWARD 3 -s …`. Rule numbers are valid only in `now`: at boot the rules go to the
-/// top of the chain. Do not use `later` for a chain with network policies: an agent that appends its jump at boot would come after the rules.
+/// top of the chain. Do not use `later` for a chain with network policies: at boot, an agent may append its jump after the rules.
 ///
-/// The commands install a systemd unit rather than call `netfilter-persistent save`, which would also restore rules of agents before these start.
+/// The commands install a systemd unit. `netfilter-persistent save` is not suitable, because it would restore rules of agents before the agents start.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
     let mut commands: Vec<String> = now
         .iter()
@@ -48,8 +48,10 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
     commands
 }
 
-/// Returns the command that adds rules to the file from which nftables.service loads a table at boot. If no such file defines the table, the
-/// command only prints that: a rule for a table that another program creates would keep the file from loading.
+/// Returns the command that adds rules to the file from which nftables.service loads a table at boot.
+///
+/// If no such file defines the table, the command only prints this fact. A rule for a table that another program creates would prevent
+/// nftables.service from loading the file.
 ///
 /// `rules` are lines of nft without single quotes: `add rule inet filter forward ip saddr … accept`.
 pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {

@@ -6,11 +6,11 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// Offset of the pod address within its subnet. It is not the gateway's, which is 1, and every usable subnet contains it.
+/// Offset of the pod address within its subnet. It differs from the gateway's offset, which is 1, and exists in every usable subnet.
 const POD: u128 = 2;
 
-/// Returns the bridge of this node's pods: one with an address of this node's subnet, which may be Docker's. Otherwise returns `cni0` if it has
-/// only link-local addresses.
+/// Returns the bridge of this node's pods. This is a bridge with an address of this node's subnet, possibly Docker's. Otherwise it is `cni0`, if
+/// `cni0` has only link-local addresses.
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"
@@ -49,8 +49,8 @@ pub fn outside<'a>(
     interfaces.iter().find(|interface| interface.name == name)
 }
 
-/// Returns the packets to look up, for each peer one in each direction. Incoming ones arrive on the tunnel device or the underlay interface.
-/// Returns none as long as this node has no pods.
+/// Returns the packets to look up: one in each direction for each peer. Incoming packets arrive on the tunnel device or the underlay interface.
+/// Returns no packets until this node has pods.
 pub(crate) fn packets(
     interfaces: &[Interface],
     network: &Network,

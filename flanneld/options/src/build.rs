@@ -1,4 +1,4 @@
-//! Converts flags to settings. Each group of flags reads its own values, and reading continues after a mistake to find all of them.
+//! Converts flags to settings. Each group of flags reads its own values. Reading continues after a mistake, so that one run finds all mistakes.
 
 mod interface;
 mod listen;

@@ -10,7 +10,7 @@ use traffic_rules::rules::UnknownSenders;
 use crate::settings::LogFormat;
 use crate::value::Value;
 
-/// Help heading of the flags of two structs.
+/// Heading in `--help-all` that `EtcdFlags` and `LeaseFlags` share.
 const ETCD: &str = "Where leases are kept: etcd";
 
 /// Gives this node a subnet of the cluster's network and carries packets between the nodes' subnets.
@@ -153,7 +153,7 @@ pub(crate) struct LeaseFlags {
     next_help_heading = "The interface that reaches the other nodes (default: the default route's)"
 )]
 pub(crate) struct InterfaceFlags {
-    /// Interface by name or address; `auto`: the one that reaches the first etcd endpoint. Repeatable; the first match applies.
+    /// Interface by name or address; `auto`: towards the first etcd endpoint. Repeatable; first match wins.
     #[arg(long, env = "FLANNELD_IFACE", value_name = "NAME|IP|auto")]
     pub(crate) iface: Vec<Value<String>>,
     /// Interface with an address inside this network; tried after --iface. Repeatable.
@@ -236,7 +236,7 @@ pub(crate) struct HealthFlags {
         default_value = "0.0.0.0"
     )]
     pub(crate) healthz_ip: Vec<Value<String>>,
-    /// Port of that server; 0: no server.
+    /// Port of the health server; 0: none.
     #[arg(
         long,
         env = "FLANNELD_HEALTHZ_PORT",

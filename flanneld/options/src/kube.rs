@@ -64,7 +64,7 @@ impl KubernetesFlags {
     }
 }
 
-/// Checks variables of Go flannel that have no effect here: flanneld has no event queue that could overflow.
+/// Checks variables of Go flannel that have no effect in flannel-rs: its event queue cannot overflow.
 ///
 /// # Errors
 /// Returns an error if EVENT_QUEUE_DEPTH is not an integer. Go flannel also ends in this case.
@@ -91,8 +91,8 @@ pub(crate) fn node_identity() -> Result<Identity, Mistake> {
     }
 }
 
-/// Returns the name in a variable. It is checked because it becomes part of a URL's path. A difference in case is reported later, when the Nodes are
-/// known.
+/// Returns the name in a variable. Checks the name because it becomes part of a URL's path. A difference in case is reported later, when the Nodes
+/// are known.
 fn name_in(variable: &str) -> Result<Option<String>, Mistake> {
     let Some(name) = std::env::var(variable).ok().filter(|name| !name.is_empty()) else {
         return Ok(None);

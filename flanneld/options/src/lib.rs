@@ -74,7 +74,7 @@ pub fn read(args: impl IntoIterator<Item = OsString>, backends: &[&str]) -> Invo
         Some(argv::HelpKind::All) => return Invocation::Help(help::help(&command)),
         None => {}
     }
-    // clap cannot fail here: the command line contains only known flags, and the value parsers accept any text.
+    // clap cannot fail on this input: the command line contains only known flags, and the value parsers accept any text.
     let flags = command
         .try_get_matches_from(argv.words())
         .and_then(|matches| Flags::from_arg_matches(&matches));

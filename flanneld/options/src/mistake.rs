@@ -75,7 +75,7 @@ pub enum Mistake {
         /// The value of the variable.
         name: String,
     },
-    /// A warning that is listed with the mistakes, because there is no log yet.
+    /// A warning that is listed with the mistakes, because logging has not started yet.
     Also(Warning),
 }
 
@@ -192,7 +192,7 @@ pub enum Warning {
     Auto,
     /// TLS options are set, but this endpoint does not use TLS.
     TlsUnused(Endpoint),
-    /// The route protocol is that of a routing daemon.
+    /// The route protocol belongs to a routing daemon.
     RouteProtocol {
         /// The flag or variable with the number.
         from: String,
@@ -356,7 +356,7 @@ impl fmt::Display for Fault {
             Self::Address(text) => write!(f, "{text:?} is not an IP address"),
             Self::InterfaceNetwork(text) => write!(
                 f,
-                "{text:?} is no network; it should look like 192.168.56.0/24"
+                "{text:?} is not a network; use a value such as 192.168.56.0/24"
             ),
             Self::Network(text) => write!(f, "{text:?} is not a network such as 10.0.0.0/8"),
             Self::Pattern(error) => write!(f, "{error}"),
@@ -367,7 +367,7 @@ impl fmt::Display for Fault {
             }
             Self::Root(text) => write!(
                 f,
-                "{text:?} is no root for keys; use a path like /coreos.com/network"
+                "{text:?} is not a root for keys; use a path such as /coreos.com/network"
             ),
             Self::Server { named, why } => {
                 match named {
@@ -385,7 +385,11 @@ impl fmt::Display for Fault {
             ),
             Self::NoBackend(text) => write!(f, "{text:?} names no backend"),
             Self::Backend { name, known } => {
-                write!(f, "{name:?} is no backend; there are {}", known.join(", "))
+                write!(
+                    f,
+                    "{name:?} is not a backend; the backends are {}",
+                    known.join(", ")
+                )
             }
             Self::File(text) => write!(f, "{text:?} is not the path of a file"),
             Self::TwoFiles(text) => write!(

@@ -24,7 +24,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// Returns the host and port whose route `--iface=auto` looks up: those of the first endpoint. `None` for a directory, a socket, or Kubernetes.
+    /// Returns the host and port of the first endpoint, whose route `--iface=auto` looks up. `None` for a directory, a socket, or Kubernetes.
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Returns the name of this node in a Kubernetes store, which is empty until it has been read; `None` for other stores.
+    /// Returns the name of this node in a Kubernetes store; empty until the client has read it. `None` for other stores.
     pub fn node(&self) -> Option<String> {
         match self {
             Store::Kube(kube) => Some(match &kube.identity {
@@ -142,7 +142,7 @@ impl fmt::Display for Store {
 pub struct Etcd {
     /// Its client addresses, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// Root of the keys, cleaned, such that `{prefix}/config` is a key. Empty if the root is `/`.
+    /// Root of the keys, cleaned, so that `{prefix}/config` is a key. Empty if the root is `/`.
     pub prefix: String,
     /// TLS options; `None` if none are set or no endpoint uses TLS.
     pub tls: Option<Tls>,

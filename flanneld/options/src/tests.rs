@@ -166,7 +166,7 @@ fn required_backends_must_be_known_names() {
     );
     assert!(
         wrong.iter().any(|text| text.contains("--require-backend")
-            && text.contains("\"wiregard\" is no backend; there are alloc, ")),
+            && text.contains("\"wiregard\" is not a backend; the backends are alloc, ")),
         "{wrong:?}"
     );
     assert_eq!(wrong.len(), 2, "{wrong:?}");
@@ -702,7 +702,7 @@ fn selectors_keep_the_order_of_trying() {
         mistakes(&["--iface-regex=("], &[])[0]
             .contains("could not compile the IP address regex '('")
     );
-    assert!(mistakes(&["--iface-cidr=10.0.0.1"], &[])[0].contains("is no network"));
+    assert!(mistakes(&["--iface-cidr=10.0.0.1"], &[])[0].contains("is not a network"));
     assert!(mistakes(&["--iface-can-reach=host"], &[])[0].contains("not an IP address"));
 }
 
@@ -836,7 +836,7 @@ fn etcd_prefix_is_cleaned() {
         "/a/b"
     );
     assert_eq!(etcd(&settings(&["--etcd-prefix=/"], &[])).prefix, "");
-    assert!(mistakes(&["--etcd-prefix="], &[])[0].contains("no root for keys"));
+    assert!(mistakes(&["--etcd-prefix="], &[])[0].contains("not a root for keys"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub const fn least(family: Family) -> u16 {
     }
 }
 
-/// How many probes of one size have to be lost before that size is taken to be too large.
+/// Number of lost probes of one size after which that size is taken to be too large.
 const MAX_TRIES: u8 = 2;
 /// Shortest and longest time to wait for a reply.
 const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Family;
 
-/// How many peers are probed in one round.
+/// Number of peers that one round probes.
 pub const ASKED: usize = 8;
-/// How many of the peers that do not reply are also probed by the host itself in one round.
+/// Maximum number of peers without a reply that the host itself also probes in one round.
 pub const CONFIRMED: usize = 2;
 /// Number of failed rounds after which a peer is reported as lost.
 const ROUNDS: u8 = 2;
@@ -81,7 +81,7 @@ pub fn question(nonce: u64, from: u64) -> Vec<u8> {
 pub enum Lost {
     /// No loss: packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
-    /// Probes get neither a reply nor a pod call.
+    /// The peer sends no reply and no pod call.
     Everything,
     /// Pod calls arrive, replies do not.
     Answers,
@@ -94,11 +94,11 @@ pub enum Lost {
 pub struct PodPath {
     /// The source address of the probes.
     pub address: Option<IpAddr>,
-    /// Why there are no results.
+    /// Reason why results are missing.
     pub obstacle: Option<Obstacle>,
-    /// How many peers were probed in the last round and reply to the host; 0 if there were none.
+    /// Number of probed peers in the last round that reply to the host.
     pub asked: usize,
-    /// How many of them sent a reply and a pod call.
+    /// Number of these peers that sent a reply and a pod call.
     pub answered: usize,
     /// Subnets of the peers to or from which packets of pods are lost while the host's own packets pass, with the kind of loss.
     pub lost: BTreeMap<IpNet, Lost>,
@@ -108,7 +108,7 @@ pub struct PodPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodState {
-    /// No peer has been probed yet, or probing is not possible.
+    /// This node has not probed a peer yet, or cannot probe.
     Unknown,
     /// Packets of pods pass in both directions.
     Well,
@@ -165,7 +165,7 @@ pub enum Obstacle {
     NobodyAnswers,
     /// Peers reply to the host, but drop packets to the probe port that are the first of a connection.
     Filtered,
-    /// So many other packets arrive at the address of the probe that replies may have been dropped.
+    /// Too many other packets arrive at the address of the probes. The kernel may drop replies.
     Flooded,
 }
 
@@ -176,7 +176,7 @@ struct Asked {
     to: IpAddr,
     answered: bool,
     called: bool,
-    /// Whether the peer saw another source address than that of the probe.
+    /// Whether the peer saw a source address other than the probe's.
     changed: bool,
 }
 
@@ -242,7 +242,7 @@ impl PodProbes {
         self.doubted.keys().copied().take(ASKED).collect()
     }
 
-    /// Records a peer's reply. `changed` is set if the peer saw another source address than that of the probe.
+    /// Records a peer's reply. `changed` is set if the peer saw a source address other than the probe's.
     pub fn answer(&mut self, nonce: u64, from: IpAddr, changed: bool) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.answered = true;
@@ -264,7 +264,7 @@ impl PodProbes {
             .all(|asked| asked.answered && asked.called)
     }
 
-    /// Ends a round. Returns the peers that do not reply to a pod. Their meaning depends on whether they reply to the host: see [`Self::confirm`].
+    /// Ends a round. Returns the peers with a loss. [`Self::confirm`] evaluates each loss by whether the peer replies to the host.
     pub fn end(&mut self) -> Vec<(IpNet, Lost)> {
         let round = std::mem::take(&mut self.asked);
         let mut lost = Vec::new();

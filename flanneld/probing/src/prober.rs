@@ -29,11 +29,11 @@ use types::Family;
 use types::Subnets;
 use types::reachability::{Impact, State};
 
-/// The pause after an update of all peers, as a multiple of the time that the update took. It bounds the cost of any number of changes ...
+/// Pause after an update of all peers, as a multiple of the time that the update took. The pause bounds the cost of any number of changes.
 const PAUSE_FACTOR: u32 = 40;
-/// ... but lasts at most this long, because the machine may have been busy during the update.
+/// Maximum length of the pause after an update, because a busy machine may have prolonged the update.
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
-/// How often opening a socket is tried again.
+/// Interval at which the prober retries to open a socket.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
 /// A wake-up that is late by at least this much shows that the program was stopped.
 const MIN_STALL: Duration = Duration::from_millis(400);
@@ -41,13 +41,13 @@ const MIN_STALL: Duration = Duration::from_millis(400);
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 /// Reads wait for the next probe if it is due within this time. The kernel timestamps packets, so this saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
-/// Above this many packets per read, the socket is drained without a pause so that its buffer does not overflow ...
+/// Number of packets per read above which the prober drains the socket without a pause. Otherwise the socket's buffer overflows.
 const MAX_BATCH: usize = 16;
-/// ... and for this long afterwards, because a flood comes in waves.
+/// Time after a flood during which the prober still drains without a pause, because a flood comes in waves.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
 /// Longest sleep. Clocks may be changed meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-/// How long [`Prober::ask`] may take.
+/// Timeout of [`Prober::ask`].
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The settings of a prober, which do not change while the network runs.
@@ -113,7 +113,7 @@ struct LoopState {
     changed: bool,
     /// When changes may be applied.
     follow_at: Duration,
-    /// The bits that distinguish addresses of nodes from those of pods, by [`host_bits`].
+    /// The bits that distinguish the addresses of nodes from the addresses of pods, from [`host_bits`].
     hosts: (u32, u32),
 }
 
@@ -161,8 +161,7 @@ impl Prober {
         }
     }
 
-    // The lock is used even if it is poisoned: the state machine is consistent between its calls, and a panic in one of them must not end the
-    // daemon's views.
+    // Uses the lock even if it is poisoned: the state machine is consistent between its calls. A panic in one call must not end the daemon's views.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.shared
             .state
@@ -271,8 +270,8 @@ impl Prober {
         self.inner().node.set_own(own);
     }
 
-    /// Probes the peer of this subnet on demand, several times. Returns `None` if there is no such peer, if too many are probed at the moment, or if
-    /// the result takes longer than five seconds.
+    /// Probes the peer of this subnet on demand, several times. Returns `None` if no peer has the subnet, or if too many peers are being probed. Also
+    /// returns `None` if the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
         /// Ends the session even if its future is dropped.
         struct Asking<'a>(&'a Prober, u64);
@@ -391,8 +390,8 @@ impl Prober {
         }
     }
 
-    /// Notifies subscribers of changes that affect packets. The first verdict on a peer that is well is no news: in a large cluster, such verdicts
-    /// occur for minutes.
+    /// Notifies subscribers of changes that affect packets. Omits the first verdict on a peer that is well: in a large cluster, such verdicts occur for
+    /// minutes.
     fn publish(&self, notices: &[Notice], common: &[CommonNotice]) {
         let is_news = |notice: &Notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some;
         if !common.is_empty() || notices.iter().any(is_news) {

@@ -25,7 +25,7 @@ pub struct Body {
     pub counts: BTreeMap<State, u32>,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// The peers, or only the worst of them if there is no room for all.
+    /// The peers. If the row has no room for all peers, only the worst.
     pub cells: Vec<Wire>,
 }
 
@@ -40,7 +40,7 @@ pub struct Wire {
     pub ping_only: bool,
     /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// How many of the last 16 probes got no reply.
+    /// Number of the last 16 probes that got no reply.
     pub lost: u8,
     /// Approximate time since the last probe, in milliseconds.
     pub asked_age_ms: Option<u64>,
@@ -56,7 +56,7 @@ pub fn room(own: &Own) -> usize {
     (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
 }
 
-/// Encodes the checks. They follow the peers, because versions that do not know them stop reading there.
+/// Encodes the checks. They follow the peers, because versions that do not know checks stop reading after the peers.
 fn checks(own: &Own) -> Vec<u8> {
     let mut out = Vec::new();
     let named = own.checks.iter().take(MAX_CHECKS);

@@ -6,7 +6,7 @@
 use crate::who::mix;
 use std::time::Duration;
 
-/// How often each peer is probed in small clusters. Larger clusters take longer, because of [`PER_SECOND`].
+/// Interval at which each peer is probed in small clusters. Larger clusters take longer, because of [`PER_SECOND`].
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
 /// Turns per second in large clusters.
 const PER_SECOND: u32 = 4;
@@ -16,7 +16,7 @@ pub const MAX_UNSAMPLED: usize = 200;
 pub const SAMPLE_SIZE: usize = 16;
 /// Number of rings that make the sample. A node has two neighbours on each ring.
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
-/// How often each path of the sample is probed.
+/// Interval at which each path of the sample is probed.
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
 /// Minimum time between two turns of the walk if there is a sample.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
@@ -147,10 +147,11 @@ impl<K: Copy> Walk<K> {
     }
 }
 
-/// The paths that are probed every [`SAMPLE_CYCLE`], regardless of the size of the cluster. It is empty if the walk probes all paths often enough.
+/// The paths that are probed every [`SAMPLE_CYCLE`], regardless of the size of the cluster. The sample is empty if the walk probes all paths often
+/// enough.
 ///
-/// All nodes are on several rings, each ordered by a hash of its own. A node probes its neighbours on each ring. So as many nodes probe it as it
-/// probes. A node that joins or leaves changes only the samples of its neighbours.
+/// All nodes are on several rings, each ordered by a hash of its own. A node probes its neighbours on each ring. So each node probes as many nodes as
+/// probe it. A node that joins or leaves changes only the samples of its neighbours.
 #[derive(Clone, Debug)]
 pub struct Sample<K> {
     members: Vec<K>,
@@ -211,7 +212,7 @@ impl<K: Copy + Ord> Sample<K> {
         u32::try_from(SAMPLE_SIZE).unwrap_or(1)
     }
 
-    /// Returns whether a path is in the sample, or there is no sample because the walk probes all paths often.
+    /// Returns whether a path is in the sample, or the sample does not exist because the walk probes all paths often.
     pub fn has(&self, key: &K) -> bool {
         self.members.is_empty() || self.members.contains(key)
     }

@@ -30,7 +30,7 @@ pub struct Target {
     pub address: IpAddr,
     /// Whether its row is requested in this family. One family is enough.
     pub primary: bool,
-    /// Whether its address is on a link with this host, so that a neighbour entry is needed to reach it.
+    /// Whether the peer's address is on a link with this host, so that this host needs a neighbour entry to reach the peer.
     pub on_link: bool,
 }
 
@@ -40,7 +40,7 @@ impl Target {
         self.id.as_ref().map(|id| who(id, &self.subnet))
     }
 
-    /// Returns the addresses at which it can be probed over the overlay: those of its device and of its bridge.
+    /// Returns the addresses at which the peer can be probed over the overlay: the address of its device and the address of its bridge.
     pub fn overlay_addresses(&self) -> [IpAddr; 2] {
         overlay_addresses(&self.subnet)
     }
@@ -117,7 +117,7 @@ pub fn targets(
         };
         found.map(target).collect()
     };
-    // Reserves exactly one element per lease, because there may be ten thousand.
+    // Reserves exactly one element per lease, because a cluster can have ten thousand leases.
     let mut all = Vec::with_capacity(leases.others(own, kinds).count());
     all.extend(leases.others(own, kinds).flat_map(of));
     all

@@ -42,7 +42,7 @@ pub struct Evidence {
     pub underlay: ProbeResult,
     /// A short ping, over the underlay.
     pub underlay_ping: ProbeResult,
-    /// How many milliseconds ago the peer received a probe over the overlay, as it reports over the underlay.
+    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports it over the underlay.
     pub hears_us_ms: Option<u32>,
     /// Whether a node with another number replied in the peer's place.
     pub other: bool,
@@ -125,7 +125,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
 /// Returns the verdict on several rounds at once. `lost` is the number of their probes that got no reply.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
-    // The usual round trip of the pair is not known here.
+    // This function does not know the usual round trip of the pair.
     if verdict.state == State::Well {
         Verdict {
             state: grade(lost >= MIN_LOSSES, false),
@@ -157,7 +157,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
         (State::Unknown, _) => false,
         (State::Well, false) => kept(full) && kept(small) && kept(underlay),
         (State::SmallMtu, false) => lost(full) && full != NotAsked && kept(small) && kept(underlay),
-        // A firewall may refuse the port on only one of the devices.
+        // A firewall may reject the port on only one of the devices.
         (State::Well, true) => {
             kept(ping)
                 && kept(full_ping)
@@ -188,8 +188,10 @@ pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
     rtt_us > SLOW_US && rtt_us > usual_us.saturating_mul(SLOW_TIMES)
 }
 
-/// Returns whether a node loses packets to and from all peers. The counts are those of the probes to all peers in the last minutes: how many were
-/// sent, how many were lost, and how many peers did not reply to some. One bad peer is no fault of the node.
+/// Returns whether a node loses packets to and from all peers. One bad peer is not a fault of the node.
+///
+/// The counts cover the probes to all peers in the last minutes. `asked` probes were sent, and `lost` of them got no reply. `losers` peers did not
+/// reply to at least one probe.
 pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
     losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
@@ -204,7 +206,7 @@ pub(crate) struct DebouncedVerdict {
 
 /// Number of rounds that have to agree on a change.
 const AGREE: u8 = 2;
-/// Number of rounds that have to agree if some replies arrived. The other probes may have been lost by chance.
+/// Number of rounds that have to agree if some replies arrived. Chance may explain the missing replies.
 const AGREE_PARTLY: u8 = 3;
 /// Number of rounds that have to agree on anything worse while probes are lost by chance.
 const AGREE_LOSSY: u8 = 4;

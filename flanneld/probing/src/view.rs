@@ -1,4 +1,4 @@
-//! Results of a node's probes, as the API carries them. Names come from the store and may be hostile: a program that prints them has to escape them.
+//! Results of a node's probes, as the API carries them. Names come from the store and may be hostile. Programs that print names must escape them.
 //!
 //! Ages are milliseconds before [`Mesh::at_ms`].
 
@@ -16,11 +16,11 @@ use types::reachability::{State, Verdict};
 pub struct Mesh {
     /// When this snapshot was taken, in milliseconds since 1970 by this node's clock.
     pub at_ms: u64,
-    /// How long the prober has run, in milliseconds. Until the first cycle is over, states are still unknown.
+    /// Time since the prober started, in milliseconds. Until the first cycle is over, states are still unknown.
     pub running_ms: u64,
     /// The UDP port of probes and replies.
     pub port: u16,
-    /// How often each peer is probed, in milliseconds.
+    /// Interval at which each peer is probed, in milliseconds.
     pub cycle_ms: u64,
     /// Counters since the prober started.
     pub traffic: Traffic,
@@ -64,24 +64,24 @@ pub struct CommonFault {
     pub family: Family,
     /// The state of the peers that fail.
     pub state: State,
-    /// How long ago the first of them failed, in milliseconds.
+    /// Time since the first peer failed, in milliseconds.
     pub age_ms: u64,
-    /// How many peers were probed since then.
+    /// Number of peers probed since then.
     pub asked: usize,
-    /// How many of the probed peers fail.
+    /// Number of probed peers that fail.
     pub failed: usize,
-    /// How many peers the family has.
+    /// Number of peers in the family.
     pub peers: usize,
 }
 
 /// Probes over the overlay in the last five minutes, to peers that are not broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// How many probes were sent.
+    /// Number of probes sent.
     pub asked: u32,
-    /// How many of them got no reply.
+    /// Number of probes without a reply.
     pub lost: u32,
-    /// How many peers did not reply to at least one.
+    /// Number of peers that left at least one probe without a reply.
     pub losers: u32,
 }
 
@@ -111,21 +111,21 @@ pub struct PeerView {
     pub overlay: Option<IpAddr>,
     /// The verdict of this node's probes, after several rounds agreed.
     pub state: State,
-    /// How long it has been in this state, in milliseconds.
+    /// Time since the peer entered this state, in milliseconds.
     pub state_age_ms: u64,
-    /// Whether it replies only to ping: it runs Go flannel, the probe port is filtered, or its daemon is silent.
+    /// Whether the peer replies only to ping: it runs Go flannel, a filter blocks the probe port, or its daemon is silent.
     pub ping_only: bool,
-    /// Whether its state is inferred from other peers that fail alike, because it was not probed since then.
+    /// Whether the state is inferred from other peers that fail alike. This node has not probed the peer since they failed.
     #[serde(default)]
     pub inferred: bool,
-    /// Whether its host refuses probes: its daemon does not listen, or a firewall rejects them.
+    /// Whether the peer's host refuses probes: the daemon does not listen, or a firewall rejects them.
     #[serde(default)]
     pub refuses: bool,
     /// Round trip in microseconds: the median of the last replies over the overlay.
     pub rtt_us: Option<u32>,
-    /// How many of the last [`Self::asked`] probes over the overlay got no reply.
+    /// Number of the last [`Self::asked`] probes over the overlay that got no reply.
     pub lost: u8,
-    /// How many recent probes over the overlay are covered, at most 16.
+    /// Number of recent probes over the overlay that [`Self::lost`] covers, at most 16.
     pub asked: u8,
     /// The largest packet that arrives there, in bytes. `None` until it is known.
     pub carries: Option<u16>,
@@ -136,20 +136,20 @@ pub struct PeerView {
     pub ages: Ages,
     /// How far its clock is ahead of this node's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// The node that replied in its place: its name if it is known, else its number.
+    /// The node that replied in place of the peer: its name, or its number if the name is unknown.
     pub answered_by: Option<String>,
     /// The verdicts of other nodes on it, at most 16.
     pub others: Vec<PeerOpinion>,
 }
 
-/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. `None` if there was no such packet.
+/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. `None` if no packet of the kind was exchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
     /// Age of the last probe that this node sent to it.
     pub asked_age_ms: Option<u64>,
-    /// Age of its last reply over the overlay: to a probe or a ping, or a refusal.
+    /// Age of the peer's last reply over the overlay: a probe reply, a ping reply or a refusal.
     pub answered_age_ms: Option<u64>,
-    /// Age of its last reply over the underlay: to a probe or a ping, or a refusal.
+    /// Age of the peer's last reply over the underlay: a probe reply, a ping reply or a refusal.
     #[serde(rename = "beside_age_ms")]
     pub underlay_age_ms: Option<u64>,
     /// Age of this node's last probe that the peer received over the overlay, as it reports.
@@ -189,7 +189,7 @@ pub struct PeerOpinion {
     pub by: String,
     /// The verdict in the last row of that node.
     pub state: State,
-    /// How many milliseconds ago that row arrived.
+    /// Time since that row arrived, in milliseconds.
     pub age_ms: u64,
 }
 
@@ -214,7 +214,7 @@ pub struct Row {
     pub counts: BTreeMap<State, u32>,
     /// Median of its round trips in microseconds.
     pub rtt_us: Option<u32>,
-    /// Its peers. If the reply has no room for all of them, it has only the worst, and the worst come first.
+    /// The node's peers, the worst first. If the reply has no room for all peers, it contains only the worst.
     pub peers: Vec<Cell>,
 }
 
@@ -223,11 +223,11 @@ pub struct Row {
 pub struct Own {
     /// Whether pods on it have a network.
     pub ready: bool,
-    /// How many findings have the severity `broken`.
+    /// Number of findings of severity `broken`.
     pub broken: u16,
-    /// How many findings have the severity `degraded`.
+    /// Number of findings of severity `degraded`.
     pub degraded: u16,
-    /// How many findings have the severity `risk`.
+    /// Number of findings of severity `risk`.
     pub risks: u16,
     /// The check of its most severe finding.
     pub gravest: Option<String>,
@@ -248,7 +248,7 @@ pub struct Cell {
     pub ping_only: bool,
     /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
-    /// How many of the node's last 16 probes to it got no reply.
+    /// Number of the node's last 16 probes to the peer that got no reply.
     pub lost: u8,
     /// Approximate age of the node's last probe to it, in milliseconds.
     pub asked_age_ms: Option<u64>,
@@ -271,18 +271,18 @@ pub struct Probe {
     pub full_ping: Tally,
     /// Short pings over the underlay.
     pub underlay_ping: Tally,
-    /// The node that replied in its place: its name if it is known, else its number.
+    /// The node that replied in place of the peer: its name, or its number if the name is unknown.
     pub answered_by: Option<String>,
 }
 
 /// Counts of one kind of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// How many probes were sent.
+    /// Number of probes sent.
     pub asked: u8,
-    /// How many of them got a reply.
+    /// Number of probes that got a reply.
     pub answered: u8,
-    /// How many of them the host refused. It was reached, but the port is closed or its firewall rejects.
+    /// Number of probes that the host refused. Such a probe reached the host, but the port is closed or the firewall rejects it.
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,

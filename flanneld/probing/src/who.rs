@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
-/// Returns the number of a node in one network and address family: the first four bytes of the SHA-256 of its node id, and [`short`] of its subnet.
+/// Returns the number of a node in one network and address family. The number consists of the first four bytes of the SHA-256 of the node id, and
+/// [`short`] of the subnet.
 pub fn who(id: &str, subnet: &IpNet) -> u64 {
     u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32
         | u64::from(short(subnet))

@@ -14,7 +14,7 @@ pub const HEADER: usize = 32;
 pub const ECHO: usize = 72;
 /// Number of the kind "pod probe".
 pub(crate) const POD_QUESTION_KIND: u8 = 5;
-/// Length of a pod probe in bytes: as long as its reply and its pod call together.
+/// Length of a pod probe in bytes: the sum of the lengths of its reply and its pod call.
 pub const POD_QUESTION: usize = 2 * ECHO;
 /// Length of a row request and maximum length of a row reply, in bytes. It fits any IPv6 path.
 pub const ROW: usize = 1232;
@@ -152,7 +152,7 @@ pub fn row_about(rest: &[u8]) -> Option<u32> {
     Reader(rest).u32().filter(|about| *about != 0)
 }
 
-/// Encodes a row reply. Returns `None` if `body` is too long, which it never is if [`crate::rows::write`] made it.
+/// Encodes a row reply. Returns `None` if `body` is too long. A body that [`crate::rows::write`] made is never too long.
 pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
     let mut out = head(header);
     out.extend(body);

@@ -107,7 +107,8 @@ impl Socket {
     /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if the socket is already in place.
     ///
     /// # Errors
-    /// Returns an error if another daemon listens on the socket, a file that is not a socket occupies the path, or a system call fails.
+    /// Returns an error if another daemon listens on the socket, or if a file that is not a socket occupies the path. Also returns an error if a system
+    /// call fails.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// Mode of the lock file. No other user may read it, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
 
-/// The right of a process to serve a network and a subnet.env. It ends when it is dropped, or when the process ends for any reason.
+/// The right of a process to serve a network and a subnet.env. The right ends when this value is dropped, or when the process ends for any reason.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
@@ -35,7 +35,8 @@ pub struct Instance {
 /// Claims a network and a subnet.env for this process. The claim on the network covers the network namespace, like the kernel state.
 ///
 /// # Errors
-/// Returns an error if another process holds the claim (the error names it if possible), or if the socket or the lock cannot be created.
+/// Returns an error if another process holds the claim, or if the socket or the lock cannot be created. The error names the other process if
+/// possible.
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;

@@ -1,7 +1,7 @@
 //! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads it.
 //!
-//! The daemon holds a lock on the file as long as it runs, so a free lock means that the daemon is dead. Unlike a pid, the lock works across the
-//! pid namespaces of containers. Go flannel writes no such file.
+//! The daemon locks the file until the daemon ends, so a free lock means that the daemon is dead. Unlike a pid, the lock works across the pid
+//! namespaces of containers. Go flannel writes no such file.
 
 use crate::replace::{create, replace};
 use crate::subnet_env;

@@ -146,7 +146,7 @@ impl std::error::Error for WriteError {
     }
 }
 
-/// Reads the file of an earlier run. Empty if there is no file or it cannot be read.
+/// Reads the file of an earlier run. Returns an empty value if the file does not exist or cannot be read.
 pub fn read(path: &Path) -> Previous {
     // The file has at most eight short lines. A larger file was not written by flanneld, and must not exhaust memory.
     match regular::read(path, MAX_FILE) {
@@ -203,7 +203,7 @@ pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
     regular::read(path, MAX_FILE).is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
 
-/// Returns whether a name is that of a temporary file created by [`write()`].
+/// Returns whether a name belongs to a temporary file created by [`write()`].
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
     random.is_some_and(|random| {
@@ -214,15 +214,15 @@ pub fn is_temporary(path: &Path, name: &str) -> bool {
     })
 }
 
-/// Returns the path to which [`set_aside`] renames a subnet.env whose subnet is no longer this node's. [`write()`] removes that file.
+/// Returns the path to which [`set_aside`] renames the subnet.env of a subnet that this node has lost. [`write()`] removes the renamed file.
 pub fn former_path(path: &Path) -> PathBuf {
     let mut former = path.as_os_str().to_owned();
     former.push(".former");
     former.into()
 }
 
-/// Renames the file to [`former_path`], so that no pod gets an address of its subnet, and a restart still knows what belonged to that subnet.
-/// Succeeds if there is no file.
+/// Renames the file to [`former_path`], so that no pod gets an address of its subnet. After a restart, the daemon still knows what belonged to that
+/// subnet. Succeeds if the file does not exist.
 ///
 /// # Errors
 /// Returns an error if the file cannot be renamed.

@@ -7,10 +7,10 @@ use super::host::own_name_only;
 use super::listen::{self, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
-use crate::health::Health;
+use crate::health::{Health, prometheus_text};
 use crate::problem::{DaemonProblem, HttpServer};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
@@ -26,6 +26,10 @@ use types::printable;
 
 /// Maximum number of unused leases that /readyz lists.
 const REFUSED: usize = 20;
+/// Media type of OpenMetrics.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Media type of Prometheus' text format.
+const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A server that listens but does not respond yet.
 #[derive(Debug)]
@@ -177,19 +181,31 @@ async fn readyz(State(answers): State<Answers>) -> Response {
     (code, format!("{verdict}\n{}\n", lines.join("\n"))).into_response()
 }
 
-async fn metrics(State(answers): State<Answers>) -> Response {
+/// Answers in the OpenMetrics format if the client accepts it, as Prometheus does, and otherwise in Prometheus' text format, as promtool needs it.
+async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response {
     let Ok(text) = answers
         .metrics
         .latest(|| Ok::<_, Infallible>(answers.health.metrics()))
         .await;
-    (
-        [(
-            header::CONTENT_TYPE,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )],
-        text,
-    )
-        .into_response()
+    if accepts_openmetrics(&headers) {
+        return ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response();
+    }
+    let text = prometheus_text::from_openmetrics(&String::from_utf8_lossy(&text));
+    ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
+}
+
+/// Whether a client accepts OpenMetrics. The format is taken by its name: a wildcard means the older one.
+fn accepts_openmetrics(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            parts.next() == Some("application/openmetrics-text")
+                && parts.all(|part| part != "q=0" && part != "q=0.0")
+        })
 }
 
 async fn status(

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// Serialises the reads: the kernel is read for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Reason why there is no document, as the client gets it.
+/// Reason why the document is missing, for the response to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// This node has no network yet.
@@ -37,7 +37,7 @@ pub enum Silence {
 /// Reads the kernel and compares it with the desired state.
 ///
 /// # Errors
-/// Returns an error if there is no network yet, or the kernel cannot be read in time.
+/// Returns an error if the network has not started yet, or the kernel cannot be read in time.
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,

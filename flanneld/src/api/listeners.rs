@@ -1,4 +1,4 @@
-//! The TCP port of the status API and the Unix socket next to subnet.env. They never end the daemon: it logs what it cannot open, and retries.
+//! The TCP port of the status API and the Unix socket next to subnet.env. A listener that cannot open does not end the daemon: it logs and retries.
 
 use super::connections::{self, Times};
 use super::listen::{self, Listener};
@@ -108,7 +108,7 @@ pub async fn socket(
                     };
                     serving = Some((end, tokio::spawn(task)));
                 }
-                // The claim on subnet.env will end one of the two daemons.
+                // The claim on subnet.env ends one of the daemons.
                 Err(error @ SocketError::Held(_)) => {
                     debug!(error = %error, "another daemon has the socket of the status API");
                 }

@@ -34,7 +34,7 @@ impl StatusSource {
     /// Compares the kernel with the desired state.
     ///
     /// # Errors
-    /// Returns an error if there is no network yet, or the kernel cannot be read in time.
+    /// Returns an error if the network has not started yet, or the kernel cannot be read in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
         let kernel_audit = self
             .health

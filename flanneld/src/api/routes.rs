@@ -1,4 +1,4 @@
-//! The routes of the status API's port and of the Unix socket: `/api/v1/`, read-only. The socket also has those of the health endpoint.
+//! The routes of the status API's port and of the Unix socket: `/api/v1/`, read-only. The socket also has the routes of the health endpoint.
 
 use super::health;
 use super::host::own_name_only;
@@ -77,7 +77,7 @@ fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Dura
         .with_state(answers)
 }
 
-/// Responds with the node's document. With `?rows` in the target, also requests the reports of other nodes.
+/// Responds with the node's document. If the target contains `?rows`, also requests the reports of other nodes.
 async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
@@ -115,7 +115,7 @@ async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
     report(status_source.fresh_report().await)
 }
 
-/// Responds with the comparison of the kernel. It reads all of flannel's objects, so the status API's port does not offer it.
+/// Responds with the comparison of the kernel. The comparison reads all of flannel's objects, so the status API's port does not offer it.
 async fn routes(State(status_source): State<StatusSource>) -> Response {
     match status_source.routes().await {
         Ok(routes) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) const CONNECTIONS: usize = 64;
 /// Minimum time before a connection is displaced. A client that sends its request at once always gets a response.
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
-/// Maximum number of connections that keep their slots for their responses while others wait.
+/// Maximum number of connections that keep their slots until they have their responses, while other connections wait.
 const ANSWERS: usize = CONNECTIONS / 2;
 /// Time for which responses beyond that number are not displaced. A probe behind a full backlog (1024) of clients that do not read is accepted
 /// within half a second; kubelet waits for one second.
@@ -143,8 +143,8 @@ mod tests {
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
     }
 
-    /// Returns the time until a client gets a slot if all are taken and `ahead` others wait before it. `request_after` returns the time after which each
-    /// of them sends its request.
+    /// Returns the time until a client gets a slot if all slots are taken and `ahead` other clients wait before it. `request_after` returns the time after
+    /// which each of the waiting clients sends its request.
     fn time_until_in(ahead: usize, request_after: impl Fn(usize) -> Option<Duration>) -> Duration {
         let begun = Instant::now();
         let mut now = begun;

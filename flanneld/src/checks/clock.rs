@@ -1,4 +1,4 @@
-//! Detects that this host's clock was set back. WireGuard peers refuse handshakes with an earlier time than that of the last one.
+//! Detects that this host's clock was set back. WireGuard peers ignore a handshake whose time is earlier than the time of the last one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use subnet_lease::manager::boot_time;

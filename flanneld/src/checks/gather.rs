@@ -112,7 +112,7 @@ pub(super) async fn facts(
         .known()
         .filter(|env| env.subnets == network.as_ref().map(|network| network.own));
     if let (Some(network), Some(mtu)) = (&mut network, env.and_then(|env| env.mtu)) {
-        // The MTU of pods follows that of the underlay.
+        // The MTU of pods follows the underlay's MTU.
         network.mtu = Some(mtu);
     }
     Facts {
@@ -259,9 +259,9 @@ fn kubernetes(
 /// How the API server refuses this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Refusal {
-    /// It rejects the credentials, so their permissions do not matter.
+    /// The server rejects the credentials, so their permissions do not matter.
     Unknown,
-    /// It accepts the credentials, but they lack a permission.
+    /// The server accepts the credentials, but they lack a permission.
     Forbidden,
 }
 
@@ -292,7 +292,8 @@ fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     server.contains(&address.to_string())
 }
 
-/// Returns why the store does not respond to a node that already has a lease, if the watch is interrupted for longer than a new connection takes.
+/// Returns why the store does not respond to a node that already has a lease. Returns `None` unless the watch is interrupted for longer than a new
+/// connection takes.
 fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     let running = running?;
     let since = running.readings.borrow().interrupted?;
@@ -380,7 +381,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         .collect()
 }
 
-/// Returns the addresses to which routes are looked up: the store's, the API server's, and those of peers whose packets another route would lose.
+/// Returns the addresses to which routes are looked up: the store, the API server, and peers whose packets another route would lose.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target {
         to: *to,
@@ -507,7 +508,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
                 cordoned: node.cordoned,
             }),
     };
-    // There may be ten thousand peers, so the capacity is exact.
+    // A cluster can have ten thousand peers, so the capacity is exact.
     let mut peers = Vec::with_capacity(table.others(&running.network.own, Kinds::Any).count());
     peers.extend(table.others(&running.network.own, Kinds::Any).map(peer));
     let refused = health

@@ -26,7 +26,7 @@ struct Written {
 }
 
 impl SysctlWriter {
-    /// Reads the sysctls, and writes those that are wrong. Logs the first and second write of each, then at most one per minute.
+    /// Reads the sysctls, and corrects unsuitable values. Logs the first and second write of each, then at most one per minute.
     pub fn apply(&self, network: &Network, underlay: &str) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for Correction {

@@ -40,7 +40,7 @@ use types::{Encapsulation, Problem, Subnets};
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 impl Daemon {
-    /// Returns the port of probes, or `None` if the tunnel uses it, because the tunnel needs it more.
+    /// Returns the port of probes. Returns `None` if the tunnel uses that port, because the tunnel needs it more.
     pub(super) fn probe_port(&self, tunnel: &Tunnel) -> Option<u16> {
         let port = self.settings.listen.probe_port?;
         (!tunnel.ports.contains(&port)).then_some(port)
@@ -71,7 +71,7 @@ impl Daemon {
         ))
     }
 
-    /// Applies the traffic rules and keeps them in place. If they take too long, only readiness reflects it, and the start continues. The receiver
+    /// Applies the traffic rules and keeps them in place. If that takes too long, only readiness reflects the delay, and the start continues. The receiver
     /// changes whenever rules are written.
     pub(super) async fn start_rules(
         &mut self,
@@ -333,7 +333,7 @@ impl Daemon {
         let (stop, health) = (self.run.stop.clone(), self.health.clone());
         self.run.tasks.spawn(async move {
             tokio::select! {
-                // A stop also ends the tasks on which `hold` depends. It is checked first, because that is no loss of the lease.
+                // A stop also ends the tasks on which `hold` depends. The stop is checked first, because it does not mean that the lease is lost.
                 biased;
                 () = stop.cancelled() => Ok(()),
                 lost = node.manager.hold(&node.claim, &node.config, state, node.held.0) => Err(match lost {
@@ -389,7 +389,7 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
     }
 }
 
-/// Reports this host's addresses to the store's client, so that it does not wait for replies to an address that is gone.
+/// Reports this host's addresses to the store's client, so that the client does not wait for replies to an address that is gone.
 async fn report_addresses(
     manager: Arc<dyn SubnetManager>,
     mut underlay: watch::Receiver<Underlay>,

@@ -99,7 +99,7 @@ impl Daemon {
         Ok(Node { backend, leased })
     }
 
-    /// Hands this Node's addresses and those of the API servers to the doctor.
+    /// Hands the addresses of this Node and of the API servers to the doctor.
     fn note_node_addresses(&self, info: &NodeInfo, found: &Found) {
         let servers = found
             .request

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for which such an address is not used again. Otherwise two bad choices would alternate.
+/// Time during which an address that the node gave up is not used again. Otherwise two bad choices would alternate.
 const NOT_BACK: Duration = Duration::from_secs(600);
 
 /// The addresses with the time at which each was given up.

@@ -1,5 +1,5 @@
-//! The devices of backends that this node used before. A route through one of them may be more specific than those of the new backend. Packets
-//! that it takes are lost, or go unencrypted.
+//! The devices of backends that this node used before. A route through such a device may be more specific than the new backend's routes. Packets on
+//! that route are lost or unencrypted.
 
 use ipnet::IpNet;
 use netstate::names::LinkName;

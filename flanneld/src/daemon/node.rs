@@ -1,4 +1,4 @@
-//! A node with a lease, and everything that led to it.
+//! A node with a lease, and the state from which it was acquired.
 
 use crate::underlay::Found;
 use backends::{Announced, Backend};
@@ -13,7 +13,7 @@ pub(super) struct Node {
     pub leased: Leased,
 }
 
-/// The lease of a node, and everything that led to it.
+/// The lease of a node, with the store, configuration, claim and underlay that it depends on.
 pub(super) struct Leased {
     pub manager: Arc<dyn SubnetManager>,
     /// The network's configuration.

@@ -1,4 +1,4 @@
-//! This node's entry in a store that knows its nodes: waits for it, and chooses the interface by it.
+//! This node's entry in a store that knows its nodes: waits for the entry, and chooses the interface by it.
 
 use super::end::End;
 use super::{Daemon, retry};
@@ -27,7 +27,7 @@ use types::{Dual, Subnets};
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Time for which a node waits for an address of its second family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
-/// Interval at which the choice is repeated while there is no interface, in case a change came without an event.
+/// Interval at which the choice is repeated while the node has no interface, in case a change came without an event.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for which changes are collected before the interface is re-evaluated.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
@@ -81,7 +81,7 @@ impl Daemon {
         }
     }
 
-    /// Finds the underlay by this node's addresses in the store. Returns it with the configuration of the families that it has.
+    /// Finds the underlay by this node's addresses in the store. Returns the underlay, and the configuration reduced to the underlay's families.
     pub(super) async fn find_node_underlay(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -261,8 +261,8 @@ async fn another(
     std::future::pending().await
 }
 
-/// Reduces an entry to the parts on which the choice of the interface depends. Of other Nodes' claims, these are the claims on this host's
-/// addresses, and whether there are others.
+/// Reduces an entry to the parts on which the choice of the interface depends. Keeps other Nodes' claims on this host's addresses. Also returns whether
+/// Nodes claim other addresses.
 fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
     let own = NodeInfo {
         taken: info

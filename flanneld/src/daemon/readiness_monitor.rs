@@ -185,7 +185,7 @@ impl ReadinessMonitor {
                 .into(),
             );
         }
-        // Peers that send to a former address do not reach this node, even if everything else works.
+        // Peers that send to a former address do not reach this node, even if this node has no other fault.
         if let Some(unpublished) = held
             .unpublished
             .as_ref()

@@ -14,8 +14,8 @@ use types::Problem;
 /// Interval at which a node that waits for its lease reads the configuration.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the configuration of a store that knows its nodes differs from `waiting_with`, because a node that waits for its lease applies
-/// the current one. A file that cannot be used changes nothing.
+/// Returns when the store's configuration differs from `waiting_with`. Only for stores that know their nodes: a node that waits for its lease applies
+/// the current configuration. A file that cannot be used changes nothing.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,

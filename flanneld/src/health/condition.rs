@@ -9,7 +9,7 @@ pub enum Condition {
     CniConf,
     /// The network configuration cannot be read.
     Config,
-    /// The kernel is out of sync with the desired state, and not only for peers that failed individually.
+    /// The kernel is out of sync with the desired state, not only for peers that failed individually.
     Kernel,
     /// This node has no lease, or cannot keep it.
     Lease,

@@ -25,10 +25,7 @@ const COUNTED: [(&str, &str); 5] = [
         "Reads, or rounds of sending, that moved at least one packet",
     ),
     ("units", "GSO packets and single packets forwarded"),
-    (
-        "read_errors",
-        "Failed reads; the thread backs off after each",
-    ),
+    ("read_errors", "Failed reads; the thread pauses after each"),
 ];
 
 /// Name, help and value of a counter.
@@ -43,7 +40,7 @@ const WITHOUT_DIRECTION: [EngineCounter; 3] = [
     ),
     (
         "unsegmented_sends",
-        "Sends of several packets that had to be sent one by one",
+        "Batches whose packets had to be sent one by one",
         |engine| engine.unsegmented_sends,
     ),
     (

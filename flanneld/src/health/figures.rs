@@ -50,11 +50,11 @@ pub(super) struct Counts {
     pub store_requests: BTreeMap<&'static str, u64>,
     /// Seconds until this node's lease expires; `None` for a reservation.
     pub lease_expiry_seconds: Option<u64>,
-    /// MTU of pods in bytes; 0 while there is no network.
+    /// MTU of pods in bytes; 0 while the network does not run.
     pub mtu: u32,
     /// Counters of the traffic rules.
     pub rules: RuleCounts,
-    /// Counters of kernel operations; `None` while there is no network.
+    /// Counters of kernel operations; `None` while the network does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelCounts>,
     /// The WireGuard peers; `None` if there are none.

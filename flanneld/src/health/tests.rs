@@ -316,7 +316,6 @@ async fn metrics_show_the_running_network() {
         "flannel_datapath_budgets_spent_total{device=\"flannel0\"} 6",
         "flannel_datapath_handshakes_total{device=\"flannel0\",event=\"completed\"} 4",
         "flannel_datapath_info{device=\"flannel0\",mode=\"offload (TSO; 1 queues)\"} 1",
-        "# EOF",
     ] {
         assert!(
             metrics.lines().any(|have| have == line),
@@ -328,6 +327,54 @@ async fn metrics_show_the_running_network() {
         metrics.contains("flannel_lease_expiry_seconds 86"),
         "{metrics}"
     );
+    served.end().await;
+}
+
+#[tokio::test]
+async fn metrics_are_in_openmetrics_only_if_it_is_accepted() {
+    let served = Served::start().await;
+    serve_network(&served.health);
+    let requested = async |accept: &str| {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}Connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text.to_lowercase()
+    };
+    // What Prometheus 2 and 3 send.
+    let accepting = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1\r\n";
+    let text = requested(accepting).await;
+    assert!(
+        text.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{text}"
+    );
+    assert!(
+        text.contains("# type flannel_kernel_repairs counter\n"),
+        "{text}"
+    );
+    assert!(text.ends_with("# eof\n"), "{text}");
+    for other in [
+        "",
+        "Accept: */*\r\n",
+        "Accept: text/plain;version=0.0.4\r\n",
+        "Accept: application/openmetrics-text;q=0, text/plain\r\n",
+    ] {
+        let text = requested(other).await;
+        assert!(
+            text.contains("content-type: text/plain; version=0.0.4"),
+            "{other}: {text}"
+        );
+        assert!(
+            text.contains(
+                "# type flannel_kernel_repairs_total counter\nflannel_kernel_repairs_total 3\n"
+            ),
+            "{other}: {text}"
+        );
+        assert!(!text.contains("# eof"), "{other}: {text}");
+    }
     served.end().await;
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum wait for a slow reader before a line is dropped, in milliseconds. After a dropped line there is no wait until a line gets through.
+/// Maximum wait for a slow reader before a line is dropped, in milliseconds. After a dropped line, lines do not wait until one gets through.
 const TIMEOUT: u8 = 100;
 /// Bytes that fit into a writable pipe or terminal (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;

@@ -1,5 +1,5 @@
 //! The last step of formatting a log line: makes terminal control characters visible. Lines contain names, types and keys that others wrote into
-//! the store, and all of them pass through here.
+//! the store. All lines pass through this module.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -166,7 +166,7 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
             Vec::new(),
         ),
         None if is_ok(StepName::Neighbour) => (
-            format!("The pod {pod} exists and does not reply to ping, which is no fault."),
+            format!("The pod {pod} exists and does not reply to ping, which is not a fault."),
             Vec::new(),
         ),
         None => (

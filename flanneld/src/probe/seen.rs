@@ -150,7 +150,7 @@ pub(super) struct ProbeReplies {
 /// The prober's verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// Verdict on the peer. It is that of the overlay, or of the underlay if no address can be probed over the overlay.
+    /// Verdict on the peer over the overlay. If no address can be probed over the overlay, the verdict over the underlay.
     pub whole: Verdict,
     /// Verdict on the overlay; unknown if no probe was sent over it.
     pub overlay: Verdict,

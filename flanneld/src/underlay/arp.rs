@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// UDP port of `discard`.
 const DISCARD: u16 = 9;
 
-/// Returns which of these hosts reply on the links of this host that may be such a NAT, with the interface's index.
+/// Returns the hosts among these that reply on links that may be such a NAT, each with the interface's index.
 pub(super) async fn answering(
     reader: &mut HostReader,
     facts: &HostFacts,

@@ -214,7 +214,7 @@ pub(super) fn finish(
     })
 }
 
-/// Returns the interfaces that an operator can choose. It leaves out those of pods, which are many and change.
+/// Returns the interfaces that an operator can choose. Omits the interfaces of pods, which are many and change.
 pub(super) fn host(facts: &HostFacts) -> Host {
     let usable = |interface: &Interface| {
         interface

@@ -28,7 +28,7 @@ pub struct Chosen {
     pub flag: Option<String>,
     /// Whether a flag or environment variable named it (`--iface*`, `--public-ip*`). If so, a node may take over an unsigned lease with its address.
     pub named: bool,
-    /// Whether it was chosen only because it holds the default route.
+    /// Whether the interface was chosen only because it holds the default route.
     pub by_default: bool,
     /// `--public-ip` and `--public-ipv6`, which stay fixed when the interface's addresses change.
     pub given_public: Option<Addresses>,

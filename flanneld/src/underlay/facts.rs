@@ -79,7 +79,7 @@ impl HostFacts {
             .sort_by_key(|route| (route.family(), route.metric));
     }
 
-    /// Whether an interface may reach other hosts, judging by its type and its addresses. Links and bridges of pods do not.
+    /// Whether an interface may reach other hosts, judged by the interface's type and addresses. Links and bridges of pods do not.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.class() {
             LinkClass::Link | LinkClass::Veth => true,
@@ -97,7 +97,7 @@ impl HostFacts {
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
-    /// Whether messages list an interface. They list neither the loopback interface nor interfaces of pods.
+    /// Whether messages list an interface. Messages omit the loopback interface and interfaces of pods.
     pub fn is_shown(&self, interface: &Interface) -> bool {
         let of_pods = matches!(interface.class(), LinkClass::Veth | LinkClass::Bridge)
             && !self.joins_hosts(interface);
@@ -123,7 +123,7 @@ impl HostFacts {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// Returns all addresses of this host. Of link-local ones, it returns only those of the underlay, because every pod's link has one.
+    /// Returns the addresses of this host. Omits link-local addresses of other interfaces than the underlay, because every pod's link has one.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         let of = |interface: &Interface| -> Vec<IpNet> {
             let counts =

@@ -253,9 +253,9 @@ async fn settle(events: &mut HostEvents) {
     events.clear();
 }
 
-/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. With `links`, also
-/// keeps the networks that it reaches without a gateway. Calls `report` with the reason when the interface cannot carry packets, and when it can
-/// again.
+/// Keeps `sender` current until `stop`: the interface's name, MTU and addresses, and the interface itself when it is recreated. If `links` is set,
+/// also keeps the networks that the interface reaches without a gateway. Calls `report` with the reason when the interface cannot carry packets, and
+/// again when it can.
 ///
 /// # Cancel safety
 /// Can be dropped at any time, because it changes only `sender`.

@@ -87,7 +87,7 @@ pub struct KnownAddresses {
 impl KnownAddresses {
     /// Returns addresses of other nodes that the right interface reaches, those that nodes publish first.
     pub fn others(&self) -> impl Iterator<Item = IpAddr> {
-        /// Limit for each of the two kinds, because their routes are looked up one after the other.
+        /// Maximum number of addresses that nodes publish, and maximum number of other addresses. The routes are looked up one after the other.
         const LOOKED_UP: usize = 8;
         let of = |publishes: bool| {
             self.taken

@@ -42,7 +42,7 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     Err(SelectError::Named(tried))
 }
 
-/// Returns the interface if none was named: the one with the public addresses, else that of the default route.
+/// Returns the interface if the request names none: the one with the public addresses, else the interface of the default route.
 fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
     let public = |family| request.given_public().and_then(|given| given.of(family));
     let (v4, v6) = (public(Family::V4), public(Family::V6));
@@ -155,7 +155,7 @@ fn has_each(request: &Request, interface: &Interface) -> bool {
         .all(|family| !request.uses(family) || !interface.usable(family).is_empty())
 }
 
-/// Returns the first interface with a usable address inside the network. For the other family, it has its best address.
+/// Returns the first interface with a usable address inside the network. For the other family, returns the interface's best address.
 fn cidr<'a>(
     net: IpNet,
     selector: &Selector,

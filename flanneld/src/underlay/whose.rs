@@ -29,12 +29,12 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Whether there is no doubt.
+    /// Whether no reason for doubt exists.
     fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the interface can be used if there is no better one.
+    /// Whether the interface can be used if no better one exists.
     fn is_bearable(&self) -> bool {
         !self.was_left
             && !self.claimed.values().any(|claimant| claimant.publishes)
@@ -95,7 +95,7 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
         .find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
-/// Whether an interface is behind such a NAT: it has that router, and no other host was found on the link.
+/// Whether an interface is behind such a NAT: it has that router, and the link has no other known host.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     nat_network(interface, facts).is_some_and(|net| {
         !facts

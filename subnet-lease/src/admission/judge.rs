@@ -306,7 +306,7 @@ fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     }
 }
 
-/// Whether a lease with this BackendType belongs to this backend. Go flannel writes none for udp and alloc, which cannot be told apart.
+/// Whether a lease with this BackendType belongs to this backend. Go flannel writes no BackendType for udp and alloc, so their leases look alike.
 fn speaks(backend: &str, written: &str) -> bool {
     match backend {
         "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),

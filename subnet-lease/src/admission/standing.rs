@@ -1,7 +1,7 @@
 //! Leases in force, kept between changes: if a change affects no other lease, its cost depends only on its own size.
 //!
-//! While every lease of the store is in force unchanged, no two leases conflict and their age is irrelevant. A changed lease that conflicts
-//! with none keeps it so. In all other cases, all leases are admitted again, with the same result.
+//! While every lease of the store is in force unchanged, no leases conflict and their age is irrelevant. If a changed lease conflicts with no other
+//! lease, this remains true. In all other cases, all leases are admitted again, with the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::refused::Refused;

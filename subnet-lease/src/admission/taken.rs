@@ -164,7 +164,8 @@ impl Place {
         }
     }
 
-    /// Whether two leases belong to one node: they share an address, and neither their addresses nor their ids differ.
+    /// Whether two leases belong to one node: they have a family in common, and the addresses in all common families are equal. Ids must be equal if both
+    /// leases have one.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {

@@ -78,7 +78,7 @@ pub enum ConfigError {
     },
 }
 
-/// What is wrong with the value of a member.
+/// Reason why the value of a member is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueFault {
     /// The value has another JSON type.
@@ -89,7 +89,7 @@ pub enum ValueFault {
         member: &'static str,
         /// The configured value.
         value: String,
-        /// What is wrong with the value.
+        /// Reason why the value is invalid.
         why: NetworkFault,
     },
     /// An item of a list is not a network.
@@ -105,7 +105,7 @@ pub enum ValueFault {
         member: String,
         /// The configured value.
         value: String,
-        /// What is wrong with the value.
+        /// Reason why the value is invalid.
         why: AddressFault,
     },
     /// The backend is not an object.
@@ -114,10 +114,10 @@ pub enum ValueFault {
     BackendType,
 }
 
-/// What is wrong with a network.
+/// Reason why a network is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// The value does not have the form of a network.
+    /// The value is not a network.
     Form,
     /// The network is not an IPv4 network.
     NotIpv4,
@@ -125,7 +125,7 @@ pub enum NetworkFault {
     NotIpv6,
 }
 
-/// What is wrong with an address.
+/// Reason why an address is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
     /// The value is not an IP address.

@@ -54,7 +54,7 @@ impl Changes {
     /// Returns true after a change, false after the timeout.
     ///
     /// # Cancel safety
-    /// A change reported to a dropped future is not reported again. Callers read everything after each call.
+    /// A change reported to a dropped future is not reported again. Callers read the whole directory after each call.
     pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;
@@ -76,7 +76,7 @@ impl Changes {
                     Some(Err(_)) | None => std::future::pending().await,
                 }
             }
-            // Drop the events that are ready: the caller reads everything anyway.
+            // Drop the events that are ready: the caller reads the whole directory anyway.
             while let Some(Some(Ok(_))) = events.next().now_or_never() {}
         };
         tokio::time::timeout(patience, changed).await.is_ok()

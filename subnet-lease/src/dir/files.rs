@@ -149,7 +149,7 @@ impl Files {
         Ok(whole)
     }
 
-    /// Returns a number that identifies a key's content, or `None` if there is no file, and whether the directory is watched.
+    /// Returns a number that identifies a key's content, or `None` if the file does not exist. Also returns whether the directory is watched.
     pub(super) fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok((None, false));
@@ -230,8 +230,8 @@ impl Files {
                 present: find(key).cloned(),
             });
         }
-        // Of two nodes with one address, the later one has to see the earlier one after its write: so ranks follow the order of writes. Times in
-        // the future come from a clock that is wrong, and delay nobody.
+        // If two nodes have one address, the later node has to see the earlier node after its write. So ranks follow the order of writes. A time in the
+        // future comes from a clock that is set incorrectly, and delays no node.
         let overtaken = |revision: i64| {
             let mut created = listing.entries.iter().map(|entry| entry.created);
             created.any(|created| (revision..=listing.revision).contains(&created))
@@ -390,7 +390,7 @@ fn clear(folder: &OwnedFd) {
     }
 }
 
-/// Whether a name is that of a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
+/// Whether a name belongs to a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
     let parts = name
         .strip_prefix('.')

@@ -1,5 +1,5 @@
-//! The directory itself, and the check that it is still the one found at the start. All files are opened relative to the descriptor opened
-//! here, so nothing is ever read from or written to another directory in its place.
+//! The directory itself, and the check that it is still the one found at the start. This module opens a descriptor, and all files are opened relative
+//! to it. So nothing is read from or written to another directory in its place.
 
 use super::trouble::{Act, FileFault, Trouble};
 use nix::errno::Errno;

@@ -142,7 +142,7 @@ pub(super) enum Trouble {
     Hangs(PathBuf),
     /// The thread for file access cannot be used.
     NoThread(Silence),
-    /// There is no network configuration.
+    /// The network configuration is missing.
     NoConfig(PathBuf),
     /// The network configuration cannot be read.
     ConfigUnread(PathBuf, FileFault),
@@ -248,7 +248,7 @@ impl Trouble {
 /// A configuration that works, shown as an example.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Writes what is wrong with the directory of the store.
+/// Writes the fault of the store's directory.
 fn of_root(f: &mut fmt::Formatter<'_>, root: &Path, what: fmt::Arguments<'_>) -> fmt::Result {
     write!(f, "the directory of leases {} {what}", root.display())
 }

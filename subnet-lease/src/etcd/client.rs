@@ -335,7 +335,7 @@ impl EtcdRegistry {
 impl Registry for EtcdRegistry {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
         Ok(match self.attempt(request.clone()).await {
-            // etcd refused the request before executing it, and its connection was dropped. The next connection logs in as etcd requires.
+            // etcd refused the request before executing it, and the client dropped the connection. The next connection logs in as etcd requires.
             Err(EtcdTrouble::Refused(_, why))
                 if self.connections.options().user.is_some()
                     && why.kind().is_some_and(FailureKind::of_log_in) =>

@@ -86,8 +86,8 @@ mod tests {
     }
 
     proptest! {
-        /// The law, checked against the whole history: another cluster is used exactly when each endpoint's last report since the right one's last
-        /// reply is that cluster.
+        /// Checks the rule against the whole history: another cluster is used exactly when every endpoint's last report names it. Only reports since the right
+        /// cluster's last reply apply.
         #[test]
         fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);

@@ -1,7 +1,7 @@
-//! Keeps one connection to one endpoint at a time. If it fails, the next connection goes to the next endpoint.
+//! Keeps one connection to one endpoint at a time. If the connection fails, the next one goes to the next endpoint.
 //!
-//! A connection is dropped if it does not reply, leads to another cluster, or if the TLS files on disk have changed. HTTP/2 pings detect dead
-//! connections. etcd refuses pings on connections without a stream, so they are sent only during a request or a watch.
+//! The client drops a connection if the endpoint does not reply or belongs to another cluster, or if the TLS files on disk have changed. HTTP/2 pings
+//! detect dead connections. etcd refuses pings on connections without a stream, so the client sends pings only during a request or a watch.
 
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
@@ -221,7 +221,7 @@ impl Connections {
     /// Checks the cluster id of a reply, because a proxy may lead one connection to several clusters.
     ///
     /// # Errors
-    /// Returns an error if the id belongs to another cluster and not every endpoint has reported that cluster.
+    /// Returns an error if the id belongs to another cluster, unless every endpoint has reported that cluster.
     pub(crate) async fn recognise(
         &self,
         connection: &Connection,
@@ -362,7 +362,7 @@ impl Connections {
         }
     }
 
-    /// Reads the cluster id from a key that every role may read, where etcd (or a proxy in front of it) does not report its status.
+    /// Reads the cluster id from a key that every role may read. Used where etcd, or a proxy in front of it, does not report its status.
     async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {

@@ -104,7 +104,7 @@ type Noted = Arc<Mutex<Option<rustls::Error>>>;
 /// Connects to an endpoint.
 ///
 /// # Errors
-/// Returns what prevents the connection, and which side refuses what.
+/// Returns an error with the cause if the connection fails, or with the side that refuses and its reason.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();

@@ -9,7 +9,7 @@ use types::problem::StoreCause;
 /// Cause of a failed call, from the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// There is no reply: the connection failed.
+    /// The connection failed, so etcd did not reply.
     Unreachable(ConnectFailure),
     /// The server cannot serve requests: it is overloaded or stopping.
     Unavailable,
@@ -17,11 +17,11 @@ pub enum FailureKind {
     NoLeader,
     /// The server got no reply from the other members in time.
     TimedOut,
-    /// Name or password is wrong.
+    /// The user name or the password is invalid.
     Credentials,
     /// The server requires a user, and none is configured.
     NoUser,
-    /// The log-in is no longer valid; the next request logs in again.
+    /// The log-in has expired; the next request logs in again.
     StaleLogIn,
     /// The server has authentication switched off.
     NoAuthentication,
@@ -98,7 +98,7 @@ impl FailureKind {
 pub struct Refusal {
     /// Cause, which determines retries and remedies.
     pub kind: FailureKind,
-    /// etcd's text, or that of the layers below.
+    /// etcd's text, or the text of the layers below.
     pub words: String,
 }
 
@@ -206,7 +206,7 @@ pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 
-/// Returns an error in etcd's text, without that of the layers between. An error that did not come from etcd is returned with its causes.
+/// Returns an error in etcd's text, without the text of the layers between. An error that did not come from etcd is returned with its causes.
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => {

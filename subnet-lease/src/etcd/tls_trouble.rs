@@ -41,7 +41,7 @@ pub enum Refusal {
     Revoked,
     /// The issuing authority is unknown to etcd.
     Authority,
-    /// The certificate is refused for another reason.
+    /// etcd refuses the certificate for another reason.
     Invalid,
 }
 
@@ -105,7 +105,7 @@ pub enum TlsTrouble {
         why: Certificate,
         /// This node's time, used to check the validity.
         clock: String,
-        /// File of the trusted authorities; `None`: those of the system.
+        /// File of the trusted authorities; `None`: the authorities of the system.
         ca: Option<PathBuf>,
         /// The names in the certificate.
         names: Vec<String>,
@@ -286,7 +286,7 @@ impl fmt::Display for TlsTrouble {
 }
 
 impl TlsTrouble {
-    /// Writes what is wrong with etcd's certificate, and the remedy.
+    /// Writes why etcd's certificate is invalid, and the remedy.
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::ServerCertificate {
             why,

@@ -1,4 +1,4 @@
-//! Errors of etcd: those of one endpoint, and those of all endpoints.
+//! Errors of one etcd endpoint, and errors of all endpoints together.
 
 use super::errors::{FailureKind, Refusal};
 use super::tls_trouble::TlsTrouble;
@@ -187,7 +187,7 @@ impl fmt::Display for EndpointTrouble {
     }
 }
 
-/// One topic for an etcd that is down for a while: it alternates between refusing connections and not replying.
+/// Common topic of the problems of an etcd that is down: such an etcd alternates between refusing connections and not replying.
 const UNREACHABLE: &str = "etcd-unreachable";
 
 impl Lasting for EndpointTrouble {
@@ -239,7 +239,7 @@ pub enum EtcdTrouble {
     Watch(Refusal),
     /// etcd cancelled a watch.
     WatchCancelled(Refusal),
-    /// There is no network configuration below this prefix.
+    /// The network configuration is missing below this prefix.
     NoConfig(String),
     /// The network configuration below this prefix cannot be used.
     Config(String, ConfigError),
@@ -249,7 +249,7 @@ pub enum EtcdTrouble {
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdTrouble {
-    /// Whether it contains a refusal of a matching kind.
+    /// Whether the error contains a refusal of a matching kind.
     pub fn has(&self, wanted: impl Fn(FailureKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => all

@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 use tonic::Code;
 
-/// How long a stream may be silent before a progress notification is requested.
+/// Time without a message on a stream after which a progress notification is requested.
 const QUIET: Duration = Duration::from_secs(45);
 /// Maximum time until the progress notification arrives.
 const SIGN: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub enum Broken {
     Stream(EtcdTrouble),
     /// The connection is being replaced, without an error.
     Renewed,
-    /// The last event seen is no longer part of the store's history, or is compacted: read everything again.
+    /// The last event seen has vanished from the store's history, or etcd has compacted it: read all keys again.
     History(History),
 }
 
@@ -272,7 +272,7 @@ impl<'a> Watch<'a> {
         if response.canceled() {
             let refusal = Refusal::cancelled(response.cancel_reason());
             if refusal.kind == FailureKind::Permission || refusal.kind.of_log_in() {
-                // Some versions report every refusal here as a missing permission. A read finds out the cause, and renews a log-in that is no longer valid.
+                // Some versions report every refusal of a watch as a missing permission. A read finds out the cause, and renews an expired log-in.
                 let _ = self.registry.revision().await;
             }
             return Err(Broken::Stream(EtcdTrouble::WatchCancelled(refusal)));
@@ -290,8 +290,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Checks that this store had the newest entry of our list at the list's revision. The present value is no proof, because the key's owner may
-    /// have put it back into a restored store.
+    /// Checks that this store had the newest entry of our list at the list's revision. The present value does not prove this, because the key's owner may
+    /// have written it into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
         let connection = self

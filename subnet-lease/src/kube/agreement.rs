@@ -219,7 +219,7 @@ proptest! {
             for lease in leases.readable.values().filter(of_ours) {
                 prop_assert!(in_force.contains(&name(lease)), "{} does not use {}", &own.name, name(lease));
             }
-            // While the node's own Node is gone, a Node that has a part of its subnets must be one that the others regard as the holder.
+            // While the node's own Node is gone, another Node may have a part of its subnets. The other nodes must regard that Node as the holder.
             let without: Vec<Node> = cluster.iter().filter(|node| node.name != own.name).cloned().collect();
             let heirs = self::holders(&without, &config);
             if let Ok(Some(subnets)) = own.subnets.clone() {

@@ -40,9 +40,9 @@ const WRITTEN: [&str; 6] = [
 /// Value that Go flannel writes for a backend without data.
 const NO_DATA: &str = "null";
 
-/// First member of the backend data that this program writes. It distinguishes its nodes from Go flannel's, which do not reply to probes. Go
-/// flannel ignores this member, and writes data without it when it takes over the Node. The value must be a number, because Go flannel finds
-/// the MAC of its own Node at the only `:"` in the data.
+/// First member of the backend data that this program writes. The member distinguishes flannel-rs' nodes from Go flannel's, which do not reply to
+/// probes. Go flannel ignores this member, and writes data without it when it takes over the Node. The value must be a number, because Go flannel
+/// finds the MAC of its own Node at the only `:"` in the data.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.
@@ -205,7 +205,7 @@ pub struct Typo {
     pub value: String,
     /// The expected address family.
     pub family: &'static str,
-    /// Whether the annotation selects the interface, and not only the published address.
+    /// Whether the annotation selects the interface, not only the published address.
     pub(crate) names_interface: bool,
 }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// How long a connection may stay without a reply to its keepalive probes. Nothing else detects a server that lost power.
+/// Time without a reply to keepalive probes after which a connection ends. Nothing else detects a server that lost power.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum time to connect.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -150,7 +150,7 @@ impl Api {
     /// Sends a request. The response's body is not read yet.
     ///
     /// # Errors
-    /// Returns an error if there is no response, or if it is a refusal.
+    /// Returns an error if the server does not respond or refuses the request.
     pub(super) async fn send(&self, call: &Call) -> Result<Answer, Failure> {
         self.counters.call(call.kind);
         let connection = self.connection().await?;
@@ -162,7 +162,7 @@ impl Api {
             }
             match failure.step(call.method == Method::GET) {
                 Step::Stay => {}
-                // If there is no other server, do not burden a busy one with another handshake.
+                // Without another server, do not burden a busy one with another handshake.
                 Step::NextServer if self.options.urls.len() < 2 => {}
                 Step::NextServer | Step::Anew => self.give_up(generation),
             }
@@ -181,7 +181,7 @@ impl Api {
     /// Sends a request and reads the response.
     ///
     /// # Errors
-    /// Returns an error if there is no response, or if it is a refusal or too large.
+    /// Returns an error if the server does not respond or refuses the request, or if the response is too large.
     pub(super) async fn read(&self, call: &Call) -> Result<String, Failure> {
         let answer = self.send(call).await?;
         let (server, what, generation) = (

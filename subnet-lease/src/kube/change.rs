@@ -17,9 +17,9 @@ pub(super) enum Change {
         /// Version of the deletion.
         version: u64,
     },
-    /// The watch has seen everything up to a version.
+    /// The watch has seen all changes up to a version.
     Bookmark {
-        /// Version up to which the watch has seen everything.
+        /// Version up to which the watch has seen all changes.
         version: String,
         /// Whether this ends the complete list at the beginning of the watch.
         complete: bool,

@@ -55,7 +55,7 @@ impl Claims {
                 served: false,
                 publishes: false,
             });
-            // The claimant's name is that of the most relevant Node.
+            // The most relevant Node names the claimant.
             if (publishes, self.served) > (claimant.publishes, claimant.served) {
                 name.clone_into(&mut claimant.node);
             }

@@ -49,7 +49,7 @@ pub(super) enum NodeEvent {
     },
     /// An annotation about the node's addresses is mistyped.
     Typo(KubeTrouble),
-    /// The daemon has no interface, or may have the wrong one, for this reason.
+    /// The daemon has no interface, or may have chosen an unsuitable one, for this reason.
     Interface(Problem),
 }
 
@@ -106,8 +106,8 @@ pub(super) struct PostedEvents {
 }
 
 impl PostedEvents {
-    /// Records an Event and returns whether to post it. It is not posted if it was posted before, or if another one of its reason was posted less
-    /// than a minute ago.
+    /// Records an Event and returns whether to post it. An Event is not posted twice. It is also not posted if an Event with the same reason was posted
+    /// less than a minute ago.
     pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
         /// Limits the memory. If more Events than this differ, some are posted again.

@@ -23,7 +23,7 @@ pub(super) struct Failure {
     pub status: Option<StatusCode>,
     /// The reason.
     pub trouble: KubeTrouble,
-    /// How long the server asks to wait (Retry-After).
+    /// Time that the server asks to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
 }
 

@@ -1,4 +1,5 @@
-//! Lists Nodes and watches them forever. kube's own watcher is not used: it hides outages, and does not notice that etcd was restored from a backup.
+//! Lists Nodes and watches them forever. This module does not use kube's watcher, which hides outages and does not notice an etcd restored from a
+//! backup.
 
 use super::annotations::Prefix;
 use super::api::{Api, Call};
@@ -29,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(100);
 const PAGE: usize = 100;
 /// A watch that ends more than this before its time ends early.
 const EARLY: Duration = Duration::from_secs(10);
-/// How long the Nodes must be unreachable before the health reports it.
+/// Time for which the Nodes must be unreachable before the health reports it.
 const AWAY: Duration = Duration::from_secs(60);
 
 /// Receives listed and watched Nodes.
@@ -52,7 +53,7 @@ pub(super) trait Sink: Send {
 enum Ended {
     /// The watch reached its time limit of some minutes.
     Normally,
-    /// The server does not know the version. Everything is listed again.
+    /// The server does not know the version. The follower lists all Nodes again.
     Unknown(KubeTrouble),
     /// The server ended the watch cleanly before its time, e.g. because the server stops, or because of a proxy in between.
     Early(Failure),
@@ -156,7 +157,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
                 self.api.counters.set_unavailable(why.problem.clone());
             }
-            // A single lost response is not worth a log line. Only one of the two followers logs, because both see the same.
+            // A single lost response is not worth a log line. Only the follower of all Nodes logs, because both followers see the same failures.
             if failures > 1 && self.only.is_none() && self.log.news(Some(&why)) {
                 tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted, the last known state stays in force");
             }

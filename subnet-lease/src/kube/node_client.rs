@@ -199,7 +199,8 @@ impl LeaseStore for NodeClient {
     }
 }
 
-/// Returns a Node in the form of a key of the other stores, so that it is shown like one. The key of a Node without a usable podCIDR contains no subnet.
+/// Converts a Node to an entry with a key like in the other stores, so that tools show it alike. The key of a Node without a usable podCIDR contains no
+/// subnet.
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
     // The uid distinguishes a Node from one that was created again with the same name.

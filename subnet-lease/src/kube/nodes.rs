@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// How long the lease of a Node stays in force after its mark is removed, because an operator may be replacing the annotations.
+/// Time for which a Node's lease stays in force after its mark is removed, because an operator may be replacing the annotations.
 pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
 
 /// A Node, reduced to what matters to other nodes.
@@ -37,7 +37,7 @@ struct Known {
 /// State of the lease that a Node publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Published {
-    /// Flannel does not run on the Node, or there is no podCIDR.
+    /// Flannel does not run on the Node, or the Node has no podCIDR.
     Nothing,
     /// The Node cannot be read, for this reason. Its last readable lease, if any, stays in force.
     Unreadable(NodeFault, Option<Arc<Lease>>),

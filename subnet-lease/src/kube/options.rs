@@ -11,7 +11,7 @@ use types::Coded;
 /// Options of the Kubernetes manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// Addresses of API servers, in the order of attempts. If empty, those of the kubeconfig or of the pod's environment are used.
+    /// Addresses of API servers, in the order of attempts. If empty, the addresses of the kubeconfig or of the pod's environment are used.
     pub urls: Vec<Uri>,
     /// Path of a kubeconfig; `None`: the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub struct KubeOptions {
     pub identity: Identity,
     /// User agent for the API server. Managed fields show the part before the slash.
     pub user_agent: String,
-    /// Uptime of the host when the daemon started. After a short uptime, a whole cluster may have been switched on together.
+    /// Uptime of the host when the daemon started. After a short uptime, the whole cluster may have started together.
     pub up: Duration,
 }
 

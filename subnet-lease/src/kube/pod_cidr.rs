@@ -1,4 +1,4 @@
-//! Faults of this node's podCIDR, before it has a lease and while it holds one.
+//! Faults of this node's podCIDR, before the node has a lease and while it holds one.
 
 use super::fault::PodCidrError;
 use crate::reason::Lasting;
@@ -21,7 +21,7 @@ pub enum PodCidrTrouble {
     Unusable {
         /// Name of the Node.
         node: String,
-        /// What is wrong with it.
+        /// Reason why the podCIDR is unusable.
         why: PodCidrError,
     },
     /// The podCIDR is of another family than the network.

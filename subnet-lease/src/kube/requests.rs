@@ -26,9 +26,9 @@ pub(super) struct Extras {
     servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
-/// How long the addresses of the API servers are cached. They change when the control plane gets another node.
+/// Time for which the addresses of the API servers are cached. They change when the control plane gets another node.
 const SERVERS: Duration = Duration::from_secs(300);
-/// How long no Event is posted after a refusal. The permission may be granted later.
+/// Time after a refusal during which no Event is posted. An administrator may grant the permission later.
 const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {

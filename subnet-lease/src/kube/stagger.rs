@@ -14,14 +14,14 @@ use types::Subnets;
 const A_SECOND: f64 = 40.0;
 /// Maximum delay before a node comes back.
 pub(super) const SPREAD: Duration = Duration::from_secs(12);
-/// Number of nodes per second that list Nodes after their hosts have booted. It may be higher because each node has its own turn.
+/// Number of nodes per second that list Nodes after their hosts have booted. This number may exceed [`A_SECOND`], because each node has its own turn.
 const TURNS_A_SECOND: u32 = 45;
 /// Number of turns. In larger clusters, several nodes share one.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
 /// For this long after its boot, a host may be one of many that were switched on together.
 const BOOTED: Duration = Duration::from_secs(300);
 
-/// How long no streamed list is requested from a server that did not deliver one. Without streaming, the server reads each page from etcd.
+/// Time for which lists are requested in pages from a server that did not stream one. Without streaming, the server reads each page from etcd.
 const PAGES: Duration = Duration::from_secs(3600);
 
 /// Knowledge about the cluster and its server that determines how a node spreads its requests.
@@ -40,7 +40,7 @@ impl RequestStagger {
         self.nodes.store(nodes, Relaxed);
     }
 
-    /// Records this node's place. Until the Nodes are counted, estimates their number from it, because podCIDRs are assigned in order.
+    /// Records this node's place. Until the Nodes are counted, estimates their number from the place, because podCIDRs are assigned in order.
     pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {

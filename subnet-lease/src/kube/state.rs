@@ -107,7 +107,7 @@ struct Inner {
 pub(super) struct Look {
     /// Whether a complete list was read.
     pub listed: bool,
-    /// Number of complete lists read. If it grows, changes in between may have been missed.
+    /// Number of complete lists read. If it grows, the follower may have missed changes in between.
     pub lists: u64,
     /// Why the watch is interrupted; `None` while it works.
     pub trouble: Option<Reason>,

@@ -1,5 +1,5 @@
-//! Classifies refusals of an API server by the HTTP status and by the reasons in its Status object. The text is used in only two cases: for a
-//! missing permission, which a Status does not contain elsewhere, and for a version that is too new, as reported by old servers.
+//! Classifies refusals of an API server by the HTTP status and by the reasons in its Status object. Uses the text in two cases only. The first is a
+//! missing permission, which a Status does not contain elsewhere. The second is a version that is too new, as reported by old servers.
 
 use crate::json::{Object, excerpt_within};
 use http::StatusCode;

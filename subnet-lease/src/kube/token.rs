@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long the content of the file is used. client-go has the same limit.
+/// Time for which the content of the file is used. client-go has the same limit.
 const FRESH: Duration = Duration::from_secs(50);
 
 /// A bearer token.
@@ -49,7 +49,7 @@ pub enum TokenFault {
     Empty,
     /// The text has several lines.
     SeveralLines,
-    /// The text has such a character at this position (from 1).
+    /// The text contains a character of this kind at this position (from 1).
     Stray(Stray, usize),
     /// The text cannot be part of a header. Contains the library's error.
     Header(String),

@@ -194,7 +194,7 @@ pub enum KubeTrouble {
         /// The reason.
         why: Box<KubeTrouble>,
     },
-    /// There is no Node with this name. Contains a Node with a similar name, if there is one.
+    /// No Node has this name. Contains the name of a similar Node, if one exists.
     NoNode(String, Option<String>),
     /// This node's Node was deleted.
     NodeDeleted(String, Subnets),
@@ -234,7 +234,7 @@ pub enum KubeTrouble {
     File(PathBuf, String),
     /// The network configuration at this place cannot be used.
     ConfigAt(String, ConfigError),
-    /// There is no ConfigMap with a network configuration.
+    /// A ConfigMap with a network configuration is missing.
     NoConfigMap,
     /// Several ConfigMaps have different configurations.
     ConfigMapsDiffer(Vec<String>),

@@ -93,7 +93,7 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// Records and logs the Nodes that are not used. The status API lists them all; the log does not, because there may be thousands.
+    /// Records and logs the Nodes that are not used. The status API lists all of them. The log does not, because a cluster can have thousands.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
         let news = leases

@@ -20,10 +20,10 @@ use std::time::Duration;
 use types::Subnets;
 use types::backoff::Backoff;
 
-/// How long a new instance waits before it takes over a contested lease. A live holder renews every 60 s.
+/// Time for which a new instance waits before it takes over a contested lease. A live holder renews every 60 s.
 pub(crate) const CONTEST: Duration = Duration::from_secs(66);
 
-/// How often an exhausted pool is checked again.
+/// Interval at which an exhausted pool is checked again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
 /// Delay before the state of the store is read again after an unsuccessful attempt.
@@ -249,8 +249,8 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// Returns when the lease was last renewed. A new lease counts as renewed. An inherited one is renewed only after the key is ours, because a
-/// recent renewal is the sign of a live holder. If that fails, the next renewal is due at once.
+/// Returns when the lease was last renewed. A new lease is taken as renewed. An inherited lease is renewed only after the key is ours, because a
+/// recent renewal is the sign of a live holder. If the renewal fails, the next one is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
@@ -342,7 +342,8 @@ async fn allocate(
     Allocation::Unsure
 }
 
-/// Runs a transaction and returns the new revision; `None` if it did not succeed. If it was refused, revokes the lease that was granted for it.
+/// Runs a transaction and returns the new revision; `None` if the transaction did not succeed. If the store refused the transaction, revokes the lease
+/// that was granted for it.
 async fn commit(
     io: &Io,
     compare: Vec<Compare>,

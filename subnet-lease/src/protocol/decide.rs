@@ -12,7 +12,7 @@ use types::{Dual, Subnets};
 /// A holder that was seen within this time is alive: holders renew every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// How long ago holders were last seen, by key; `None` if never, or unknown.
+/// Time since each holder was last seen, by key; `None` if never, or unknown.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
 /// What to do about a lease.
@@ -180,7 +180,7 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
         || identified(claim, item)
 }
 
-/// Whether a lease belongs to this host by what identifies the host to the backend.
+/// Whether a lease contains the MAC or key by which the backend identifies this host.
 fn identified(claim: &Claim, item: &Item) -> bool {
     let both = item.attrs.as_ref().zip(claim.host.queries.as_ref());
     both.is_some_and(|(attrs, host)| host.is_own(attrs))
@@ -241,7 +241,8 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// Returns the same subnets with a family added or dropped, keeping the IPv4 subnet; `None` if the families do not differ, or no such subnets fit.
+/// Returns these subnets with a family added or dropped, keeping the IPv4 subnet. Returns `None` if the families do not differ, or no such subnets
+/// fit.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;

@@ -31,7 +31,7 @@ pub(crate) async fn forward(
 /// Runs the coroutine to its end.
 ///
 /// # Cancel safety
-/// Dropping the future abandons the coroutine. The pending request may or may not have been executed.
+/// Dropping the future abandons the coroutine. The store may still execute the pending request.
 pub(crate) async fn drive<T>(
     mut coroutine: Coroutine<T>,
     registry: &dyn Registry,

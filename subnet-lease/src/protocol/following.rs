@@ -47,8 +47,8 @@ impl Following {
         self.failing
     }
 
-    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. They are added after the list is read, because
-    /// reading it resets the counts.
+    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. These keys are added after the list is read, because
+    /// reading the list resets the counts.
     pub(crate) fn listed(
         &mut self,
         listing: Listing,

@@ -1,4 +1,4 @@
-//! Holds a lease: renews it, proves it, defends it or gives it up. There is a rule for each possible change of the key.
+//! Holds a lease: renews it, proves it, defends it or gives it up. Each possible change of the key has a rule.
 
 mod publish;
 mod restore;
@@ -20,13 +20,13 @@ use crate::wire;
 use std::time::Duration;
 use types::backoff::Backoff;
 
-/// How often the lease is renewed.
+/// Interval at which the lease is renewed.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
-/// How often the key is proven to be ours. A renewal alone is no proof: it succeeds even if another node has the key.
+/// Interval at which the node proves that the key is its own. A renewal does not prove this: it succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
-/// How often a key that another instance keeps overwriting is written back.
+/// Interval at which the node writes back a key that another instance keeps overwriting.
 const DEFENCE: Duration = Duration::from_secs(60);
 
 /// Pauses between corrections after a manual edit, which is not expected to be repeated.
@@ -41,10 +41,10 @@ const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_s
 /// Maximum number of remembered writes without a reply.
 const UNSURE: usize = 16;
 
-/// How long the node is not ready after another writer overwrote the key.
+/// Time for which the node is not ready after another writer overwrote the key.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 
-/// How long a foreign identity may stay in our key after a discontinuity.
+/// Time for which a foreign identity may stay in our key after a discontinuity.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// The state of a held lease.
@@ -60,7 +60,7 @@ struct Holder {
     /// Attributes that the daemon wants to publish. The tenure contains those that the store is known to hold.
     wanted: LeaseAttrs,
     publication: Publication,
-    /// Writes without a reply. If the store's value is one of them, it is ours.
+    /// Writes without a reply. If the store's value equals such a write, the value is ours.
     unsure: Vec<LeaseAttrs>,
 }
 
@@ -71,9 +71,9 @@ struct Defence {
     next_write: Duration,
     /// Number of manual edits that were recently undone.
     corrections: u32,
-    /// Until when the node is not ready after another writer overwrote the key.
+    /// End of the time in which the node is not ready, because another writer overwrote the key.
     distrusted_until: Duration,
-    /// Until when a foreign identity in the key is tolerated, because it may disappear on its own.
+    /// End of the time in which a foreign identity in the key is tolerated, because it may disappear on its own.
     grace: Duration,
 }
 

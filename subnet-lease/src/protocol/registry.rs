@@ -112,7 +112,7 @@ pub enum Answer {
     Txn {
         /// Whether the writes were made.
         done: bool,
-        /// The store's revision. If the writes were made, it is their revision.
+        /// The store's revision after the transaction. If the transaction wrote keys, the revision of these writes.
         revision: i64,
         /// The requested key, if the writes were not made.
         present: Option<Entry>,
@@ -123,7 +123,7 @@ pub enum Answer {
     Revoked,
 }
 
-/// A request without a reply. It may or may not have been carried out.
+/// A request without a reply. The store may have executed the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered(pub Reason);
 
@@ -150,7 +150,7 @@ pub enum Notice {
     Deleted(i64),
     /// The watch of this node's key is up again, and missed no event.
     Reconnected,
-    /// Events may have been missed, or the store may have another history.
+    /// The watch may have missed events, or the store may have another history.
     Discontinuity,
     /// The daemon wants these attributes published.
     Publish(Box<crate::lease::LeaseAttrs>),

@@ -1,4 +1,4 @@
-//! Checks after a write whether another node claims the same subnet or address, and which of the two yields.
+//! Checks after a write whether another node claims the same subnet or address, and which node yields.
 
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
@@ -77,7 +77,7 @@ pub(super) async fn settle(
     Settled::Ours(view)
 }
 
-/// Deletes unused keys with our address or id: those of this host, and those whose holder is gone. Never deletes a reservation.
+/// Deletes unused keys with our address or id: this host's keys, and keys whose holder is gone. Never deletes a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
     for item in view
         .items

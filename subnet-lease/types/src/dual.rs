@@ -1,4 +1,4 @@
-//! A value for IPv4, for IPv6, or one for each. There is no empty case.
+//! A value for IPv4, for IPv6, or one for each. It is never empty.
 
 use crate::family::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -69,7 +69,7 @@ impl<A, B> Dual<A, B> {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
     }
 
-    /// Returns the halves whose family `keep` selects; `None` if it selects neither.
+    /// Returns the halves whose family `keep` selects; `None` if `keep` selects no half.
     pub fn only(self, keep: impl Fn(Family) -> bool) -> Option<Self> {
         let (v4, v6) = (keep(Family::V4), keep(Family::V6));
         match self {
@@ -79,7 +79,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns its halves, plus those of the other value that it lacks.
+    /// Returns this value's halves. A half that this value lacks is taken from the other value.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {

@@ -34,7 +34,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Returns the name of the node, or its subnet if it has no name.
+    /// Returns the name of the node. Falls back to the node's subnet.
     pub fn title(&self) -> String {
         self.node
             .clone()
@@ -91,7 +91,7 @@ pub struct Foreign {
     pub by: String,
     /// Whether it is a route inside this node's own subnets, like the routes to its pods.
     pub own_subnet: bool,
-    /// Wanted objects that it conflicts with: subnets with their nodes, or devices. Usually empty.
+    /// Wanted objects that this object conflicts with: subnets with their nodes, or devices. Usually empty.
     #[serde(rename = "in_the_way_of")]
     pub conflicts_with: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Types that all crates share: address families, subnets, encapsulation, profiles of backends, reachability, problems as values, delays
-//! between attempts, and text that is safe to print.
+//! Types that all crates share. Network types: address families, subnets, encapsulation, profiles of backends and reachability. General types:
+//! problems as values, delays between attempts, and text that is safe to print.
 //!
 //! This crate depends on no store, kernel or daemon.
 

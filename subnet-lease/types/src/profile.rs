@@ -132,7 +132,7 @@ impl Device {
 }
 
 impl Overhead {
-    /// Creates an overhead that is the same for both families.
+    /// Creates an overhead with one value for both families.
     pub const fn of_both(bytes: u32) -> Self {
         Self {
             v4: bytes,

@@ -35,7 +35,7 @@ pub enum State {
 pub enum Impact {
     /// The effect is unknown.
     Unknown,
-    /// There is no effect.
+    /// The state does not affect packets of pods.
     None,
     /// Some packets are lost, or all are slow.
     Some,

@@ -20,7 +20,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Points of small order on Curve25519 (RFC 7748, 6.1). With one of them, everyone knows the shared secret.
+/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret made with such a point is known to everyone.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     first_byte(1),
@@ -81,7 +81,7 @@ impl PublicKey {
         decode(text).map(|bytes| Self(*bytes))
     }
 
-    /// Whether a peer can have the key. With a point of small order, the shared secret is not secret.
+    /// Whether a peer can have the key. A point of small order cannot be used, because its shared secret is not secret.
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
         // The highest bit is ignored (RFC 7748, 5).

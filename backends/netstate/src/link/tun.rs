@@ -1,4 +1,4 @@
-//! TUN devices, which are created by the program that opens them.
+//! TUN devices. The program that opens a TUN device creates it.
 
 use crate::fit::Fit;
 
@@ -8,7 +8,7 @@ pub const KIND: &str = "tun";
 /// The properties of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunSpec {
-    /// Whether our packet engine has it open. Otherwise packets that enter it are lost.
+    /// Whether our packet engine has the device open. Otherwise packets that enter the device are lost.
     pub held: bool,
 }
 

@@ -126,7 +126,7 @@ impl SeenNeighbor {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
-    /// Whether its resolution has not failed, and it is not one of the entries that every interface has (multicast, loopback).
+    /// Whether the entry's resolution has not failed, and the entry is not one that every interface has (multicast, loopback).
     pub(super) fn says_something(&self) -> bool {
         // Static FDB entries that are not permanent are also NOARP.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// The maximum number of policy routing tables that are read, and of routes of each.
+/// The maximum number of policy routing tables that are read, and of routes that are read from each table.
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
@@ -572,7 +572,7 @@ mod tests {
 
     #[test]
     fn policy_rule_is_about_the_packets_that_it_names() {
-        // linux/fib_rules.h: the program that added the rule, which is no condition.
+        // linux/fib_rules.h: the program that added the rule, which is not a condition.
         const FRA_PROTOCOL: u16 = 21;
         let all_ones = u32::MAX;
         let plain = |priority: u32| {
@@ -615,7 +615,7 @@ mod tests {
         );
         assert_eq!(rule.table, None, "it drops");
 
-        // The rule ignores the default route, so it is not known what it leads to.
+        // The rule ignores the default route, so it is not known where the rule leads.
         let partly = Message::new(
             RTM_NEWRULE,
             0,

@@ -33,7 +33,7 @@ impl NetlinkKernel {
                     return self.change_link(name, spec, op).await;
                 }
                 if let Some(error) = self.one(op, message).await {
-                    // Our own device may have been renamed and conflict with the new one.
+                    // Another program may have renamed our own device, which then conflicts with the new one.
                     let back =
                         error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
                     return if back {
@@ -158,7 +158,7 @@ impl NetlinkKernel {
         self.finish_link(name, spec, op).await
     }
 
-    /// Sets the properties that are not attributes of the link message. The link is brought up last, so that packets find everything in place.
+    /// Sets the properties that are not attributes of the link message. The link is brought up last, so that all properties are set when packets arrive.
     async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         if let Some(accept) = spec.accept_ra
             && let Err(error) = std::fs::write(

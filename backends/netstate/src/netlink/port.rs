@@ -118,7 +118,7 @@ impl Ports {
     /// Deletes the neighbour entry of an address.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses the request. A missing entry is no error.
+    /// Returns an error if the kernel refuses the request. A missing entry is not an error.
     pub async fn forget(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
         self.request(deletion(bridge, address)).await
     }
@@ -126,7 +126,7 @@ impl Ports {
     /// Removes the port of a bridge and the neighbour entries that lead to it.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses a request. A missing port is no error.
+    /// Returns an error if the kernel refuses a request. A missing port is not an error.
     pub async fn remove(&mut self, bridge: u32) -> Result<(), KernelError> {
         forget_all(&mut self.requests, bridge).await?;
         let (outer, inner) = names(bridge);
@@ -169,7 +169,7 @@ fn deletion(bridge: u32, address: IpAddr) -> Message {
     Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address)
 }
 
-/// Sends a request. The absence of an object to delete is no error.
+/// Sends a request. The absence of an object to delete is not an error.
 async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelError> {
     let answers = requests.batch(vec![message], 1, |_, _| ()).await;
     match answers.first() {

@@ -16,7 +16,7 @@ use zeroize::{Zeroize, Zeroizing};
 pub(super) const BATCH: usize = 128;
 /// The number of lookups in one sendto. The kernel allocates a page for each answer.
 pub(super) const LOOKUPS: usize = 48;
-/// Time limit for an answer. It usually takes milliseconds, but others may hold the routing lock for seconds.
+/// Time limit for an answer. An answer usually takes milliseconds, but other programs may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// The number of attempts at an interrupted dump.
 const DUMP_TRIES: u32 = 8;
@@ -26,9 +26,9 @@ const DATAGRAM: usize = 64 << 10;
 /// The result of one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It succeeded.
+    /// The request succeeded.
     Done,
-    /// The kernel refused it with this errno and message.
+    /// The kernel refused the request with this errno and message.
     Refused(i32, String),
     /// No answer arrived in time. Whether the request took effect is unknown.
     Lost,
@@ -139,7 +139,7 @@ impl Requests {
                 whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_DONE => {
-                        // An error in the middle of a dump is reported here.
+                        // The kernel reports an error in the middle of a dump in this message.
                         let code = message
                             .body
                             .get(..4)

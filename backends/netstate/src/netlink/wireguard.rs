@@ -1,6 +1,6 @@
 //! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
 //!
-//! A list of allowed IPs is never replaced as a whole, because the kernel refuses the peer's packets in between. An allowed IP that is set on another peer
+//! A list of allowed IPs is never replaced as a whole, because the kernel drops the peer's packets in between. An allowed IP that is set on another peer
 //! moves atomically.
 
 use super::NetlinkKernel;

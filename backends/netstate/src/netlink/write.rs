@@ -216,7 +216,7 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     )
 }
 
-/// Builds a deletion with everything that is known about the route, above all its protocol number, so that no other route is deleted.
+/// Builds a deletion with all known properties of the route, above all its protocol number, so that no other route is deleted.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let scope = if net.addr().is_ipv4() {
         RT_SCOPE_NOWHERE

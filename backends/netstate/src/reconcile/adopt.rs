@@ -17,7 +17,7 @@ use types::Subnets;
 ///
 /// A route to a single peer is removed if one desired route leads to all peers, because it would divert that peer's packets.
 ///
-/// Until the state is `settled`, a route that bypasses an encrypting device is also removed if it leads over the underlay to a subnet of a node's length.
+/// Until the state is `settled`, also removes routes over the underlay that bypass an encrypting device and lead to a subnet of a node's length.
 /// Otherwise the next node with that subnet would get packets unencrypted.
 pub(super) fn adopt(
     have: &mut KernelState,
@@ -50,7 +50,7 @@ pub(super) fn adopt(
         {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
-        // An object that appears while this daemon runs is no leftover: an operator may want it.
+        // An object that appears while this daemon runs is not a leftover: an operator may want it.
         if !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }

@@ -6,7 +6,7 @@ use crate::scope::Scope;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a first pass delays the deletion of many routes.
+/// Time for which a first pass delays the deletion of many routes.
 const DELETION_DELAY: Duration = Duration::from_secs(60);
 
 /// Whether a pass that deletes many objects is still delayed.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a repair is remembered.
+/// Time for which a repair is remembered.
 const WINDOW: Duration = Duration::from_secs(600);
 /// The maximum number of remembered objects, and of remembered repairs of each. A conflict over more objects also shows in these.
 const WATCHED: usize = 64;

@@ -7,20 +7,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
 
-/// Notifications are collected until none has arrived for this long ...
+/// Time without a notification after which the collection of notifications ends.
 pub(super) const QUIET: Duration = Duration::from_millis(20);
-/// ... but for no longer than this.
+/// Maximum time for which notifications are collected.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
 /// The pause after a full pass and after a change, as a multiple of the time they took.
 const PAUSE_FACTORS: (u32, u32) = (2, 40);
 /// The pause between repairs while another program keeps undoing them.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// The interval at which WireGuard peers are read, because the kernel does not announce their changes ...
+/// Minimum interval at which WireGuard peers are read, because the kernel does not announce their changes.
 const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
-/// ... or a longer interval, so that reading takes at most one part in this many of the time ...
+/// Interval between two reads of the WireGuard peers, as a multiple of the time that a read takes.
 const TUNNEL_READ_FACTOR: u32 = 20;
-/// ... but at most this long. Full passes also have this interval while the desired peers are not known.
+/// Maximum interval at which WireGuard peers are read. Also the interval of full passes while the desired peers are not known.
 const MAX_TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct Schedule {

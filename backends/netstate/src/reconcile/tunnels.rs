@@ -12,18 +12,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A session ends this long after its handshake (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
+/// Time after its handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Time after an unanswered packet at which a peer is taken as not responding. By then, WireGuard has repeated its handshake, which it does every 5 s, and two
-/// handshakes are unanswered.
+/// Time after an unanswered packet at which a peer is considered not responding. WireGuard repeats its handshake every 5 s, so by then two handshakes are
+/// unanswered.
 const NO_ANSWER: Duration = Duration::from_secs(20);
-/// A peer is silent if it has not responded for this long although packets are sent to it.
+/// Time without a response, while packets are sent to a peer, after which the peer is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
-/// A peer to which nothing was sent for this long cannot be evaluated.
+/// Time without packets to a peer after which the peer cannot be evaluated.
 const AT_REST: Duration = Duration::from_secs(180);
 /// The length of a keepalive in bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
 const KEEPALIVE: u64 = 32;
-/// WireGuard answers received data with a keepalive after this time (KEEPALIVE_TIMEOUT).
+/// Time after which WireGuard answers received data with a keepalive (KEEPALIVE_TIMEOUT).
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Id = (LinkName, PublicKey);
@@ -39,9 +39,9 @@ pub struct Silent {
     pub endpoint: Option<SocketAddr>,
     /// Time since the last handshake was completed. `None` if there was none.
     pub handshake: Option<Duration>,
-    /// How long packets have been sent to it without a response.
+    /// Time for which this node has sent packets to the peer without a response.
     pub silence: Duration,
-    /// Whether handshakes of the peer arrive meanwhile. None of them is completed.
+    /// Whether handshakes of the peer arrive during this silence. None of them is completed.
     pub initiates: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Silent {
 struct TunnelPeer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
-    /// Seconds between two keepalives that are sent to it. 0: keepalives are sent only in answer to data.
+    /// Seconds between two keepalives to the peer. 0: WireGuard sends keepalives only in answer to data.
     keepalive: u16,
     session: Session,
     /// The time of the last read.
@@ -58,11 +58,11 @@ struct TunnelPeer {
     handshake_at: Option<Instant>,
     /// Whether its session was already over at the first read.
     over: bool,
-    /// The time since which packets have been sent to it without a response.
+    /// The time since which this node has sent packets to the peer without a response.
     unanswered: Option<Instant>,
-    /// Whether it has started handshakes since then.
+    /// Whether the peer has started handshakes since then.
     initiates: bool,
-    /// The last time at which packets were found to have been sent to it.
+    /// The time of the last read that showed new packets to the peer.
     sent: Option<Instant>,
 }
 
@@ -121,7 +121,7 @@ impl Tunnels {
             let lives = peer
                 .handshake_at
                 .is_some_and(|at| now.duration_since(at) < SESSION);
-            // Without a session, received bytes are handshake attempts. Any sender can make these, so they are no response.
+            // Without a session, received bytes are handshake attempts. Any sender can make these, so they are not a response.
             let (came, sent) = (
                 session.received != peer.session.received,
                 session.sent.saturating_sub(peer.session.sent),
@@ -352,7 +352,7 @@ mod tests {
         };
         assert_eq!(tunnels.silent(after(135)), [silent]);
         assert_eq!(tunnels.silent(after(400)), [], "it was sent to long ago");
-        // The peer's own handshake attempts are no response: they also arrive if the preshared keys differ.
+        // The peer's own handshake attempts are not a response: they also arrive if the preshared keys differ.
         tunnels.note(&sessions(138, None, 148, 1000), after(138));
         assert_eq!(tunnels.silent(after(138)).len(), 1);
         tunnels.note(&sessions(140, Some(0), 240, 1100), after(140));
@@ -386,7 +386,7 @@ mod tests {
                 && silent[0].endpoint == "192.0.2.1:51820".parse().ok(),
             "{silent:?}"
         );
-        // The handshake attempts after a session has ended are no response either.
+        // The handshake attempts after a session has ended are not a response either.
         let mut ended = Tunnels::default();
         ended.note(&sessions(0, Some(200), 1036, 4000), start);
         ended.note(&sessions(5, Some(205), 1184, 4148), after(5));

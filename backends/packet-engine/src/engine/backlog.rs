@@ -7,7 +7,7 @@
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
 
-/// The bytes that a flow sends before the next one has its turn (quantum in RFC 8290). About the longest packet.
+/// Number of bytes that a flow sends before the next flow has its turn (quantum in RFC 8290). About the length of the longest packet.
 const TURN: isize = 64 << 10;
 
 /// A packet in its slot of the buffer.

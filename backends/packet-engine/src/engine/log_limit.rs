@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(60);
-/// The clock is read only once per this many errors.
+/// Number of errors between two reads of the clock.
 const STRIDE: u64 = 256;
 
 /// The limits of one thread.

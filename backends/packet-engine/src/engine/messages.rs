@@ -4,23 +4,23 @@ use crate::flow;
 use crate::packet::Header;
 use std::time::{Duration, Instant};
 
-/// From this size in bytes on, a unit of one or more packets of a flow is bulk.
+/// Minimum size in bytes at which a unit of one or more packets of a flow is a bulk transfer.
 const BULK: usize = 4096;
-/// For this long after bulk, the short packets of a flow are not messages, because they are the ends of its bursts. The same time applies after a
-/// flood.
+/// Time after a bulk transfer during which the short packets of its flow are not messages, because they are the ends of the flow's bursts. After a
+/// flood, the short packets of all flows are not messages for the same time.
 const LATELY: Duration = Duration::from_secs(1);
 /// Interval in which short packets are counted.
 const COUNTED: Duration = Duration::from_millis(100);
-/// More short packets than this within [`COUNTED`], whatever their flows, are a flood, and none of them is a message. They keep the processors busy. If
-/// threads then ran ahead of the programs at both ends, only half of the packets would arrive.
+/// Maximum number of short packets within [`COUNTED`], over all flows. More short packets are a flood, and none of them is a message. A flood keeps the
+/// processors busy. If threads then ran ahead of the programs at both ends, only half of the packets would arrive.
 const FLOOD: u32 = 2000;
 
 /// The number of places for flows. Two flows may share a place. Short packets of a flow that shares its place with a stream are not messages.
 const FLOWS: usize = 1024;
 
-/// Counter of the messages in a batch. Remembers which flows carried bulk.
+/// Counter of the messages in a batch. Remembers which flows carried bulk transfers.
 pub(super) struct Messages {
-    /// When each flow last carried bulk.
+    /// When each flow last carried a bulk transfer.
     bulk: Vec<Option<Instant>>,
     /// The start of the interval in which short packets are counted, and their number.
     since: Instant,
@@ -122,7 +122,7 @@ mod tests {
         };
         let short = 100;
         assert_eq!(count(Duration::ZERO, &[(false, short), (true, short)]), 2);
-        // One flow carries bulk, the other does not.
+        // One flow carries a bulk transfer, the other does not.
         assert_eq!(
             count(
                 Duration::ZERO,

@@ -12,9 +12,9 @@ use nix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Three times the default weight: enough to be scheduled soon, not enough to starve others.
+/// Nice value with three times the default weight: enough to be scheduled soon, not enough to starve others.
 const NICE: i32 = -5;
-/// The highest weight, used if the kernel refuses real-time scheduling.
+/// Nice value with the highest weight, used if the kernel refuses real-time scheduling.
 const NICEST: i32 = -20;
 /// The lowest real-time priority of the kernel: all other real-time threads of the host take precedence.
 const LOWEST: u32 = 1;
@@ -22,9 +22,9 @@ const LOWEST: u32 = 1;
 const SLICE: u64 = 100_000;
 /// Interval in which a thread checks its budgets.
 const LOOK: Duration = Duration::from_micros(250);
-/// A thread runs ahead while this many messages arrive within [`LATELY`].
+/// Minimum number of messages within [`LATELY`] at which a thread runs ahead.
 const MESSAGES: usize = 4;
-/// See [`MESSAGES`].
+/// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
 
 /// Means by which a thread may run ahead of others.
@@ -178,8 +178,8 @@ impl Priority {
         }
     }
 
-    /// Adjusts the scheduling after a batch with this many messages. A thread that runs ahead yields to others that do. It stops running ahead once a
-    /// budget is spent.
+    /// Adjusts the scheduling after a batch with this many messages. A thread that runs ahead yields to other threads that run ahead. It stops running ahead
+    /// once a budget is spent.
     #[inline]
     pub(super) fn worked(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {

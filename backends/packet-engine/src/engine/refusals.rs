@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long a refusal is remembered. Routes, policies and drivers change.
+/// Time for which a refusal is remembered. Routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-/// After this many refusals without a success in between, an offload is considered unsupported.
+/// Number of refusals without a success in between after which an offload is considered unsupported.
 const IN_A_ROW: u8 = 3;
 /// Maximum number of destinations that are remembered. For further destinations, each message is tried and refused once more.
 const DESTINATIONS: usize = 4096;
@@ -58,7 +58,7 @@ impl Offload {
 pub(super) struct Segmenting {
     supported: bool,
     to_all: Offload,
-    /// Destinations for which segments were refused, and when.
+    /// Destinations for which the kernel refused segments, and the time of each refusal.
     refused: HashMap<IpAddr, Instant>,
     /// The time of the oldest of these refusals, or an earlier time.
     oldest: Option<Instant>,
@@ -93,10 +93,10 @@ impl Segmenting {
         self.to_all.worked();
     }
 
-    /// Notes that segments to this address were refused and sent one by one. `of_path`: the path to the address refused them, which does not show that
-    /// the kernel lacks the offload. Returns whether segments are sent to no address from now on.
+    /// Notes that the kernel refused segments to this address, and that they were sent one by one. `of_path`: the cause is the path to the address, which
+    /// does not show that the kernel lacks the offload. Returns whether this refusal disables segments to all addresses.
     pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
-        // The rest of a batch was gathered before the first refusal, and may be refused again.
+        // The kernel may also refuse the rest of a batch, which was gathered before the first refusal.
         if self.refused.contains_key(&to) {
             return false;
         }

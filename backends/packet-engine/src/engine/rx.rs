@@ -34,10 +34,10 @@ mod opened;
 
 /// Maximum number of receive buffers per call while each holds many datagrams. More would not fit the CPU cache.
 const GATHERED: usize = 8;
-/// From this average size in bytes on, receive buffers are taken to hold many datagrams.
+/// Minimum average size in bytes at which a receive buffer is assumed to hold many datagrams.
 const LONG: usize = 8192;
 
-/// Counts of what was written.
+/// Counts of written packets, bytes and units.
 #[derive(Default)]
 struct Written {
     packets: usize,
@@ -135,7 +135,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// Returns the queue for a packet, chosen by its flow. The kernel gives the replies of a flow to the queue into which its packets were written
     /// (tun_flow_update). All datagrams of a peer arrive at one socket. If the thread of that socket wrote into only one queue, one thread would send
-    /// everything to this peer.
+    /// all packets to this peer.
     fn queue_of(&self, packet: &[u8]) -> Option<&D> {
         let number = match self.queues.len() {
             0 | 1 => 0,
@@ -293,7 +293,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Whether a receive buffer that looks like many datagrams is a single one with a UDP GSO packet of the sender.
+    /// Whether a receive buffer that looks like many datagrams is a single datagram with a UDP GSO packet of the sender.
     fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(meta.at.clone()) else {
             return false;
@@ -386,7 +386,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                     .into_iter()
                     .for_each(refusals::Offload::worked);
             };
-            // EINVAL: the kernel refused the offload. ENOMEM: it refused so much memory at once.
+            // EINVAL: the kernel refused the offload. ENOMEM: the kernel refused to allocate so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
             if !vnet.needs_csum || !(refused || error.raw_os_error() == Some(libc::ENOMEM)) {
                 return self.count_lost(&error, count, &mut state.log);

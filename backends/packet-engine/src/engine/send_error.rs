@@ -21,7 +21,7 @@ pub(super) enum SendAction {
 /// Returns the next step after an error. `many`: the message has several datagrams. `tries` is the number of retries so far.
 pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
-        // The kernel may report an ICMP error about an earlier packet here.
+        // The kernel may report an ICMP error about an earlier packet in reply to this send.
         Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH) if tries == 0 => {
             SendAction::Retry
         }

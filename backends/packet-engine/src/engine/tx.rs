@@ -40,13 +40,13 @@ pub(super) const BATCH: usize = 64 << 10;
 const SEGMENTS: usize = 64;
 /// Room for the generated headers of one packet, in bytes.
 const MADE: usize = HEADERS + framing::VXLAN;
-/// A batch is sent early once it has this many pieces.
+/// Number of pieces at which a batch is sent early.
 const PIECES: usize = 4096;
-/// With WireGuard and several queues, a batch is sent early once it has this many pieces. A thread that loses its processor after sealing and before
-/// sending is overtaken by the threads of other queues. A peer's replay window reaches back over 8128 datagrams (some milliseconds of a fast link).
-/// Datagrams that arrive later are lost.
+/// Number of pieces at which a batch is sent early with WireGuard and several queues. If a thread loses its processor after sealing and before sending,
+/// the threads of other queues overtake it. A peer's replay window reaches back over 8128 datagrams (some milliseconds of a fast link). Datagrams that
+/// arrive later are lost.
 const SEALED: usize = 64;
-/// How long a send waits for room in the socket, in milliseconds.
+/// Time for which a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
 
 /// The sending side of one queue, which runs in a thread.
@@ -238,7 +238,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     #[inline]
     fn flow(&self, read: &[u8]) -> (usize, bool) {
         let packet = read.get(self.vnet()..).unwrap_or_default();
-        // Data that is no packet will be dropped, so its flow does not matter.
+        // Data that is not a packet will be dropped, so its flow does not matter.
         Header::parse(packet).map_or((0, false), |header| {
             (flow::slot(packet, &header), header.fragment != Fragment::No)
         })
@@ -271,7 +271,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Checks the form of a packet and determines how to split it. Counts a malformed packet as dropped and returns `None`.
+    /// Validates a packet and determines how to split it. Counts a malformed packet as dropped and returns `None`.
     fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
         let sent = &self.counters.sent;
         let dropped = |reason| {
@@ -591,7 +591,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             lost |= !self.single(&one, state, buffer);
             from = to;
         }
-        // If a single datagram is also refused, the cause is not the segmentation.
+        // If the kernel also refuses a single datagram, the cause is not the segmentation.
         if !lost {
             self.segments_refused(message, error, state);
         }

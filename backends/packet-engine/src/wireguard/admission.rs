@@ -10,8 +10,9 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// With this many waiting initiations, and for [`LOADED`] afterwards, the node is under load, as in the kernel. Only under load must senders prove
-/// their address. Only the queue length decides: while the processor keeps up, messages from forged addresses cost the peers nothing.
+/// Number of waiting initiations from which on the node is under load, as in the kernel. The node stays under load for [`LOADED`] afterwards. Only under
+/// load must senders prove their address. Only the queue length decides: while the processor keeps up, messages from forged addresses cost the peers
+/// nothing.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
 /// Maximum number of waiting initiations, by rank. Many peers may start together, each with a proven address.
@@ -22,9 +23,9 @@ const KNOWN: Duration = Duration::from_secs(1);
 /// Reason why an initiation is not queued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is dropped.
+    /// The initiation is dropped.
     Drop(Reason),
-    /// Its sender has to prove its address.
+    /// The sender of the initiation has to prove its address.
     Prove,
 }
 
@@ -54,7 +55,7 @@ impl Admission {
         }
     }
 
-    /// Queues an initiation whose mac1 is correct, or returns why it is refused.
+    /// Queues an initiation whose mac1 is correct, or returns the reason why the initiation is rejected.
     pub(super) fn admit(
         &mut self,
         mut message: Message,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const EACH: Rate = Rate::new(20, 5);
 /// The number of buckets, which take eight pages. Sources share buckets by hash, so that more sources need no more memory.
 const SLOTS: usize = 4096;
-/// The longest time that two sources share a bucket. A source that shares one with a flood gets another before its sessions end.
+/// The longest time that two sources share a bucket. A source that shares a bucket with a flood gets another bucket before the source's sessions end.
 const SHARED: Duration = Duration::from_secs(20);
 
 /// Token buckets by source.

@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The number of initiations that are remembered. One with the same place replaces another. The next copy of the replaced one costs curve operations
-/// once more.
+/// The number of initiations that are remembered. An initiation replaces another one with the same place. The next copy of the replaced initiation costs
+/// curve operations once more.
 const PLACES: usize = 4096;
 /// Range of the sender's ephemeral key. An initiation with a changed key is not accepted, and no two initiations of a peer have the same key.
 const EPHEMERAL: std::ops::Range<usize> = 8..40;

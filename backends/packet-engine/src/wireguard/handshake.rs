@@ -176,7 +176,7 @@ impl Device {
                 self.complete(message, response, peer, snapshot, now, buffer, send)
             }
         };
-        // These refusals cost curve operations.
+        // Messages that are rejected for these reasons have cost curve operations.
         if let Err(Reason::Replayed | Reason::BadTag) = done {
             peer.lock().refused = Some(now);
         }

@@ -10,7 +10,7 @@ use types::wireguard::Secret;
 /// The device's own key, and its cookies.
 pub(super) struct Identity {
     pub(super) keys: noise::Identity,
-    /// Makes and verifies cookies. Which sender has to prove its address is decided elsewhere.
+    /// Makes and verifies cookies. The callers decide which senders have to prove their address.
     baker: Mutex<Option<Baker>>,
 }
 
@@ -26,7 +26,7 @@ impl Identity {
         self.baker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is wrong.
+    /// Whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is invalid.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
             self.baker()

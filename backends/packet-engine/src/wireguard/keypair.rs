@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 use zeroize::Zeroizing;
 
-/// How long packets are sealed and opened in a session (REJECT_AFTER_TIME).
+/// Time for which packets are sealed and opened in a session (REJECT_AFTER_TIME).
 pub(super) const LASTS: Duration = Duration::from_secs(180);
 /// The age of a session at which its initiator requests the next one when it sends (REKEY_AFTER_TIME).
 const RENEWED: Duration = Duration::from_secs(120);
@@ -43,9 +43,9 @@ pub(super) struct Keypair {
     pub(super) slot: u32,
     pub(super) born: Instant,
     initiator: bool,
-    /// Whether the peer is known to have the session. Until then, nothing is sealed in it.
+    /// Whether the peer is known to have the session. Until then, nothing is sealed in the session.
     confirmed: AtomicBool,
-    /// Whether the session was ended early. Nothing is sealed or opened from then on, even by a thread that still holds it.
+    /// Whether the session was ended early. Nothing is sealed or opened from then on, even by a thread that still holds the session.
     ended: AtomicBool,
 }
 

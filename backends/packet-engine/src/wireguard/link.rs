@@ -83,7 +83,7 @@ pub(super) struct Link {
     pub(super) parked: VecDeque<Vec<u8>>,
     /// When the last initiation of the peer was answered.
     pub(super) answered: Option<Instant>,
-    /// When a handshake message in the peer's name was last refused after curve operations.
+    /// When a handshake message in the peer's name was last rejected after curve operations.
     pub(super) refused: Option<Instant>,
     /// When the last persistent keepalive was due. `None`: one is due at once.
     pub(super) kept: Option<Instant>,
@@ -219,7 +219,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes an initiation, and when the next one may be sent. Returns the index of the one before, whose response is no longer accepted.
+    /// Notes an initiation, and when the next one may be sent. Returns the index of the previous initiation, whose response is no longer accepted.
     pub(super) fn begun(&mut self, initiated: Initiated, now: Instant) -> Option<u32> {
         let before = self.waits_for();
         self.attempts.initiated = Some(Arc::new(initiated));
@@ -274,8 +274,8 @@ impl Link {
         index
     }
 
-    /// Takes the session of our response to the peer's initiation. It replaces one that the peer has not confirmed, because the peer now has a newer
-    /// one or has restarted. Sessions in use stay. Returns the replaced session.
+    /// Takes the session of our response to the peer's initiation. This session replaces one that the peer has not confirmed, because the peer now has a newer
+    /// session or has restarted. Sessions in use stay. Returns the replaced session.
     pub(super) fn answer_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.repeats = false;
         self.sessions.next.replace(keypair)
@@ -364,13 +364,13 @@ impl Link {
         }
     }
 
-    /// Ends everything with the peer. Returns the sessions, and the index of the waiting initiation, if there is one.
+    /// Ends all sessions and handshakes with the peer. Returns the sessions, and the index of the waiting initiation, if there is one.
     pub(super) fn remove(&mut self) -> (Over, Option<u32>) {
         (self.sessions.take(), self.renew())
     }
 }
 
-/// Returns the reason to drop a message that the crate `noise` refused.
+/// Returns the reason to drop a message that the crate `noise` rejected.
 #[cold]
 pub(super) fn reason(refused: Refused) -> Reason {
     match refused {

@@ -1,5 +1,5 @@
 //! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must belong to the peer of that session. The outer
-//! source address proves nothing and is not checked. Once a datagram from it is authentic, it becomes the peer's endpoint.
+//! source address proves nothing and is not checked. The outer source of an authentic datagram becomes the peer's endpoint.
 
 use super::device::Device;
 use super::keypair::{Keypair, Named};

@@ -12,8 +12,8 @@ use crate::endpoint::Endpoint;
 
 /// Maximum number of waiting initiations, and of waiting messages of other kinds. Messages beyond that are dropped before any computation.
 pub(super) const INBOX: usize = 1024;
-/// Once this many messages wait, each source has at most a share of the inbox, so that a flood from a few sources leaves room for others. One share is
-/// for an address with its port, the other for an address with all of its ports. Neighbours behind one NAT have the same address.
+/// Number of waiting messages from which on each source has at most a share of the inbox. A flood from a few sources then leaves room for others. One
+/// share is for an address with its port, the other for an address with all of its ports. Neighbours behind one NAT have the same address.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
@@ -26,7 +26,7 @@ pub(super) struct Message {
     pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
-    /// Whether the sender proved its address and has a token for curve operations. Unknown, and false, while the message waits here.
+    /// Whether the sender proved its address and has a token for curve operations. False while the message waits in the inbox, because it is not known yet.
     pub(super) proven: bool,
 }
 

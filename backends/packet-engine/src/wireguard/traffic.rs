@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Time after a sent packet within which something has to be received. Otherwise a new session is requested (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// A visit that is overdue by more than this is scheduled again.
+/// Delay of an overdue visit after which the visit is scheduled again.
 const OVERDUE: Duration = Duration::from_secs(2);
 
 /// A moment: one plus the nanoseconds since the device was created, or zero for none.
@@ -51,7 +51,7 @@ impl Clock {
         mark.0.store(self.tick(at), Relaxed);
     }
 
-    /// Marks a moment unless one is marked already. Returns whether it did.
+    /// Marks a moment unless a moment is marked already. Returns whether this call marked it.
     pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
         mark.0.load(Relaxed) == 0
             && mark
@@ -87,7 +87,7 @@ impl Traffic {
         self.received.fetch_add(came.len() as u64, Relaxed);
     }
 
-    /// Notes that something was sent. `carries`: it was a packet, not a keepalive. Returns when the peer has to be visited because of it, if at all.
+    /// Notes that a message was sent. `carries`: the message was a packet, not a keepalive. Returns the time of the visit that becomes necessary, if any.
     #[inline]
     pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
         self.unacknowledged.clear();
@@ -95,8 +95,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
     }
 
-    /// Notes that something authentic was received. `carries`: it was a packet, not a keepalive. Returns when the peer has to be visited because of it,
-    /// if at all.
+    /// Notes that an authentic message was received. `carries`: the message was a packet, not a keepalive. Returns the time of the visit that becomes
+    /// necessary, if any.
     #[inline]
     pub(super) fn note_received(
         &self,

@@ -163,7 +163,7 @@ impl Device {
         else {
             return self.indices.set(index, None);
         };
-        // An unanswered initiation is repeated without the source address, in case that is the cause. The kernel does the same.
+        // An unanswered initiation is repeated without the source address, which may be the cause. The kernel does the same.
         if repeated {
             peer.forget_source();
         }

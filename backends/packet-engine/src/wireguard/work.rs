@@ -10,14 +10,14 @@ use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Maximum numbers of initiations, responses, visits and greetings in one round, so that none waits for all work of another kind. A round is short, so
-/// that messages that arrive meanwhile find room.
+/// Maximum numbers of initiations, responses, visits and greetings in one round, so that no kind of work waits for all work of another kind. A round is
+/// short, so that messages that arrive meanwhile find room.
 const INITIATIONS: usize = 8;
 const ANSWERS: usize = 16;
 /// Maximum number of cookie replies to unknown senders in one round. Each takes a system call.
 pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
-/// Ten greetings per ten milliseconds. Each costs three curve operations here and as many at the peer.
+/// Maximum number of greetings within [`PACE`]. Each costs three curve operations on this node and three at the peer.
 const GREETINGS: usize = 10;
 const PACE: Duration = Duration::from_millis(10);
 

@@ -436,7 +436,7 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
             None => std::slice::from_ref(value),
         };
         let values = match keys {
-            // `*` stands for all values that are in no other element.
+            // `*` matches all values that are in no other element.
             Some(keys) if is_rest(value) => keys.iter().map(any).collect(),
             Some(keys) if keys.len() == parts.len() => keys
                 .iter()

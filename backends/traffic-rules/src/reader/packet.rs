@@ -9,7 +9,7 @@ use types::Family;
 /// An interface on the path of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// One of these interfaces. An empty name stands for no interface.
+    /// One of these interfaces. An empty name means no interface.
     Among(Vec<String>),
     /// An unknown interface. Its name begins with none of these prefixes.
     UnknownBut(&'static [&'static str]),

@@ -35,7 +35,7 @@ pub struct Stop {
     pub table: String,
     /// The chain that the kernel called.
     pub base: String,
-    /// The rule of that chain, counted from 1, that drops or leads to the one that does. `None` if the chain's policy drops.
+    /// The number, counted from 1, of the rule in that chain that drops the packets or leads to the rule that drops them. `None` if the chain's policy drops.
     pub number: Option<usize>,
     /// The handle of that rule.
     pub handle: Option<u64>,
@@ -52,7 +52,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Whether a policy drops the packets, and not a rule.
+    /// Whether a policy, not a rule, drops the packets.
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
@@ -61,24 +61,24 @@ impl Stop {
 /// The fate of a class of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All of them pass.
+    /// All packets pass.
     Yes {
-        /// Whether a rule that accepts them selects them by interfaces or addresses.
+        /// Whether a rule that accepts the packets selects them by interfaces or addresses.
         named: bool,
     },
-    /// All of them are dropped.
+    /// All packets are dropped.
     No(Stop),
-    /// The fate is unknown, or not the same for all of them.
+    /// The fate is unknown, or not the same for all packets.
     Perhaps {
-        /// The reason why it is unknown.
+        /// The reason why the fate is unknown.
         why: String,
-        /// The rule that drops all of them, unless they fulfil a condition that is not understood.
+        /// The rule that drops all packets, unless they fulfil a condition that is not understood.
         unless: Option<Stop>,
     },
 }
 
 impl Fate {
-    /// Returns the rule or policy that drops them, certainly or possibly.
+    /// Returns the rule or policy that drops the packets, certainly or possibly.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Fate::Yes { .. } => None,
@@ -256,7 +256,7 @@ struct May {
     drop: bool,
     /// Whether they may leave the chain without a verdict.
     fall: bool,
-    /// Whether a rule that accepts selects them by interfaces or addresses.
+    /// Whether a rule that accepts the packets selects them by interfaces or addresses.
     named: bool,
 }
 
@@ -312,7 +312,7 @@ struct Place<'a> {
     stage: &'a Stage,
     number: Option<usize>,
     handle: Option<u64>,
-    /// Whether a rule that led here selects the packets by interfaces or addresses.
+    /// Whether a rule that led to this position selects the packets by interfaces or addresses.
     named: bool,
     depth: usize,
 }
@@ -475,7 +475,7 @@ impl<'a> Steps<'a, '_> {
         (self.mark, self.state) = (changed.mark, changed.state);
     }
 
-    /// Records the changes by previous rules for packets that are accepted here.
+    /// Records the changes by previous rules for packets that are accepted at this point.
     fn accepts(&mut self) {
         let changed = self.changed();
         join(&mut self.accepted, changed);
@@ -837,7 +837,7 @@ impl<'a> Steps<'a, '_> {
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
-    /// Records a missing part. In tables of iptables, a name that is not listed is no chain but the target of an extension.
+    /// Records a missing part. In tables of iptables, a name that is not listed is not a chain but the target of an extension.
     fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
         if place.table.program == Program::Nft {
             let missing = Missing {
@@ -870,7 +870,7 @@ impl<'a> Steps<'a, '_> {
     }
 }
 
-/// The result for a chain as far as it has been followed.
+/// The result of the walk through a chain so far.
 struct Walked {
     may: May,
     end: Option<End>,

@@ -136,7 +136,7 @@ fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
         files.retain(|(kept, _)| kept != name);
     }
     if has("FDSTORE=1") {
-        // systemd inserts each file before those that it has, and so returns the last one first.
+        // systemd inserts each file before the earlier ones, and therefore returns the last file first.
         sent.into_iter()
             .for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
     }

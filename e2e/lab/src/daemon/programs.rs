@@ -123,8 +123,8 @@ impl Programs {
 /// # Errors
 /// Returns an error if the script cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
-    // Another process writes the file. The kernel does not execute a file that is open for writing,
-    // and a child that another thread is just starting would inherit it from this process.
+    // Another process writes the file. The kernel does not execute a file that any process has open for writing.
+    // A child that another thread is just starting would inherit the open file from this process.
     let mut writer = Command::new("sh")
         .args(["-ec", "cat > \"$0\"; chmod +x \"$0\""])
         .arg(path)
@@ -143,5 +143,5 @@ fn installed(name: &str) -> Result<PathBuf> {
         .iter()
         .map(|folder| Path::new(folder).join(name))
         .find(|path| path.exists());
-    found.with_context(|| format!("there is no {name} in {folders:?}: `make setup` gets it"))
+    found.with_context(|| format!("there is no {name} in {folders:?}; run `make setup`"))
 }

@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-/// Blocks each `open` of these folders and their entries until it is dropped. A blocked process can be killed.
+/// Blocks each `open` of these folders and their entries until the `Hang` is dropped. A blocked process can be killed.
 ///
-/// The process that creates it must not open them either: it would wait for itself.
+/// The process that creates the `Hang` must not open the folders either: it would wait for itself.
 #[derive(Debug)]
 pub struct Hang {
-    // The kernel asks this descriptor for permission on each open and gets no reply. Closing it permits all of them.
+    // The kernel asks this descriptor for permission on each open and gets no reply. Closing the descriptor permits all blocked opens.
     _gate: Fanotify,
 }
 

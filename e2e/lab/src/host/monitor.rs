@@ -12,7 +12,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Timeout of the first marks. The program may not listen yet, so another mark follows.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Kinds of harmless changes. One is made before reports are read: once it is reported, all earlier changes are reported.
+/// Kinds of harmless changes. The monitor makes one before it reads reports. When `ip` or `nft` reports this change, it has reported all earlier ones.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,

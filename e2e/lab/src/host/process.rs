@@ -22,7 +22,7 @@ use nix::unistd::{Pid, sethostname};
 use crate::net::netns::Netns;
 use crate::site::Site;
 
-/// Folders in which this machine may have files of its own node that a daemon or the doctor reads. Each host gets its own.
+/// Folders in which this machine may have node files that a daemon or the doctor reads. Each host gets separate folders.
 const PLACES: [&str; 6] = [
     "/etc/cni",
     "/etc/default",

@@ -61,7 +61,7 @@ pub struct ApiServer {
     names: Vec<IpAddr>,
     folder: PathBuf,
     tls: Arc<ClientConfig>,
-    /// The earlier version that it emulates.
+    /// The earlier version that the server emulates.
     emulated: Option<&'static str>,
 }
 

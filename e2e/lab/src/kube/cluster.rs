@@ -322,7 +322,7 @@ fn addresses(families: Families) -> (bool, bool) {
     (families != Families::V6, families != Families::V4)
 }
 
-/// Raises the limit of [`WATCHES`] if it is too low. If it cannot be written, the programs that exceed it report that themselves.
+/// Raises the limit of [`WATCHES`] if it is too low. If this process cannot write the limit, the programs that exceed the limit report the error.
 fn make_room_for_watches() {
     let (file, wanted) = WATCHES;
     let now = std::fs::read_to_string(file)

@@ -1,6 +1,6 @@
 //! A proxy in front of the API server. It records requests, and a test decides how they fail.
 //!
-//! Clients use plain HTTP, the proxy uses TLS to the server. It forwards requests without a token as the user of our manifest.
+//! Clients use plain HTTP, but the proxy uses TLS to the server. The proxy forwards requests without a token as the user of our manifest.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ impl Proxy {
         self.stall(false);
     }
 
-    /// Holds back all responses and new requests while connections stay open. `false` ends that.
+    /// Holds back all responses and new requests while connections stay open. `false` ends the stall.
     pub fn stall(&self, stalled: bool) {
         self.shared.lock().stalled = stalled;
         self.shared.changed.notify_all();

@@ -278,7 +278,7 @@ fn send(
     let mut due = progress.start;
     let mut number = 0u64;
     while !progress.end_sending.load(Ordering::Relaxed) {
-        // After a pause of this machine, late packets are sent at once: none is left out.
+        // After a pause of this machine, the probe sends all late packets at once.
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let packet = packet(id, number, options.payload);
         sent.times.push(progress.start.elapsed());

@@ -1,4 +1,4 @@
-//! Multicast: socket options of senders and receivers, and the kernel's multicast routes, which live as long as the socket that set them.
+//! Multicast: socket options of senders and receivers, and the kernel's multicast routes, which exist until the socket that set them is closed.
 
 #![allow(
     unsafe_code,

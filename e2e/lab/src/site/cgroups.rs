@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::site::name::entries;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Timeout until a killed process has left its cgroup.
+/// Time within which a killed process has to leave its cgroup.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Folder in which containerd keeps its state of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";

@@ -1,8 +1,8 @@
 //! Removal of labs: those of this process, those of dead processes, and those that were kept.
 //!
-//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process belongs to the lab if it runs in
-//! one of the namespaces, or if it has a part of the folder mounted as its `/run`. The mount finds processes whose namespaces have lost
-//! their names. Cables end only in the lab's namespaces and disappear with them; mounts disappear with the processes that made them.
+//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process in one of the namespaces belongs to the lab.
+//! So does a process that has a part of the folder mounted as its `/run`: its namespace may have lost its name. Cables end only in the lab's
+//! namespaces and disappear with them. Mounts disappear with the processes that made them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -108,7 +108,7 @@ pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
 
-/// Returns the start time of a process and the ID of its boot. `None` if it has ended, also if it was not waited for yet.
+/// Returns the start time of a process and the ID of its boot. `None` if the process has ended, even if its parent has not waited for it yet.
 fn identity(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -121,7 +121,7 @@ fn identity(pid: u32) -> Option<String> {
 /// Reports whether the process that created a lab still runs.
 fn is_alive(lab: &LabName) -> bool {
     let noted = std::fs::read_to_string(lab.folder().join(OWNER)).unwrap_or_default();
-    // A lab without the file is being created, or its process was killed during that. Then only the PID identifies the process.
+    // A lab without the file is being created, or its process was killed during the creation. In that case only the PID identifies the process.
     identity(lab.pid).is_some_and(|now| noted.is_empty() || noted.trim() == now)
 }
 

@@ -261,7 +261,7 @@ impl Etcd {
     }
 
     fn start_all(&mut self) -> Result<()> {
-        // A member responds only once most of them run.
+        // A member responds only once most members run.
         for number in 0..self.members.len() {
             self.launch(number)?;
         }

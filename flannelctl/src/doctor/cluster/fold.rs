@@ -9,8 +9,8 @@ use types::printable;
 
 use super::answer::{Answer, Answers};
 
-/// Groups findings by two rules. A finding about peers that all have broken findings of their own is a consequence of those. The remaining findings with
-/// the same check and the same peers become one finding of all their nodes.
+/// Groups findings by two rules. If each peer of a finding has its own finding of severity `broken`, the finding about the peers is a consequence.
+/// The remaining findings with the same check and the same peers become one finding of all their nodes.
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let Answers {
         source,
@@ -44,7 +44,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
                 consequences.push(((*first).clone(), check, consequence));
                 continue;
             }
-            // A node may have several findings of one check, such as one for each route. The number keeps them apart.
+            // A node may have several findings of one check, such as one for each route. The number distinguishes these findings.
             let nth = times
                 .entry((&finding.check, &finding.peers))
                 .and_modify(|times| *times += 1)
@@ -113,7 +113,7 @@ struct Key {
     nth: usize,
 }
 
-/// Returns a node and the check of its first broken finding about itself; `None` if it has no such finding.
+/// Returns a node and the check of its first finding of severity `broken` about itself; `None` if it has no such finding.
 fn culprit(answer: &Answer) -> Option<(String, String)> {
     let own = |finding: &&Finding| finding.severity == Severity::Broken && is_about_itself(finding);
     let first = answer.causes.iter().find(own)?;

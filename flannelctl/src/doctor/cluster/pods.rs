@@ -1,4 +1,4 @@
-//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs it there, as for `kubectl exec`.
+//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs the command there, as for `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::store;
 /// Basic time limit for all nodes. Each node adds [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 const NODE_SHARE: Duration = Duration::from_millis(15);
-/// Limit on nodes that are asked at the same time.
+/// Maximum number of nodes that are asked at the same time.
 const AT_ONCE: usize = 64;
 
 /// Asks the doctors of all nodes.

@@ -55,7 +55,7 @@ pub(super) fn interfaces(facts: &Facts) -> &[Interface] {
     facts.host.interfaces.known().map_or(&[], Vec::as_slice)
 }
 
-/// Whether an interface is flannel's: its name and its kind are those of a backend's device.
+/// Whether an interface is flannel's: both its name and its kind match a backend's device.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     let is_of = |backend: &&Profile| {
         backend

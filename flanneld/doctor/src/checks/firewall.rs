@@ -16,7 +16,7 @@ use types::Family;
 pub const CHECKS: &[Check] = &[
     check(
         "ufw",
-        "ufw refuses packets of other nodes",
+        "ufw drops packets of other nodes",
         &[
             "encap-blocked",
             "wireguard-silent",
@@ -73,8 +73,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
     facts.network.known().zip(facts.host.firewalls.known())
 }
 
-/// Returns the tables of iptables. The flag means that flanneld is about to add its jump: neither variant of the family has it yet, and only one
-/// of them will get it.
+/// Returns the tables of iptables. The flag is set if flanneld has not added its jump to either variant of the family yet. flanneld adds the jump to
+/// only one variant.
 fn tables<'a>(
     network: &'a Network,
     firewalls: &'a Firewalls,
@@ -91,7 +91,7 @@ fn tables<'a>(
     })
 }
 
-/// Returns the severity of a rule that blocks pod packets. It is only a risk if a rule that the doctor does not understand may accept them first.
+/// Returns the severity of a rule that blocks pod packets: `risk` if an earlier rule that the doctor does not understand may accept the packets.
 fn by_doubt(doubt: bool) -> Severity {
     if doubt {
         Severity::Risk
@@ -112,7 +112,8 @@ fn let_pass(table: &Table) -> Vec<String> {
         )
     };
     let both = |place: &str| vec![rule(place, "s"), rule(place, "d")];
-    // With network policies nothing is kept for the next boot: the chains of policies do not exist then, and an agent may append its jump after the rules.
+    // With network policies, the rules are not kept for the next boot. The policies' chains do not exist then, and an agent may append its jump after
+    // the rules.
     let kept = |rules: &[(String, String)]| {
         if table.policies.is_some() {
             Vec::new()
@@ -126,13 +127,14 @@ fn let_pass(table: &Table) -> Vec<String> {
         .refusal()
         .and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
     let mut commands = match (refusal, table.policies) {
-        // An accept rule before the rejecting rule would bypass policies that follow it, so the rejecting rule moves to the end.
+        // An accept rule before the rejecting rule would bypass the policies after the rejecting rule. The commands therefore move the rejecting rule
+        // to the end.
         (Some((refusal, number)), Some(policies)) if policies > number => {
             if refusal.chain != refusal.base {
-                // The rejecting rule is in a chain that this one calls, and a whole chain would have to move.
+                // The rejecting rule is in a chain that FORWARD calls. The commands would have to move that whole chain.
                 return Vec::new();
             }
-            // Deletes the rule by its text, because a second run of the command would delete another rule by this number.
+            // The command deletes the rule by its text. With a rule number, a second run of the command would delete another rule.
             let mut now = vec![(command.clone(), refusal.rule.replacen("-A", "-D", 1))];
             now.extend(both("-A FORWARD"));
             now.push((command.clone(), refusal.rule.clone()));
@@ -249,7 +251,7 @@ fn path(barrier: &Barrier) -> String {
     format!("{family} {table} {chain}")
 }
 
-/// Creates the finding about an nftables chain. An accept rule in another chain cannot override it.
+/// Creates the finding about an nftables chain. An accept rule in another chain cannot override this chain.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     let Barrier {
         family,
@@ -375,7 +377,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
         .map(|net| net.to_string())
         .collect();
     let shut = network.tunnel().filter(|_| !known.tunnel);
-    // Probes refute only the rules for tunnel packets. They are not forwarded, so they prove nothing about rules for pod packets.
+    // Probes refute only the rules for tunnel packets. The kernel does not forward probes, so they prove nothing about rules for pod packets.
     if unknown.is_empty() && (shut.is_none() || is_refuted(facts, None)) {
         return Vec::new();
     }
@@ -412,7 +414,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
             ),
             "it drops packets from and to pods of other nodes",
         )
-        .seen("its rules refuse them", "nft list table inet firewalld")
+        .seen("its rules drop them", "nft list table inet firewalld")
         .run_all(commands),
     ]
 }

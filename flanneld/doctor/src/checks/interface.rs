@@ -15,7 +15,7 @@ use types::{Detail, Family, Problem};
 
 /// Id of the check for the wrong interface.
 pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
-/// Limit on the listed interfaces that are down.
+/// Maximum number of listed interfaces that are down.
 const MAX_DOWN: usize = 8;
 
 /// Whether a wrong interface explains other findings. A finding that is only a risk explains none.
@@ -156,9 +156,9 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let (Some(interface), Some(choice)) = (chosen(facts), facts.daemon.choice.known()) else {
         return Vec::new();
     };
-    // Peers on the link of another interface prove nothing about this one: they may have been fixed before this node.
+    // A peer on the link of another interface proves nothing about this interface: an operator may have fixed that peer before this node.
     let paths: Vec<&Path> = paths_by(facts, interface).collect();
-    // An interface that has received from a peer is the right one. A silent peer is then off, or the path to it is cut.
+    // An interface that has received packets from a peer is the right one. A silent peer is then off, or the path to that peer is cut.
     if paths.iter().any(|path| path.is_heard() || path.ever) {
         return Vec::new();
     }
@@ -168,7 +168,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let silent = all_silent(&paths, facts.daemon.young);
     let refused = refused_for_address(facts);
     let ours = with_our_address(facts);
-    // Without probes only the signs of NAT show a wrong interface. No other machine is on that link, so a peer with an address there is unreachable.
+    // Without probes, only the signs of NAT show a wrong interface. A link behind NAT has no other machine, so a peer with an address there is unreachable.
     let alone = facts.mesh.known().is_none()
         && facts.leases.peers.known().is_some_and(|peers| {
             peers
@@ -254,8 +254,8 @@ fn silence(paths: &[&Path]) -> String {
     )
 }
 
-/// Returns whether no peer responds. A peer that has moved to another address is unknown for some seconds. While an operator fixes node after
-/// node, the other peers decide.
+/// Returns whether no peer responds. The state of a peer that has moved to another address is unknown for some seconds. While an operator fixes node
+/// after node, the peers with a known state decide.
 fn all_silent(paths: &[&Path], young: bool) -> bool {
     let count = |state: State| {
         paths
@@ -272,7 +272,7 @@ fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
 
-/// Returns the paths to peers, without those to peers that are only on the link of another interface.
+/// Returns the paths to peers, except to peers that are only on the link of another interface.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts
@@ -350,7 +350,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         findings.push(with_remedy(finding.seen(text, "flannelctl leases")));
     }
     let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
-    // With such a backend, keys distinguish the nodes, so several nodes may share one address.
+    // With a backend that distinguishes nodes by their keys, several nodes may share one address.
     let shares = facts.network.known().is_some_and(|network| {
         network
             .backend

@@ -32,7 +32,7 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// The store or API server that this host reaches through it, and the command that shows this; `None` if nothing points to the interface.
+    /// The store or API server that this host reaches through the interface, and the command that shows this; `None` if there is neither.
     pub leads: Option<(String, String)>,
 }
 
@@ -160,8 +160,8 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
 /// The folder for the unit's new command line. The last drop-in applies, so the name sorts after `override.conf` of `systemctl edit`.
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
-/// Returns the commands that replace one argument in the daemon's unit by another. They do not edit the unit, which may belong to a package:
-/// a drop-in repeats the command line in force with the change.
+/// Returns the commands that replace one argument in the daemon's unit by another. They do not edit the unit, which may belong to a package. Instead,
+/// they add a drop-in that repeats the effective command line with the change.
 pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
@@ -214,13 +214,13 @@ pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command>
 }
 
 /// Returns the command that appends a line to the daemon's options. `line` has to be one word of a shell. The leading newline is needed because
-/// the file may not end with one.
+/// the file may not end with a newline.
 pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
-/// Returns a command of flannelctl with access to the store. Under systemd, the options come from the daemon's command line and its options file,
-/// which systemd-run has to read because its syntax is not that of a shell script.
+/// Returns a flannelctl command with access to the store. Under systemd, the options come from the daemon's command line and its options file. The
+/// command uses systemd-run to read the options file, because the syntax of that file is not that of a shell script.
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {

@@ -16,14 +16,14 @@ use netstate::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
 
-/// If an object had to be restored more often than this, another program is suspected.
+/// Number of repairs of an object above which the check suspects another program.
 const MIN_REPAIRS: u32 = 3;
-/// Limit on separate findings of one kind.
+/// Maximum number of separate findings of one kind.
 const MAX_ALIKE: usize = 3;
 /// Metric that makes a conflicting route a fallback behind flannel's.
 const SECOND_CHOICE: u32 = 4096;
 
-/// Limit on routes with a finding each. If there are more, one finding covers all of them.
+/// Maximum number of routes with a finding each. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// The checks of this group.
@@ -115,7 +115,7 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
             drift.by.iter().fold(finding, |finding, by| hands_off(finding.seen(format!("{by} runs here"), "ps"), by, drift.kind))
         })
         .collect();
-    // One program may change many objects.
+    // One program may change many objects, so the number of findings is limited.
     capped(found, MAX_ALIKE)
 }
 
@@ -166,7 +166,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         let through_peer = route
             .via
             .is_some_and(|via| peer.addresses().any(|ip| ip == via));
-        // A route behind one of flannel's with a lower metric is only a fallback.
+        // If flannel's route has a lower metric, the other route is only a fallback.
         let beaten = ours
             .get(&route.to)
             .is_some_and(|metric| *metric < route.metric);
@@ -326,7 +326,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    // The devices of a second daemon are no leftovers.
+    // The devices of a second daemon are not leftovers.
     if facts
         .host
         .daemons
@@ -356,7 +356,7 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
             format!("the backend is {} now and does not use this device; routes through it would lose packets", backend.name),
         )
         .seen(format!("{name}, {}", interface.kind), "ip -d link")
-        // The device may belong to the daemon of another network that is stopped at the moment, so an operator has to decide whether to delete it.
+        // The device may belong to a stopped daemon of another network, so an operator has to decide whether to delete the device.
         .run(format!("ip -details link show dev {}", word(name)))
     })
     .collect()

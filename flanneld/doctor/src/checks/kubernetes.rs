@@ -54,8 +54,8 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Shell word for the API server's own address: kubectl's server, or the endpoint behind the Service if kubectl's server is a local address
-/// (k3s, kind), which other nodes cannot reach.
+/// Shell word for the address at which other nodes reach the API server. This is kubectl's server, or the endpoint behind the Service if kubectl's
+/// server is a local address (k3s, kind).
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
@@ -195,8 +195,8 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
 
 /// The label that the selectors of Go flannel's released manifest and of flannel-rs' manifest contain in addition to `app`.
 const LABEL: &str = "k8s-app";
-/// The label with the generation number of a DaemonSet's template. Without its removal, a new DaemonSet with the same number would not update
-/// pods of another one.
+/// The label with the generation number of a DaemonSet's template. Unless the commands remove this label, a new DaemonSet with the same number does
+/// not update the pods of another DaemonSet.
 const GENERATION: &str = "pod-template-generation";
 /// kubectl arguments that delete the DaemonSet and keep its pods. The next DaemonSet adopts the pods.
 const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";

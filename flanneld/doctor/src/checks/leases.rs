@@ -14,7 +14,7 @@ use types::{Detail, Problem};
 
 /// Silence in seconds after which the holder of a lease is considered gone.
 const SILENT: u64 = 600;
-/// Limit on refused leases, and on silent holders, with a finding each. If there are more, one finding covers all of them.
+/// Maximum number of refused leases, and of silent holders, with a finding each. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// Possible reasons why a peer's address does not respond. Probes cannot distinguish them.
@@ -61,7 +61,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn other_store(facts: &Facts) -> Vec<Finding> {
-    // With several daemons on this host, the unknown sender may mean one that serves another network.
+    // If several daemons run on this host, the unknown sender may probe a daemon of another network.
     let is_alone = facts
         .host
         .daemons
@@ -160,7 +160,7 @@ fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Find
 }
 
 fn lease_refused(facts: &Facts) -> Vec<Finding> {
-    // Leases with this node's address have a check of their own. An unused reservation is no fault.
+    // A separate check reports leases with this node's address. An unused reservation is not a fault.
     let refused = facts.leases.refused.known().into_iter().flatten();
     let refused: Vec<_> = refused
         .filter(|refused| !matches!(refused.reason.as_str(), "our-address" | "reserved"))

@@ -7,7 +7,7 @@ use crate::need::Need;
 use crate::persist::{checksums_off, module, sysctl};
 use crate::shell::word;
 
-/// Number of wrong UDP checksums from which on the check suspects a fault.
+/// Minimum number of invalid UDP checksums for which the check suspects a fault.
 const MIN_ERRORS: u64 = 3;
 
 /// The checks of this group.
@@ -42,7 +42,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
-    // The counters cover the whole host: a few damaged packets from elsewhere are no fault of a card. Pods have counters in their own network namespaces.
+    // The counters cover the whole host: a few damaged packets from elsewhere are not a fault of a card. Pods have counters in their own network namespaces.
     let Some(errors) = facts
         .host
         .checksums
@@ -51,7 +51,7 @@ fn checksum(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    // ICMP has its own checksum, which no hardware computes, so ping still works. A host that refuses a probe has received it.
+    // ICMP has its own checksum, which no hardware computes, so ping still works. A host that rejects a probe has received the probe.
     let ping_only = facts.mesh.known().is_some_and(|mesh| {
         mesh.paths
             .iter()

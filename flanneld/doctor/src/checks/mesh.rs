@@ -15,15 +15,15 @@ use types::{Encapsulation, Family};
 
 /// Largest tolerated offset of peers' clocks from this node's clock, in milliseconds.
 const MAX_CLOCK_OFFSET: i64 = 5000;
-/// Time that a daemon may need to restart, in seconds. Its port is considered filtered only if it is silent for longer.
+/// Time that a daemon may need to restart, in seconds. The check considers a port filtered only if the port is silent for longer.
 const RESTART_TIME: u64 = 30;
 /// Time until flanneld has asked the store about many silent peers, in seconds.
 const STORE_TIME: u64 = 180;
-/// The tunnel is considered blocked only if it fails for at least this many peers for each peer that is cut off completely.
+/// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. Below this ratio, the check does not consider the tunnel blocked.
 const MIN_CUT: usize = 4;
-/// Number of silent peers from which on the cause is assumed to be at this node.
+/// Minimum number of silent peers for which the check assumes a cause at this node.
 const MIN_NODES: usize = 2;
-/// Limit on peers with a finding each. If there are more, one finding covers all of them.
+/// Maximum number of peers with a finding each. If there are more, one finding covers all of them.
 const MAX_LISTED: usize = 3;
 
 /// Checks whose findings are about peers, in this group and among the checks of leases.
@@ -241,7 +241,7 @@ fn each(
     vec![finding.run("flannelctl peers")]
 }
 
-/// Adds what other nodes report of a peer. It shows whether the fault is at the peer, on the path, or at this node.
+/// Adds the reports of other nodes about a peer. The reports show whether the fault is at the peer, on the path, or at this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
     let reached = |reach: u16| {
         if reach == 1 {
@@ -302,14 +302,14 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     }
     let cut = |path: &&Path| path.verdict.state == State::OverlayCut;
     let one_way = |path: &&Path| path.verdict.state == State::OneWay;
-    // If the only peer receives this node's packets, it may just have a wrong entry for this node.
+    // If the only peer receives this node's packets, that peer may just have a wrong entry for this node.
     !judged.is_empty()
         && judged.iter().all(|path| path.underlay)
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// Returns what drops tunnel packets on this host. Returns nothing unless all packets of the family are lost although a peer responds over the
-/// underlay.
+/// Returns the rules and policies that drop tunnel packets on this host. Empty unless all packets of the family are lost while a peer responds over
+/// the underlay.
 fn dropped_here(facts: &Facts, family: Family) -> Vec<&Drop> {
     let judged: Vec<&Path> = paths(facts)
         .iter()
@@ -464,11 +464,11 @@ fn blocked_words(
         ),
         if blocked.is_here() {
             format!(
-                "a rule of this host drops {what}: peers reply over the underlay and not over the overlay"
+                "a rule of this host drops {what}: peers reply over the underlay but not over the overlay"
             )
         } else {
             format!(
-                "peers reply over the underlay and not over the overlay: a firewall on a host, in a security group or in a hypervisor drops {what}"
+                "peers reply over the underlay but not over the overlay: a host firewall, a security group or a hypervisor drops {what}"
             )
         },
     );
@@ -539,16 +539,16 @@ fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding 
         .on(crate::finding::EVERYWHERE)
 }
 
-/// Adds what rejects packets in a table of this host as evidence. `what` describes the packets.
+/// Adds as evidence the rule or the policy in a table of this host that blocks packets. `what` describes the packets.
 fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     match table.input_refusal() {
         Some(refusal) => finding.seen(
-            format!("the rule `{}` here refuses {what}", refusal.rule),
+            format!("the rule `{}` on this node blocks {what}", refusal.rule),
             format!("{} -S {}", table.command, word(&refusal.chain)),
         ),
         None => finding.seen(
             format!(
-                "what no rule of INPUT in {} accepts is refused here",
+                "INPUT in {} blocks packets that no rule accepts",
                 table.command
             ),
             format!("{} -S INPUT", table.command),
@@ -572,7 +572,7 @@ fn let_tunnel_in(
             )
         })
         .collect();
-    // An accept rule of ufw or firewalld helps only against rules that come after theirs, not against a rule that an operator has put before them.
+    // An accept rule of ufw or firewalld overrides only later rules. An operator may have put a rejecting rule before that accept rule.
     let program = match let_in::program(facts.host.firewalls.known()) {
         program if shut.iter().all(|table| table.input_refusal().is_none()) => program,
         _ => Program::Iptables,
@@ -652,9 +652,9 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
     .run("flannelctl peers")
 }
 
-/// Returns many cut-off peers that were never heard from since this daemon started, if the store was not asked about them yet.
+/// Returns the subnets of cut-off peers about which flanneld has not asked the store yet. Empty if few peers are cut off.
 ///
-/// They are probably leases of machines that are long gone. The store is asked within a minute or two.
+/// These peers have sent nothing since this daemon started. Their machines are probably long gone. flanneld asks the store within a minute or two.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
     let cut: Vec<&Path> = paths(facts).iter().filter(is_cut).collect();
@@ -714,7 +714,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         .run(format!("ping -c 3 {}", path.address))
 }
 
-/// Returns a finding if a peer publishes another VNI than this node has. In that case the kernel drops its packets.
+/// Returns a finding if a peer's VNI differs from this node's VNI. In that case the kernel drops the peer's packets.
 fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
     let own = facts.network.known()?.vni?;
     let peers = facts.leases.peers.known()?;
@@ -910,7 +910,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
         .iter()
         .filter(|path| path.verdict.ping_only && path.ours && path.verdict.state.passes())
         .filter(lasts);
-    // A closed port refuses a probe, and some firewalls do. Most firewalls drop it.
+    // A host rejects probes to a closed port, as some firewalls do. Most firewalls drop them.
     let (refusing, filtered): (Vec<&Path>, Vec<&Path>) = silent.partition(|path| path.refuses);
     let (port, all) = (mesh.port, mesh.paths.len());
     let names = |paths: &[&Path]| {

@@ -59,7 +59,7 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Limit on separate findings of one kind.
+/// Maximum number of separate findings of one kind.
 const MAX_ALIKE: usize = 8;
 
 /// Protocol of routes that the kernel adds for an address (RTPROT_KERNEL). They are ignored, because the addresses themselves are checked.
@@ -354,7 +354,7 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
                 continue;
             }
             let name = &bridge.name;
-            // If Docker chose the address itself, it is an overlap of networks and not a leftover of flannel.
+            // If Docker chose the address, the problem is an overlap of networks, not a leftover of flannel.
             if name == "docker0" && facts.pods.docker.known() != Some(net) {
                 continue;
             }
@@ -535,7 +535,8 @@ fn adapt_mtu(
     }
 }
 
-/// Returns the command that sets the MTU in the network configuration and keeps the rest. It writes nothing if it cannot read the configuration.
+/// Returns the command that sets the MTU in the network configuration and keeps all other settings. The command writes nothing if it cannot read the
+/// configuration.
 fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     let filter = format!("jq -ce '.Backend.MTU = {mtu}'");
     match &facts.store.access {

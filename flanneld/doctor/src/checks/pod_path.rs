@@ -15,7 +15,7 @@ use types::Family;
 
 /// Note about the bridge after a reboot.
 const AFTER_REBOOT: &str = "after a reboot the bridge plugin creates the bridge with the first pod";
-/// Limit on the peers that a finding names.
+/// Maximum number of peers that a finding names.
 const NAMED: usize = 3;
 
 /// The checks of this group.
@@ -147,7 +147,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     let right = if route.packet.out {
         let tunnel = outside(all, network, family, None);
         if tunnel.is_none() && network.device(family).is_some() {
-            // flannel's device is missing, which is the reason and not a fault of routes.
+            // The cause is flannel's missing device, not a fault of routes.
             return None;
         }
         let underlay = all
@@ -345,7 +345,7 @@ fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     (found.protocol != FLANNELD && narrower).then(|| (found.to, device.name.clone()))
 }
 
-/// Adds the policy routing rule, and the command that makes the kernel look up pod packets in the table `main` before it.
+/// Adds the policy routing rule, and the command that makes the kernel look up pod packets in the table `main` before that rule.
 fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute) -> Finding {
     let family = Family::from(route.packet.packet.to);
     let ip = family.pick("ip", "ip -6");
@@ -356,7 +356,7 @@ fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute)
         .into_iter()
         .flat_map(|network| network.networks.nets())
         .find(|net| Family::from(net.addr()) == family);
-    // No rule fits before this one: the rule of the table `local` has priority 0.
+    // No rule fits before a rule of priority 1: the rule of the table `local` has priority 0.
     let Some((network, before)) =
         network.zip(rule.priority.checked_sub(1).filter(|before| *before > 0))
     else {

@@ -8,7 +8,7 @@ use crate::need::Need;
 use crate::pod_path::bridge;
 use crate::shell::word;
 
-/// Limit on the peers that a finding names.
+/// Maximum number of peers that a finding names.
 const NAMED: usize = 3;
 
 /// The checks of this group.

@@ -218,7 +218,8 @@ fn foreign_cni(facts: &Facts) -> Vec<Finding> {
             for object in own.iter().take(6) {
                 finding = finding.seen(object.object.to_string(), "ip link, ls /etc/cni/net.d");
             }
-            // A network with devices here may be in use, or a cluster may be migrating to it. In that case no command moves its configuration.
+            // A network with devices on this node may be in use, or a cluster may be migrating to it. In that case no command moves the network's
+            // configuration.
             let files = own.iter().map(|object| match &object.object {
                 ForeignObject::Configuration(path) => Some(path.display().to_string()),
                 ForeignObject::Device(_) => None,
@@ -241,7 +242,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 .iter()
                 .filter(|kept| own.contains(&kept.address))
                 .collect();
-            // Pods get neither the network and broadcast addresses nor the gateway's.
+            // Pods cannot have the network address, the broadcast address or the gateway's address.
             let size = 1_u64
                 .checked_shl(u32::from(own.max_prefix_len() - own.prefix_len()))
                 .unwrap_or(u64::MAX)
@@ -267,8 +268,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 .iter()
                 .map(|folder| word(&folder.display().to_string()))
                 .collect();
-            // Each pod on the bridge has a running container with a kept address. If the numbers contradict that, some running containers are
-            // wrongly considered gone.
+            // Each pod on the bridge has a running container with a kept address. If the numbers contradict this, the doctor wrongly considers some running
+            // containers gone.
             let are_theirs = u64::try_from(gone)
                 .ok()
                 .zip(pods)

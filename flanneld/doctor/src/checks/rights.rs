@@ -4,8 +4,8 @@ use crate::command::Command;
 use crate::shell::word;
 use serde_json::{Value, json};
 
-/// Returns the cluster-wide rules that `conf/kube-flannel.yml` grants. A daemon without NODE_NAME also reads pods. The manifest's rules for the
-/// namespace `default` are not needed here.
+/// Returns the cluster-wide rules that `conf/kube-flannel.yml` grants. A daemon without NODE_NAME also reads pods. The result omits the manifest's
+/// rules for the namespace `default`.
 fn rules() -> Value {
     let rule = |resource: &str, verbs: &[&str]| json!({ "apiGroups": [""], "resources": [resource], "verbs": verbs });
     json!([
@@ -18,7 +18,7 @@ fn rules() -> Value {
 /// The user name of requests without credentials.
 pub(super) const ANONYMOUS: &str = "system:anonymous";
 
-/// Returns the command that grants a user the permissions of flanneld. It adds to the ClusterRole and its binding, and removes nothing.
+/// Returns the command that grants a user the permissions of flanneld. The command adds to the ClusterRole and its binding, but removes nothing.
 ///
 /// Returns `None` for shared users: requests without credentials, and the account `default`, which pods use unless they name another one.
 pub(super) fn grant(user: &str) -> Option<Command> {

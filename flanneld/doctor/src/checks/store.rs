@@ -237,7 +237,7 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
     let Some(next) = facts.store.next_config.known() else {
         return Vec::new();
     };
-    // A directory without a configuration is unavailable as a store, which has a finding of its own.
+    // A separate finding reports a directory without a configuration as an unavailable store.
     if facts.store.trouble.known().is_some() {
         return Vec::new();
     }

@@ -8,7 +8,7 @@ use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
-/// Limit on the peers that are named as evidence.
+/// Maximum number of peers that are named as evidence.
 const MAX_LISTED: usize = 8;
 
 /// The checks of this group.
@@ -104,7 +104,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     is_ours.then_some(interface.name.as_str())
 }
 
-/// Returns the command that adds a route to an address through a gateway on the underlay: that of the most specific existing route.
+/// Returns the command that adds a route to an address. The gateway is that of the most specific existing route on the underlay.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let choice = facts.daemon.choice.known()?;
     let underlay = facts

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// Limit on the peers that are named as evidence and get a command.
+/// Maximum number of peers that the evidence names and for which there is a command.
 const MAX_LISTED: usize = 4;
 /// Checks of probes that report peers from which no packets arrive.
 const SILENCE: &[&str] = &[
@@ -31,7 +31,7 @@ const SILENCE: &[&str] = &[
     "encap-blocked",
     "wireguard-silent",
 ];
-/// Checks of [`SILENCE`], and those that also report a host that responds with this node's address.
+/// Checks of [`SILENCE`], and the checks that also report a host that responds with this node's address.
 const SILENCE_AND_LIES: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -42,7 +42,7 @@ const SILENCE_AND_LIES: &[&str] = &[
     "wrong-node",
     "lossy",
 ];
-/// Limit on the addresses that are compared with the dropping routes.
+/// Maximum number of addresses that are compared with the dropping routes.
 const MAX_ASKED: usize = 256;
 /// Number of peers that have to be unreachable over the overlay before this node's published address is considered wrong.
 const MIN_PEERS: usize = 2;
@@ -288,8 +288,8 @@ fn kind(route: &Route) -> &'static str {
 
 /// Returns findings about published addresses that no interface of this node has.
 ///
-/// Such an address may belong to a router that forwards the tunnel's port. It is reported only if peers respond over the underlay and no packet
-/// arrives from any of them over the overlay.
+/// Such an address may belong to a router that forwards the tunnel's port. The check therefore reports it only if peers respond over the underlay,
+/// but no packet arrives from any of them over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), underlay(facts)) else {
         return Vec::new();
@@ -414,8 +414,8 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Returns findings about unreachable peers with the hardware address of this node or of exactly one other node. If many nodes share an address,
-/// it is the router's through which they are reached.
+/// Returns findings about unreachable peers that share a hardware address with this node or with exactly one other node. An address that many nodes
+/// share belongs to the router through which this node reaches them.
 fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
     let (Some(neighbours), Some(underlay)) = (
         facts.host.underlay_neighbours.known(),
@@ -436,7 +436,7 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
             nodes.entry(*mac).or_default().insert(&path.node);
         }
     }
-    // The hardware address of a gateway also appears for the hosts that it answers for.
+    // A gateway may answer for other hosts. These hosts then appear with the gateway's hardware address.
     let routers: BTreeSet<Mac> = facts
         .host
         .routes

@@ -10,7 +10,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 
-/// Limit on the peers with a finding each.
+/// Maximum number of peers with a finding each.
 const MAX_LISTED: usize = 16;
 /// Subject of the finding about all further peers.
 const MORE: &str = "more";
@@ -192,7 +192,7 @@ fn commands(facts: &Facts, known: &Wireguard, peer: &Silent) -> Vec<String> {
     let mut commands = Vec::new();
     if known.has_tool {
         commands.push(format!("wg show {device}"));
-        // Prints the same hash at both ends if their keys are the same, and does not reveal the keys.
+        // The command prints the same hash on both nodes if their keys are the same. It does not reveal the keys.
         commands.push(format!(
             "wg show {device} preshared-keys | cut -f2 | sort -u | sha256sum"
         ));

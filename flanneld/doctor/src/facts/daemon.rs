@@ -27,7 +27,7 @@ pub struct Daemon {
     pub choice: Fact<Choice>,
     /// What starts the daemon, for remedies.
     pub launch: Launch,
-    /// The arguments of its command line that remedies need.
+    /// The arguments of the daemon's command line that remedies need.
     pub arguments: Vec<Argument>,
     /// Whether an option sets this node's identity. Otherwise it is derived from the machine's.
     pub id_given: bool,
@@ -84,8 +84,8 @@ impl Daemon {
         self.arguments.iter().find(|argument| argument.is(flag))
     }
 
-    /// Returns the argument that selects the present interface, which has to change before another one is chosen. The first selector that matches
-    /// applies, and every argument takes precedence over its variable.
+    /// Returns the argument that selects the present interface. A remedy has to change this argument to select another interface. The first selector
+    /// that matches applies, and every argument takes precedence over its variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self.choice.known().and_then(|choice| {
             choice

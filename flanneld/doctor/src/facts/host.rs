@@ -120,9 +120,9 @@ pub struct PodPeer {
 pub struct PodPacket {
     /// The peer.
     pub peer: PodPeer,
-    /// Whether the packet goes to the peer. Otherwise it comes from there.
+    /// Whether the packet goes to the peer. Otherwise the packet comes from the peer.
     pub out: bool,
-    /// Its addresses, and the interface on which it arrives.
+    /// The packet's addresses and its incoming interface.
     pub packet: Forwarded,
 }
 
@@ -234,13 +234,13 @@ pub struct Neighbours {
 /// A kernel module that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Its name.
+    /// Name of the module.
     pub name: String,
-    /// Reason why it could not be loaded.
+    /// Reason why the module could not be loaded.
     pub why: String,
 }
 
-/// Packets that arrived with wrong checksums in the last two minutes.
+/// Numbers of packets that arrived with invalid checksums in the last two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
     /// Increase of UDP's InCsumErrors.

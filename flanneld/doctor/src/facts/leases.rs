@@ -69,7 +69,7 @@ pub struct NodeHealth {
 /// A lease that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its subnets, or its key if it has none.
+    /// The subnets of the lease, or its key if it has no subnets.
     pub lease: String,
     /// The reason, as in the metrics.
     pub reason: String,

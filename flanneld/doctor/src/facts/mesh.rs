@@ -15,7 +15,7 @@ pub struct Mesh {
     pub port: u16,
     /// Faults that all peers of a family have in common.
     pub faults: Vec<CommonFault>,
-    /// Probes to all peers that were lost lately, and all that were sent. `None` unless the losses are significant and not due to single peers.
+    /// Numbers of lost probes and of all recent probes to all peers. `None` unless the losses are significant and single peers do not explain them.
     pub lost_everywhere: Option<(u32, u32)>,
     /// Addresses of unknown senders: they probe this node by its id but have no lease in the store.
     pub strangers: Vec<IpAddr>,
@@ -68,7 +68,7 @@ pub struct Path {
     pub inferred: bool,
     /// The node that replies instead of the peer, if any; untrusted text.
     pub answered_by: Option<String>,
-    /// Whether the peer's host refuses the probes, as with a closed port.
+    /// Whether the peer's host rejects the probes, as with a closed port.
     pub refuses: bool,
     /// Whether any packet from it has arrived since the daemon started.
     pub ever: bool,
@@ -82,7 +82,7 @@ pub struct Path {
     pub lost: u8,
     /// The offset of the peer's clock from this node's, in milliseconds; positive if it is ahead.
     pub clock_ahead: Option<i64>,
-    /// The numbers of other nodes that reach the peer and that do not, among those that were asked.
+    /// Among the other nodes that were asked: the number that reach the peer, and the number that do not.
     pub others: Option<(u16, u16)>,
     /// Seconds since this state began. For a peer that replies only to ping: at most the seconds since it last replied to anything else.
     pub since: Option<u64>,

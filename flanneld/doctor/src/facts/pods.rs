@@ -39,7 +39,7 @@ pub struct PodPath {
 /// Kind of pod packets that are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
-    /// None: pod packets arrive, but with another source address.
+    /// No packets are lost, but they arrive with another source address.
     Address,
     /// Packets of pods, or the replies to them.
     Everything,

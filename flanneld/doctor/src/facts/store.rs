@@ -11,7 +11,7 @@ pub struct Store {
     pub place: String,
     /// Its addresses; empty for a store on this host.
     pub addresses: Vec<IpAddr>,
-    /// How commands in remedies reach it.
+    /// How commands in remedies reach the store.
     pub access: Access,
     /// The reason why the store does not respond; absent while it does.
     pub trouble: Fact<Problem>,

@@ -6,7 +6,7 @@ use types::Subnets;
 /// Facts about WireGuard on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wireguard {
-    /// The number of its peers.
+    /// The number of this node's WireGuard peers.
     pub peers: usize,
     /// The peers that complete no handshake although this node sends to them.
     pub silent: Vec<Silent>,
@@ -25,13 +25,13 @@ pub struct Silent {
     pub device: String,
     /// The UDP port on which that device listens.
     pub port: Option<u16>,
-    /// The address to which packets for it are sent.
+    /// The address to which this node sends packets for the peer.
     pub endpoint: Option<SocketAddr>,
     /// Seconds since the last completed handshake; `None` if there was none.
     pub handshake: Option<u64>,
-    /// Seconds since this node began to send to it without a completed handshake.
+    /// Seconds since this node began to send to the peer without a completed handshake.
     pub silence: u64,
-    /// Whether handshakes that the peer initiates arrive here.
+    /// Whether handshakes that the peer initiates arrive at this node.
     pub initiates: bool,
     /// The node with this key; `None` if no lease in use has the key.
     pub holder: Option<Holder>,

@@ -21,12 +21,12 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
-/// Limit on routes whose pod packets are looked up.
+/// Maximum number of routes whose pod packets are looked up.
 const MAX_LOOKUPS: usize = 32;
 /// Reason why most facts about the daemon are unavailable.
 const NO_DAEMON: &str = "flanneld does not answer on this node";
 
-/// Gathers facts without a daemon. `backends` are the backends that the network may have. `other` describes another kind of flanneld that runs here.
+/// Gathers facts without a daemon. `backends` are the backends that the network may have. `other` describes another kind of flanneld on this node.
 pub async fn facts(
     look: &mut Look,
     subnet_file: &Path,
@@ -122,7 +122,7 @@ fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     )
 }
 
-/// Returns no facts about WireGuard peers, because only the daemon knows them; absent if the backend has none.
+/// Returns an unavailable fact, because only the daemon knows the WireGuard peers; absent if the backend has none.
 fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     match backend {
         Some(backend) if !backend.encrypts => Fact::Absent,
@@ -260,7 +260,7 @@ fn config(ended: Option<Problem>) -> Fact<Problem> {
     }
 }
 
-/// Returns what would start a daemon here: its unit, if there is one, or else the DaemonSet in a pod and on a node with kubelet.
+/// Returns what starts the daemon on this host. A unit or options file means systemd; otherwise, a pod or kubelet's folder means the DaemonSet.
 fn launch(places: &Places) -> Launch {
     if places
         .units

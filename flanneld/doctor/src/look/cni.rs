@@ -11,9 +11,9 @@ use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Limit on the size of a configuration, in bytes.
+/// Maximum size of a configuration, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Limit on the names that are read from a folder. A node's subnet has fewer addresses.
+/// Maximum number of names that are read from a folder. A node's subnet has fewer addresses.
 const MAX_ADDRESSES: usize = 5000;
 
 /// Returns the names in a folder, sorted as container runtimes sort them; `None` if the folder does not exist.
@@ -91,7 +91,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     })
 }
 
-/// Whether a kubelet listens on its sockets. The folder is no proof, because it may be left over from a removed kubelet.
+/// Whether a kubelet listens on its sockets. The folder does not prove this, because a removed kubelet may have left it.
 fn kubelet_runs(places: &Places) -> bool {
     ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"]
         .iter()
@@ -115,7 +115,7 @@ pub(super) fn kept(
     let folder = &places.ipam;
     let networks = match names(folder) {
         Ok(Some(names)) => names,
-        // In a pod, a missing parent folder means that the node's folder is not mounted. If it is mounted, host-local has kept no address yet.
+        // In a pod, a missing parent folder means that the node's folder is not mounted. If the node's folder is mounted, host-local has kept no address yet.
         Ok(None) if in_pod && !folder.parent().is_some_and(Path::is_dir) => {
             return Fact::unavailable(format!(
                 "the pod of flanneld does not see {}: its DaemonSet does not mount it",
@@ -252,11 +252,11 @@ pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
             object: ForeignObject::Configuration(path.clone()),
         }));
     }
-    // The devices of a chained Cilium also belong here.
+    // The devices of a chained Cilium are not foreign.
     if is_chained {
         found.retain(|object| object.program != "Cilium");
     }
-    // With Canal, Calico's devices and its configuration belong here.
+    // With Canal, Calico's devices and its configuration are not foreign.
     if names.iter().any(|name| is_canals(name)) {
         found.retain(|object| object.program != "Calico");
     }

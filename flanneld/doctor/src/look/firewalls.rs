@@ -16,7 +16,7 @@ use traffic_rules::reader::walk::Missing;
 use traffic_rules::reader::{self, Layer, Packet, Rules, Walk};
 use types::Family;
 
-/// Limit on the chains, sets and maps that are listed separately.
+/// Maximum number of chains, sets and maps that are listed separately.
 const PARTS: usize = 64;
 
 /// The programs that list firewalls.
@@ -52,7 +52,7 @@ impl Programs {
         found
     }
 
-    /// Lists the firewalls. A program that is not installed contributes nothing. If one fails and no other finds anything, the fact is unavailable.
+    /// Lists the firewalls. A program that is not installed contributes nothing. If one program fails and no other finds anything, the fact is unavailable.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = self.installed(network).await;
         let mut all = list(&["chains"], Extent::Names).await;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Prefix of the names of flannel's pods.
 const PODS: &str = "kube-flannel-ds-";
-/// Name of the daemon's container in these pods.
+/// Name of the daemon's container in flannel's pods.
 const CONTAINER: &str = "kube-flannel";
 
 /// Returns the namespace of the pod in which this process runs; `None` outside of pods.

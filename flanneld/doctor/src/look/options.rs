@@ -5,7 +5,7 @@ use crate::facts::argument::{Argument, on_command_line};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Limit on the size of a file, in bytes.
+/// Maximum size of a file, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
 
 /// Options of the daemon, by flag, as far as its files contain them.

@@ -24,7 +24,7 @@ pub fn owner(port: u16, udp: bool) -> Option<String> {
     Some(format!("{} (pid {pid})", name.trim()))
 }
 
-/// Returns the inodes of the sockets with a port from a table such as /proc/net/tcp. TCP sockets have to listen.
+/// Returns the inodes of the sockets with a port from a table such as /proc/net/tcp. For TCP, includes only listening sockets.
 fn inodes(table: &str, port: u16, udp: bool) -> Vec<u64> {
     const LISTENS: &str = "0A";
     let line = |line: &str| {

@@ -156,7 +156,7 @@ pub(super) fn checksums() -> Result<Checksums, Unread> {
     })
 }
 
-/// Returns a counter from /proc/net/snmp, which has a line of names and then a line of values for each protocol. 0 if it is missing.
+/// Returns a counter from /proc/net/snmp, which has a line of names and then a line of values for each protocol. Returns 0 if the counter is missing.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
     let mut lines = text
         .lines()

@@ -121,7 +121,7 @@ impl EtcdFlags {
             .then_some(Tls { ca, client })
     }
 
-    /// Returns the root of the keys in the form of [`Etcd::prefix`]: cleaned, and empty for `/`.
+    /// Returns the root of the keys as [`Etcd::prefix`] stores it: cleaned, and empty for `/`.
     fn prefix(&self, reader: &mut Reader) -> String {
         let Some(value) = self.etcd_prefix.last() else {
             return String::new();

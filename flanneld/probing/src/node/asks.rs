@@ -98,7 +98,7 @@ impl Node {
         true
     }
 
-    /// Returns the part of an echo probe that is the same for all peers.
+    /// Returns the part of an echo probe that all peers get unchanged.
     fn echo_of_self(&self, now: Now, family: Family) -> Echo {
         let up = now.at.saturating_sub(self.began);
         Echo {

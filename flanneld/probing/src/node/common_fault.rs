@@ -1,5 +1,6 @@
-//! Common faults. Many peers that fail at once have one cause. It is found from a few of them, and the verdict applies to all. When one of them
-//! replies, others are probed again. If any of these also replies, the fault is over. Otherwise it remains the fault of all peers that do not reply.
+//! Common faults. Many peers that fail at once have one cause. A sample of the peers reveals the fault, and the verdict applies to all peers. When
+//! one peer replies, other peers are probed again. If any of these also replies, the fault is over. Otherwise the fault still applies to all peers
+//! that do not reply.
 
 use super::message::ANSWER_TIMEOUT;
 use super::peer::PeerState;
@@ -9,15 +10,15 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// Turns of this many different peers in a row have to fail before others are probed. If half of a cluster is gone, that happens within seconds ...
+/// Number of different peers whose turns have to fail in a row before other peers are probed. If half of a cluster is gone, that takes seconds.
 const IN_A_ROW: usize = 5;
-/// ... so this many other peers are probed at once.
+/// Number of other peers that a search probes at once.
 pub(super) const FRESH: usize = 8;
-/// How many of these may fail differently. A peer may have a fault of its own.
+/// Maximum number of these peers that may fail differently. A peer may have a fault of its own.
 const MAX_UNLIKE: usize = 1;
-/// After each search without a result, this many more have to fail in a row, because half of a cluster fails again and again ...
+/// Number of additional peers that have to fail in a row after each search without a result. If half of a cluster is gone, such rows recur.
 const MORE_IN_A_ROW: usize = 2;
-/// ... until no search has ended without a result for this long.
+/// Time without a failed search after which [`IN_A_ROW`] peers suffice again.
 const CAUTION_TIME: Duration = Duration::from_secs(300);
 /// Maximum duration of a search.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
@@ -45,7 +46,7 @@ pub(super) struct Search {
     open: BTreeSet<IpNet>,
     asked_at: Duration,
     verdicts: Vec<Verdict>,
-    /// How many recent searches had no result, and when the last of them ended.
+    /// Number of recent searches without a result, and the time at which the last of them ended.
     in_vain: (usize, Duration),
     found: Option<CommonFault>,
 }
@@ -156,7 +157,7 @@ impl Search {
 
     /// Returns the verdict on all probed peers, except for up to [`MAX_UNLIKE`] of them.
     fn alike(&self) -> Option<Verdict> {
-        // A peer that received a probe shortly before the cut still reports that for a moment. So `one-way` and `overlay-cut` are alike here.
+        // A peer that received a probe shortly before the cut still reports that probe for a moment. So this check treats `one-way` like `overlay-cut`.
         let is_cut_off = |verdict: &Verdict| verdict.state == State::CutOff;
         let count = |is: &dyn Fn(&Verdict) -> bool| {
             self.verdicts.iter().filter(|verdict| is(verdict)).count()

@@ -95,7 +95,7 @@ impl Node {
                 continue;
             };
             peer.exempt &= is_found && fault.is_some_and(|fault| fault.since < now.at);
-            // Losses so far, and those of outstanding probes, are not due to chance.
+            // Chance does not explain the losses so far, or those of outstanding probes.
             peer.history.forgive_losses();
             if let Some(round) = &mut peer.round {
                 round.explained = true;
@@ -129,7 +129,7 @@ impl Node {
         });
     }
 
-    /// Returns how many peers of a family were probed since a common fault began and are covered by it: they did not reply.
+    /// Returns the number of peers in a family that this node probed since a common fault began and that did not reply.
     pub(super) fn asked_since(&self, family: Family, began: Duration) -> usize {
         self.peers
             .iter()
@@ -140,7 +140,7 @@ impl Node {
     }
 }
 
-/// Returns whether a turn failed: it got no reply over the overlay, or over the underlay if it did not probe the overlay.
+/// Returns whether a turn failed: it got no reply over the overlay. For a turn without overlay probes, the underlay decides.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 /// Number of probes that rows and views cover.
 const SHOWN: u32 = 16;
-/// The last probes, five minutes of them in a sample. A peer loses some ...
+/// Number of the last probes that decide about recent loss: five minutes of probes to a peer of the sample.
 const LATELY: u32 = 37;
-/// ... if this many of them are lost. At a loss of one in a hundred, chance causes that in one of 25 000 cases.
+/// Number of losses among the last [`LATELY`] probes from which a peer is lossy. At 1 % loss, chance causes that in one of 25 000 cases.
 const LOST_LATELY: u32 = 5;
-/// It has recovered when fewer than this many of them are lost ...
+/// Number of losses among the last [`LATELY`] probes below which a lossy peer has recovered.
 const RECOVERED: u32 = 3;
-/// ... or when this many in a row got a reply.
+/// Number of replies in a row after which a lossy peer has recovered.
 const ANSWERED: u32 = 12;
-/// Number of probes of an hour in a sample. From this many on, the long-run loss also applies ...
+/// Number of probes from which the long-run loss also applies: one hour of probes to a peer of the sample.
 const LONG_RUN: u16 = 450;
-/// ... and after twice as many, both of its counters are halved.
+/// Number of probes after which both counters of the long run are halved.
 const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
-/// A peer loses some if one in this many probes of a long run is lost.
+/// A peer is lossy if the long run loses at least one probe in this many.
 const LOST_IN_LONG_RUN: u16 = 50;
 /// Minimum number of round trips before a peer is called slow.
 const MIN_ROUND_TRIPS: u8 = 4;
@@ -37,7 +37,7 @@ pub(super) struct History {
     last_loss: Option<Moment>,
     /// Losses whose cause is not decided yet: the path lost the probe, or the daemon was silent.
     pending: u8,
-    /// Whether many of the last probes are lost. Such times do not enter the long run, or they would stay in it for an hour.
+    /// Whether many of the last probes are lost. The long run leaves out such bursts, because it would remember them for an hour.
     burst: bool,
     long_asked: u16,
     long_lost: u16,
@@ -118,8 +118,8 @@ impl History {
         }
     }
 
-    /// Records a round trip. A late reply, whose probe was recorded as lost, is ignored: a stalled peer replies to many probes at once, which shows
-    /// nothing about the path.
+    /// Records a round trip. Ignores a late reply, whose probe was recorded as lost. A stalled peer replies to many probes at once, which shows nothing
+    /// about the path.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         if rtt > ANSWER_TIMEOUT {
             return;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::State;
 
-/// How long a round waits for replies.
+/// Time for which a round waits for replies.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a late reply still proves that nothing was lost.
+/// Maximum delay of a late reply that still proves that the path lost nothing.
 pub(super) const LATE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Number of probes in a whole round, without pings: a short and a long one over the overlay, and one over the underlay.
@@ -127,9 +127,9 @@ pub struct CommonNotice {
     pub family: Family,
     /// The state of the probed peers; [`State::Well`] once peers reply again.
     pub state: State,
-    /// How many peers were probed. Their verdict applies to the others.
+    /// Number of probed peers. Their verdict applies to the others.
     pub asked: usize,
-    /// How many peers the family has.
+    /// Number of peers in the family.
     pub peers: usize,
 }
 
@@ -188,7 +188,7 @@ pub(super) struct Waiting {
     pub path: Path,
     pub to: IpAddr,
     pub at: Duration,
-    /// The round that it is part of.
+    /// The round that contains the probe.
     pub round: u64,
 }
 

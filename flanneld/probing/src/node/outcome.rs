@@ -12,7 +12,7 @@ pub(super) struct Outcome {
     pub changed: bool,
     /// Whether another round is needed to be sure.
     pub again: bool,
-    /// How many probes it adds to the statistics of losses, and how many of them were lost.
+    /// Number of probes that the round adds to the loss statistics, and the number of lost ones among them.
     pub counts: (u32, u32),
 }
 
@@ -26,7 +26,7 @@ impl PeerState {
         assumed: Option<Verdict>,
     ) -> Outcome {
         let mut evidence = round.evidence;
-        // Kernels limit how often they refuse (icmp_ratelimit), so a long probe that was not refused proves nothing.
+        // Kernels limit how often they refuse (icmp_ratelimit). A long probe without a refusal therefore proves nothing.
         if round.refused && !round.ponged && evidence.full_ping == ProbeResult::Lost {
             evidence.full_ping = ProbeResult::NotAsked;
         }
@@ -107,7 +107,7 @@ impl PeerState {
             self.answered_by = None;
         }
         if from.state == State::Unknown && to.state == State::CutOff {
-            // A lease is known here before the kernel has its route. Packets that came meanwhile came by the peer's former address.
+            // This node knows a lease before its kernel has the route. Packets that arrived in between used the peer's former address.
             self.times.answered = PathTimes::default();
             self.times.received = PathTimes::default();
         }

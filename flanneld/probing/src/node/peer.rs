@@ -1,4 +1,4 @@
-//! The state of one peer. It is small, because there may be ten thousand peers.
+//! The state of one peer. The state is small, because a cluster can have ten thousand peers.
 
 use super::history::History;
 use super::moment::Moment;
@@ -22,7 +22,7 @@ pub(super) struct Round {
     pub closes: Duration,
     /// Number of replies that have not arrived.
     pub open: u8,
-    /// Whether a probe was refused.
+    /// Whether the peer's host refused a probe.
     pub refused: bool,
     /// Whether a ping itself got a reply.
     pub ponged: bool,
@@ -42,7 +42,7 @@ pub(super) struct PeerClaim {
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub target: Target,
-    /// Its number, for orders; 0 if it cannot be computed.
+    /// The peer's number on the wire, for pseudo-random orders; 0 if the number cannot be computed.
     pub who: u64,
     /// The number of its subnet in rows.
     pub short: u32,
@@ -59,9 +59,9 @@ pub(super) struct PeerState {
     pub claim: Option<PeerClaim>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
-    /// Whether its host refuses probes, which proves as much as a reply to a ping.
+    /// Whether the peer's host refuses probes. A refusal proves as much as a reply to a ping.
     pub refuses: bool,
-    /// Whether it has replied in spite of a fault that its family has in common.
+    /// Whether the peer replied during a common fault of its family.
     pub exempt: bool,
     /// Whether probes over the underlay are lost while the overlay works: a firewall lets in only the tunnel.
     pub tunnel_only: bool,
@@ -73,7 +73,7 @@ pub(super) struct PeerState {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
     pub count: u32,
-    /// The round of long probes in which it got its last one.
+    /// The round of long probes in which the peer got its last long probe.
     pub full_done: u32,
     /// Rounds since the last turn began.
     pub rounds: u8,
@@ -87,7 +87,7 @@ pub(super) struct Times {
     pub answered: PathTimes,
     /// Its last probe that reached this node.
     pub received: PathTimes,
-    /// The last probe of the peer that caused a round here.
+    /// The last probe of the peer that caused a round on this node.
     pub reconsidered: Option<Moment>,
 }
 

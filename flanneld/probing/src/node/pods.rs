@@ -12,9 +12,9 @@ use types::Family;
 use types::reachability::State;
 
 impl Node {
-    /// Takes a datagram of the overlay that does not come from the probe port. Returns the reply if it is a pod probe of a peer. The probe has to
-    /// come from the peer's pod-probe address or from one of its own. The pod call is queued and follows with the next packets. Reply and call
-    /// together are no longer than the probe.
+    /// Takes a datagram of the overlay that does not come from the probe port. Returns the reply if the datagram is a pod probe of a peer. The sender
+    /// has to be the peer's pod-probe address or one of the peer's own addresses. The pod call is queued and follows with the next packets. Reply and
+    /// call together are at most as long as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;
@@ -52,7 +52,7 @@ impl Node {
         };
         let body = Echo {
             wall_ms: now.wall_ms,
-            // Shows the prober whether something changed its address on the way.
+            // From this address, the prober finds out whether a device on the path changed the source address.
             answers_at: Some(datagram.from),
             ..Echo::default()
         };

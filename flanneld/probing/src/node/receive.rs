@@ -146,7 +146,7 @@ impl Node {
         self.answered(now, waiting, at, rtt, None);
     }
 
-    /// Takes an ICMP error by which a host refuses a probe. It proves as much as a reply to a ping.
+    /// Takes an ICMP error by which a host refuses a probe. The error proves as much as a reply to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding

@@ -250,7 +250,7 @@ impl Node {
         }
     }
 
-    /// Probes a peer at once after its own probe arrived, if its verdict is broken or rests only on ping.
+    /// Probes a peer at once after the peer's own probe arrived, if the verdict on the peer is `broken` or rests only on ping.
     pub(super) fn reconsider(&mut self, now: Now, key: IpNet, path: Path) {
         let fault = self.fault_of(&key);
         let Some(peer) = self.peers.get_mut(&key) else {

@@ -15,7 +15,7 @@ const REPETITION_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_SESSIONS: usize = 8;
 
 impl Node {
-    /// Starts to probe a peer on demand. Returns the number of the session, or `None` if there is no such peer or there are too many sessions.
+    /// Starts to probe a peer on demand. Returns the number of the session. Returns `None` if the peer does not exist or there are too many sessions.
     pub fn begin_session(&mut self, now: Now, key: IpNet) -> Option<u64> {
         if !self.peers.contains_key(&key) || self.sessions.open.len() >= MAX_SESSIONS {
             return None;

@@ -17,7 +17,7 @@ use types::reachability::{Impact, State};
 
 /// Maximum number of other nodes' verdicts on a peer.
 const MAX_OPINIONS: usize = 16;
-/// How long the difference of two clocks is taken to be known, in milliseconds.
+/// Time for which a measured difference of two clocks is valid, in milliseconds.
 const MAX_CLOCK_AGE_MS: u64 = 300_000;
 
 fn age(now: Now, at: impl Into<Duration>) -> u64 {
@@ -146,7 +146,7 @@ impl Node {
                 }
             }
         }
-        // Reserves exactly one element per peer, because there may be ten thousand.
+        // Reserves exactly one element per peer, because a cluster can have ten thousand peers.
         let mut peers = Vec::with_capacity(self.peers.len());
         for key in self.peers.keys() {
             let Some(mut peer) = self.show_peer(now, key) else {
@@ -221,7 +221,7 @@ impl Node {
         })
     }
 
-    /// Returns the name of a node, or its subnet if it has no name, or its number if it is unknown.
+    /// Returns the name of a node. Falls back to the node's subnet, and to its number for an unknown node.
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self
             .peers

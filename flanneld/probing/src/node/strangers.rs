@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Maximum number of senders that are remembered.
 const MOST: usize = 8;
-/// How long a sender is remembered. A node probes each peer more often, in all but the largest clusters.
+/// Time for which a sender is remembered. A node probes each peer more often, in all but the largest clusters.
 const MEMORY: Duration = Duration::from_secs(120);
 /// For how long a sender has to probe before it is reported. A node that joins or leaves is unknown for a moment.
 const LASTING: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ impl Node {
                 .get(place)
                 .is_some_and(|(known, _)| known == address)
         };
-        // Behind NAT, a peer probes from another address than that of its lease.
+        // Behind NAT, a peer probes from an address other than its lease's.
         let is_peer = |asked: &Asked| self.peers.values().any(|peer| peer.who == asked.who);
         self.strangers
             .iter()

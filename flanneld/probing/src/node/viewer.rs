@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Minimum time between two row requests to a node.
 pub(super) const ROW_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a row is kept.
+/// Time for which a row is kept.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);
 /// Minimum time between two rounds of row requests about a peer in trouble, while rows are not viewed.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);

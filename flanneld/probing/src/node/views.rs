@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// How long rows are requested after a view.
+/// Time after a view during which this node requests rows.
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many other nodes get a row request when a peer is in trouble.
+/// Maximum number of other nodes that get a row request when a peer is in trouble.
 const MAX_WITNESSES: usize = 16;
 /// Maximum number of peers in the cached rows of other nodes: all peers of some 140 nodes, of more nodes only the worst peers.
 const MAX_CELLS: usize = 20_200;

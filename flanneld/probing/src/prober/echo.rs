@@ -13,7 +13,7 @@ use types::Family;
 
 /// Time between two pings.
 const PING_INTERVAL: Duration = Duration::from_millis(200);
-/// How long to wait for the last reply.
+/// Time to wait for the last reply.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pings an address `times` times, from `from` or else from the address that the route selects.
@@ -27,7 +27,7 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
         IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     );
     let id = rand::rng().random();
-    // Port 0, because it sends no probes that could be refused.
+    // Port 0, because this socket needs no ICMP errors: nothing sends probes that a host could refuse.
     let mut socket = Registered::pings(from.unwrap_or(any), id, 0)?;
     let mut buffer = vec![0; 2048];
     let mut open: HashMap<u64, Instant> = HashMap::new();

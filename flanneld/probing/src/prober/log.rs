@@ -23,7 +23,7 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn report(&mut self, now: Duration, notices: &[Notice]) {
         for notice in notices {
-            // The first verdict on a peer that is well is no news.
+            // The first verdict on a peer that is well is not worth a notice.
             if notice.was == State::Unknown && notice.is.impact() <= Impact::None {
                 line(notice, Level::DEBUG);
                 continue;

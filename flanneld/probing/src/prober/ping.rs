@@ -6,7 +6,7 @@ use types::Family;
 const ICMP: usize = 8;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
-/// Length of the shortest payload in bytes: twice that of the nonce.
+/// Length of the shortest payload in bytes: twice the length of the nonce.
 const MIN_PAYLOAD: usize = 16;
 
 /// Encodes an echo request. `length` is the length of the whole packet in bytes.
@@ -42,11 +42,11 @@ pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
-/// Returns the nonce of a probe of this node from an ICMP error by which the destination refuses it. Such an error proves that the path works.
+/// Returns the nonce of this node's probe from an ICMP error by which the destination refuses that probe. Such an error proves that the path works.
 pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
-    // These codes come from the host: its port is closed, or its firewall rejects. Errors of routers on the path prove nothing.
+    // Hosts send these codes: the port is closed, or the host's firewall rejects the packet. Errors of routers on the path prove nothing.
     let refuses = family.pick(
         matches!(head, [3, 3 | 9 | 10 | 13, ..]),
         matches!(head, [1, 1 | 4..=6, ..]),

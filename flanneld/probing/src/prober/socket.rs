@@ -59,9 +59,9 @@ pub(super) struct Read {
     pub from: IpAddr,
     /// The source port of a datagram.
     pub port: u16,
-    /// The length of what was written to the buffer, in bytes.
+    /// Number of bytes written to the buffer.
     pub length: usize,
-    /// How long ago it arrived.
+    /// Time since the packet arrived.
     pub age: Duration,
 }
 
@@ -167,7 +167,7 @@ impl Registered {
             );
             let message = match read {
                 Ok(message) => message,
-                // An ICMP error that one of our datagrams caused is returned once, in place of a packet.
+                // The kernel returns each ICMP error that one of our datagrams caused once, in place of a packet.
                 Err(
                     nix::Error::EINTR
                     | nix::Error::ECONNREFUSED
@@ -220,9 +220,9 @@ impl Registered {
     }
 }
 
-/// Builds the filter of a datagram socket. It drops other packets before they take space in the buffer. Otherwise a flood of them would displace the
-/// packets of nodes. Nodes send from the probe port; in the overlay, they send from the first or the second address of a subnet, which pods do not
-/// have. Pod probes may come from any port of these addresses, and of a subnet's pod-probe address.
+/// Builds the filter of a datagram socket. The filter drops other packets before they take space in the buffer. Otherwise a flood of such packets
+/// would displace the packets of nodes. Nodes send from the probe port. In the overlay, they send from the first or the second address of a subnet,
+/// which pods do not have. Pod probes may come from any port of these addresses, and of a subnet's pod-probe address.
 fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
     // The filter sees the UDP header first.
     let port = [
@@ -261,8 +261,8 @@ fn senders(own: SocketAddr, hosts: Option<u32>) -> Vec<SockFilter> {
         .collect()
 }
 
-/// Builds the IPv4 filter of a ping socket. It accepts replies to this node's pings and errors about its probes, so that a flood of other errors
-/// displaces no reply.
+/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings and errors about its probes. So a flood of other
+/// errors displaces no reply.
 fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     vec![
         SockFilter::new(HEADER_LENGTH, 0, 0, 0),

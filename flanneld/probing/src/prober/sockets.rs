@@ -38,7 +38,7 @@ pub(super) enum Incoming<'a> {
 pub(super) struct Drained {
     /// Number of packets read from all sockets.
     pub count: usize,
-    /// Whether there may be more packets.
+    /// Whether more packets may be waiting.
     pub more: bool,
 }
 
@@ -70,7 +70,7 @@ impl Sockets {
         self.open.keys().copied().collect()
     }
 
-    /// Opens and closes sockets so that exactly these exist. `hosts` are the bits by which a node's overlay address differs from those of its pods:
+    /// Opens and closes sockets until exactly these exist. `hosts` are the bits that distinguish a node's overlay address from its pods' addresses, for
     /// IPv4 and IPv6. `clear` is set if probes may go over the underlay. `yields_to` is the tunnel that has the port.
     pub(super) fn follow(
         &mut self,
@@ -107,7 +107,7 @@ impl Sockets {
                 continue;
             }
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
-                // If the probes took the port, the kernel would refuse it to that tunnel, and all packets of its pods would be lost.
+                // If the probes took the port, the kernel would refuse that port to the tunnel, and the tunnel would lose all packets of its pods.
                 self.problem(Unusable {
                     place,
                     address,
@@ -147,7 +147,7 @@ impl Sockets {
         self.problems.values().map(Unusable::shown).collect()
     }
 
-    /// Sets whether received packets wake the program. Returns whether those of all sockets do.
+    /// Sets whether received packets wake the program. Returns whether packets of all sockets do.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {

@@ -55,7 +55,7 @@ impl Name {
     }
 
     /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. The credentials of a connection would also name
-    /// the user. But connections are never accepted, and with a full queue there are no credentials.
+    /// the user. But daemons never accept connections, and a full queue yields no credentials.
     fn user(&self) -> Option<u32> {
         self.uid.or_else(|| {
             std::fs::metadata(open_file(self.inode)?.1)
@@ -64,8 +64,8 @@ impl Name {
         })
     }
 
-    /// Returns whether root or the user of this process created the socket. A user that this user namespace does not map is neither. Returns true if
-    /// the user is unknown: two daemons would do more harm than one that does not start.
+    /// Returns whether root or the user of this process created the socket. Returns false for a user that this user namespace does not map. Returns true
+    /// if the user is unknown: two daemons would do more harm than one that does not start.
     fn is_ours(&self) -> bool {
         self.user()
             .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
@@ -107,8 +107,8 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     })
 }
 
-/// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs such names of other users, with the effect that they would
-/// have had.
+/// Returns the sockets of root and of this user whose names have a prefix, sorted. Logs other users' sockets with the prefix, and the effect that
+/// each name would have had.
 pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));

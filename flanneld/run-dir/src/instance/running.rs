@@ -111,7 +111,7 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
     found
 }
 
-/// Whether another implementation of flanneld runs here: a process of that name without one of our sockets.
+/// Whether another implementation of flanneld runs in this network namespace: a process of that name without one of our sockets.
 pub fn foreign_flanneld() -> bool {
     let ours: BTreeSet<u64> = sockets().iter().map(|name| u64::from(name.inode)).collect();
     let has = |pid: &i32| process::sockets(*pid).any(|(inode, _)| ours.contains(&inode));

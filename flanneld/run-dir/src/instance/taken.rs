@@ -31,7 +31,7 @@ pub struct Taken {
     _sockets: Vec<UnixListener>,
 }
 
-/// Slot for this daemon's guard of its encapsulation port. The daemon holds it until it is dropped or the process ends.
+/// Slot for this daemon's guard of its encapsulation port. The daemon holds the slot until the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct GuardSlot {
     /// The number of the slot.
@@ -42,7 +42,8 @@ pub struct GuardSlot {
 /// Claims the resources that the network needs exclusively: its rules, device names, VNIs and UDP port.
 ///
 /// # Errors
-/// Returns an error if another process holds one of them (the error names the process and its network), or if a socket cannot be created.
+/// Returns an error if another process holds a resource. The error names the process and its network. Also returns an error if a socket cannot be
+/// created.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut sockets = Vec::new();
     let mut bind = |resource: Resource, name: String| {

@@ -93,7 +93,7 @@ impl Holder {
         }
     }
 
-    /// Records a write without a reply, which may have been executed.
+    /// Records a write without a reply. The store may have executed it.
     pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {

@@ -159,7 +159,7 @@ impl Holder {
                 Ok((false, ..)) => {
                     attempt += 1;
                     self.tenure.keepalive = keepalive;
-                    // Refused although the list shows no lease: another key begins with our prefix.
+                    // The store refuses although the list shows no lease: another key begins with our prefix.
                     if attempt > 2 {
                         revoke(&self.io, keepalive).await;
                         return Err(self.taken(None));

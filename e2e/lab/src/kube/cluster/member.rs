@@ -238,7 +238,7 @@ impl Member {
         Ok(())
     }
 
-    /// Switches the node off and on. It keeps what a node keeps after a reboot.
+    /// Switches the node off and on. The node keeps the same state as a real node after a reboot.
     ///
     /// # Errors
     /// Returns an error if the node does not come up.
