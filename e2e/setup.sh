@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | conformance | soak | test]      (test is all of them but soak, and the default)
+# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | conformance | soak | book | test]      (test is all of them but soak, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -312,7 +312,7 @@ case $what in
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
     vm) test_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
-    test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools ;;
+    test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools; book_tool ;;
     book) book_tool ;;
     # The sets of kube-proxy with IPVS.
     soak) need ipset ipset; install_packages ;;

@@ -50,7 +50,7 @@ pub fn own(name: &str) -> Result<PathBuf> {
     {
         Some(path) => Ok(path),
         None => bail!(
-            "there is no {name} in {folders:?}: build it (`cargo build --workspace`) or name its folder in {BIN_DIR}"
+            "cannot find {name} in {folders:?}; build it (`cargo build --workspace`) or name its folder in {BIN_DIR}"
         ),
     }
 }
@@ -72,7 +72,7 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
         .find(|path| path.is_file())
     {
         Some(path) => Ok(path),
-        None => bail!("there is no {name} ({version:?}) in {folders:?}; run `make setup`"),
+        None => bail!("cannot find {name} ({version:?}) in {folders:?}; run `make setup`"),
     }
 }
 
@@ -117,7 +117,7 @@ pub fn helm() -> Result<PathBuf> {
         .chain([cache("helm-3.22/helm")]);
     places
         .find(|place| place.is_file())
-        .context("there is no helm: `make setup` builds it")
+        .context("cannot find helm; run `make setup`")
 }
 
 /// Returns the path of `libfaketime`, which gives a program another time of day, from the library folders of distributions.
@@ -144,7 +144,7 @@ pub fn faketime() -> Result<PathBuf> {
 pub fn kept(name: &str) -> Result<PathBuf> {
     let path = cache(name);
     if !path.exists() {
-        bail!("there is no {}; run `make setup`", path.display());
+        bail!("cannot find {}; run `make setup`", path.display());
     }
     Ok(path)
 }
@@ -162,7 +162,7 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
     };
     if !folder.join("bridge").is_file() {
         bail!(
-            "there is no {} ({version:?}); run `make setup`",
+            "cannot find {} ({version:?}); run `make setup`",
             folder.join("bridge").display()
         );
     }

@@ -27,6 +27,7 @@
 //! ```
 
 pub mod binaries;
+pub mod limits;
 
 mod bed;
 mod daemon;

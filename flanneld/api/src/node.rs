@@ -64,7 +64,7 @@ pub struct PodPath {
     pub family: Family,
     /// Whether pod packets pass.
     pub state: PodState,
-    /// Source address of the probes, at the pods' bridge; absent if the subnet is too small.
+    /// Source address of the probes, on the pods' bridge; absent if the subnet is too small.
     pub address: Option<IpAddr>,
     /// Reason why pod probes have no results: `no-bridge`, `small-subnet`, `taken`, `refused`, `nobody-answers`, `filtered`, `flooded`.
     pub obstacle: Option<String>,

@@ -30,7 +30,7 @@ use subnet_lease::{Kinds, Lease, RawJson};
 use types::reachability::{Impact, State};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
-/// Time after the start for which findings that need waiting are left out.
+/// Time after the start during which checks with `waits` report nothing, because peers and probes are not settled yet.
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
 /// Maximum interruption of a watch while it moves to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);

@@ -51,7 +51,7 @@ impl std::error::Error for ReadError {
 /// Error when no interface can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SelectError {
-    /// The facts could not be read.
+    /// The kernel's interfaces, addresses or routes could not be read.
     Unread(ReadError),
     /// No flag names an interface, and no interface fits.
     Unnamed(Unfit),

@@ -152,7 +152,7 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Returns the best of several items. Prefers the one in subnet.env, then a reservation, then our own address, then the oldest.
+/// Returns the best of several items. Prefers the lease in subnet.env, then a reservation, then a lease with our address, then the oldest lease.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {
         (

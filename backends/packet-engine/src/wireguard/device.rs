@@ -275,7 +275,7 @@ impl Change<'_> {
         self.next.mtu = mtu;
     }
 
-    /// Adds or changes a peer. Without an endpoint, the present one is kept. `keepalive` is in seconds; zero disables keepalives. An existing session
+    /// Adds or changes a peer. Without an endpoint, the current one is kept. `keepalive` is in seconds; zero disables keepalives. An existing session
     /// continues: a new preshared key applies from the next handshake on. A handshake is initiated with a new peer.
     ///
     /// # Errors

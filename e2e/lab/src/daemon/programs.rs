@@ -143,5 +143,5 @@ fn installed(name: &str) -> Result<PathBuf> {
         .iter()
         .map(|folder| Path::new(folder).join(name))
         .find(|path| path.exists());
-    found.with_context(|| format!("there is no {name} in {folders:?}; run `make setup`"))
+    found.with_context(|| format!("cannot find {name} in {folders:?}; run `make setup`"))
 }

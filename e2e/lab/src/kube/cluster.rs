@@ -13,6 +13,7 @@ use crate::kube::api_server::{ApiServer, Families};
 use crate::kube::cluster::member::Member;
 use crate::kube::users::User;
 use crate::lab::Lab;
+use crate::limits;
 use crate::net::switch::Switch;
 use crate::wait::{eventually, eventually_ok};
 
@@ -29,9 +30,9 @@ const CONTROL_PLANE: u8 = 99;
 /// Timeout for a node with cold caches on a busy machine.
 const SLOW: Duration = Duration::from_secs(600);
 
-/// The kernel's limit of inotify instances per user (`fs.inotify.max_user_instances`), and the number that clusters need.
-/// With the usual limit of 128, a containerd that starts next to other tests runs without its CRI plugin.
-const WATCHES: (&str, u32) = ("/proc/sys/fs/inotify/max_user_instances", 1024);
+/// Number of inotify instances per user that clusters need. With the usual limit of 128, a containerd that starts next to other tests runs without
+/// its CRI plugin.
+const WATCHES: u32 = 1024;
 
 /// A running cluster. Fields are dropped in this order.
 #[derive(Debug)]
@@ -63,7 +64,11 @@ impl Cluster {
     /// # Errors
     /// Returns an error if a program is not installed, or if the control plane is not up in time.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
-        make_room_for_watches();
+        limits::raise(
+            "fs/inotify/max_user_instances",
+            WATCHES,
+            "containerd and kubelets watch many files",
+        );
         let (lan, hosts) = if let Some(nat) = options.nat {
             let vagrant = if nat == Nat::Equal {
                 lab.vagrant(options.nodes)?
@@ -320,17 +325,4 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
 /// Reports whether nodes have IPv4 addresses and whether they have IPv6 addresses.
 fn addresses(families: Families) -> (bool, bool) {
     (families != Families::V6, families != Families::V4)
-}
-
-/// Raises the limit of [`WATCHES`] if it is too low. If this process cannot write the limit, the programs that exceed the limit report the error.
-fn make_room_for_watches() {
-    let (file, wanted) = WATCHES;
-    let now = std::fs::read_to_string(file)
-        .ok()
-        .and_then(|text| text.trim().parse::<u32>().ok());
-    if now.is_some_and(|now| now < wanted) && std::fs::write(file, wanted.to_string()).is_ok() {
-        eprintln!(
-            "raised fs.inotify.max_user_instances of this machine to {wanted}: containerd and kubelets watch many files"
-        );
-    }
 }

@@ -59,7 +59,8 @@ pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Du
         .split_once("time=")
         .and_then(|(_, rest)| rest.split_whitespace().next())
         .and_then(|time| time.parse::<f64>().ok());
-    let millis = time.with_context(|| format!("no time in the answer of ping: {text}"))?;
+    let millis =
+        time.with_context(|| format!("no round-trip time in the output of ping: {text}"))?;
     Ok(Some(Duration::from_secs_f64(millis / 1000.0)))
 }
 

@@ -143,7 +143,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
             Severity::Broken,
             "",
             what,
-            "without the Nodes flanneld knows neither this node's subnet nor its peers",
+            "flanneld cannot read the Nodes, so it knows neither this node's subnet nor its peers",
         )
         .seen(problem.to_string(), "the API server")
         .run(command),

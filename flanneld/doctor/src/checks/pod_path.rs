@@ -32,7 +32,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "pod-route",
         severity: Severity::Broken,
-        title: "Packets of pods are not routed to other nodes or to pods",
+        title: "Pods have no route to other nodes or to each other",
         needs: &[
             Need::Network,
             Need::Interfaces,

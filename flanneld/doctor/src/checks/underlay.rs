@@ -318,7 +318,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
             "public-ip",
             Severity::Broken,
             published.to_string(),
-            format!("this node publishes {published}, which no interface of it has"),
+            format!("this node publishes {published}, but none of its interfaces has that address"),
             format!("peers send to {published}, and nothing arrives from any of them: unless a router forwards the tunnel from there to this node, the address is wrong"),
         )
         .of(family)

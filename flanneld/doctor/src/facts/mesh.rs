@@ -82,7 +82,7 @@ pub struct Path {
     pub lost: u8,
     /// The offset of the peer's clock from this node's, in milliseconds; positive if it is ahead.
     pub clock_ahead: Option<i64>,
-    /// Among the other nodes that were asked: the number that reach the peer, and the number that do not.
+    /// Numbers of other queried nodes that reach the peer, and that do not.
     pub others: Option<(u16, u16)>,
     /// Seconds since this state began. For a peer that replies only to ping: at most the seconds since it last replied to anything else.
     pub since: Option<u64>,
