@@ -36,7 +36,7 @@ ifneq ($(SUDO),)
 export CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER := sudo -E
 endif
 
-.PHONY: help setup build image demo picture test lint unit e2e bench microbench soak conformance test-interop test-mixed test-mute test-images test-vm fuzz fuzz-corpus cni install clean
+.PHONY: help setup build image demo picture test lint unit e2e bench microbench soak conformance test-interop book test-mixed test-mute test-images test-vm fuzz fuzz-corpus cni install clean
 
 help: ## What can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

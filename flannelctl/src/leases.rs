@@ -75,7 +75,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             screen.print(format!("no leases in {}", printable::line(&store.place())));
             return Ok(());
         }
-        screen.print(table(&rows(&keys, &signs, &notes), screen));
+        // A narrow terminal still shows which node holds each subnet, and with --long for how long.
+        let spare: &[&str] = match args.output {
+            Form::Wide => &[],
+            _ if args.long => &["MAC", "BACKEND"],
+            _ => &["MAC", "BACKEND", "STATE"],
+        };
+        screen.print(table(&rows(&keys, &signs, &notes), spare, screen));
         if signs.is_empty() && store.asks_a_server() {
             out::note("--long shows when each holder was last seen");
         }
@@ -319,7 +325,7 @@ fn rows(
 }
 
 /// Renders the table without its empty columns.
-fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
+fn table(rows: &[([String; 6], String)], spare: &[&str], screen: Screen) -> String {
     const HEADINGS: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
     let (columns, headings): (Vec<usize>, Vec<&str>) = (0_usize..)
         .zip(HEADINGS)
@@ -337,8 +343,7 @@ fn table(rows: &[([String; 6], String)], screen: Screen) -> String {
             .collect()
     };
     let rows: Vec<Vec<Cell>> = rows.iter().map(row).collect();
-    // A narrow terminal still shows which node holds each subnet.
-    columns::fitted(&headings, &["MAC", "BACKEND", "STATE"], &rows, screen)
+    columns::fitted(&headings, spare, &rows, screen)
 }
 
 const NO_SUBNET: &str = "the key names no subnet in canonical form (such as 10.5.34.0-24)";
@@ -598,7 +603,7 @@ mod tests {
             row(["10.5.1.0/24", "1.2.3.4", "", "", "n1", "leased"], ""),
             row(["10.5.20.0/24", "", "", "", "", "leased"], "odd"),
         ];
-        let text = table(&rows, Screen::open());
+        let text = table(&rows, &[], Screen::open());
         assert_eq!(
             text,
             "SUBNET        PUBLIC IP  NODE  STATE\n10.5.1.0/24   1.2.3.4    n1    leased\n10.5.20.0/24                   leased  odd"

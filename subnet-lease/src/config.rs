@@ -129,9 +129,15 @@ impl NetworkConfig {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
         };
-        [
-            (V4.network, self.pools.v4() != other.pools.v4()),
-            (V6.network, self.pools.v6() != other.pools.v6()),
+        let (ours, theirs) = (&self.pools, &other.pools);
+        let pools = [
+            ("EnableIPv4", ours.v4().is_some() != theirs.v4().is_some()),
+            ("EnableIPv6", ours.v6().is_some() != theirs.v6().is_some()),
+        ]
+        .into_iter()
+        .chain(V4.differences(ours.v4(), theirs.v4()))
+        .chain(V6.differences(ours.v6(), theirs.v6()));
+        let others = [
             ("EnableNFTables", self.nftables != other.nftables),
             (
                 "NonMasqueradeCIDRs",
@@ -141,10 +147,11 @@ impl NetworkConfig {
                 "Backend",
                 self.backend != other.backend || backend(self) != backend(other),
             ),
-        ]
-        .into_iter()
-        .filter_map(|(name, differs)| differs.then_some(name))
-        .collect()
+        ];
+        pools
+            .chain(others)
+            .filter_map(|(name, differs)| differs.then_some(name))
+            .collect()
     }
 
     /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. Returns `None` if its `Backend` holds a
@@ -336,6 +343,28 @@ struct Family {
     width: u8,
     /// Default prefix length of a subnet, if the network is wide enough.
     usual_len: u8,
+}
+
+impl Family {
+    /// Returns the members of the family's pool, and whether each one differs. A family that only one configuration has does not differ in them.
+    fn differences(&self, ours: Option<&Pool>, theirs: Option<&Pool>) -> [(&'static str, bool); 4] {
+        let differs =
+            |differ: fn(&Pool, &Pool) -> bool| ours.zip(theirs).is_some_and(|(a, b)| differ(a, b));
+        // Another network moves the first and the last subnet as well.
+        let network = differs(|a, b| a.network != b.network);
+        [
+            (self.network, network),
+            (self.len, !network && differs(|a, b| a.len != b.len)),
+            (
+                self.min,
+                !network && differs(|a, b| a.len == b.len && a.min != b.min),
+            ),
+            (
+                self.max,
+                !network && differs(|a, b| a.len == b.len && a.max != b.max),
+            ),
+        ]
+    }
 }
 
 const V4: Family = Family {
@@ -530,7 +559,7 @@ mod tests {
         let other = |text| NetworkConfig::parse(text).unwrap();
         let now = other(r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan"}}"#);
         let next = r#"{"Network":"10.3.0.0/16","SubnetLen":26,"Backend":{"Type":"vxlan","VNI":2}}"#;
-        assert_eq!(now.differences(&other(next)), ["Network", "Backend"]);
+        assert_eq!(now.differences(&other(next)), ["SubnetLen", "Backend"]);
         let secret =
             other(r#"{"Network":"10.3.0.0/16","Backend":{"Type":"wireguard","psk":"c2VjcmV0"}}"#);
         assert_eq!(secret.to_json(), None);

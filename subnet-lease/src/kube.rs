@@ -410,6 +410,12 @@ impl LeaseStore for KubeManager {
 #[async_trait]
 impl SubnetManager for KubeManager {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
+        let config = self.next_config().await?;
+        self.follow(&config);
+        Ok(config)
+    }
+
+    async fn next_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
         let missing = |why| Error::unavailable(KubeTrouble::NetConf(path.clone(), why));
         let text = tokio::fs::read(path)
@@ -420,10 +426,8 @@ impl SubnetManager for KubeManager {
             return Err(missing(NetConfFault::TooLong(LIMIT)));
         }
         let text = String::from_utf8_lossy(&text).into_owned();
-        let config = NetworkConfig::parse_assigned(&text)
-            .map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))?;
-        self.follow(&config);
-        Ok(config)
+        NetworkConfig::parse_assigned(&text)
+            .map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))
     }
 
     async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {

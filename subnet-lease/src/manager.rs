@@ -206,6 +206,14 @@ pub trait SubnetManager: LeaseStore {
     /// Returns `Unavailable` while the configuration is missing, unreadable or invalid.
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
+    /// Returns the configuration that a start would read now, and changes nothing.
+    ///
+    /// # Errors
+    /// See [`SubnetManager::network_config`].
+    async fn next_config(&self) -> Result<NetworkConfig, Error> {
+        self.config().await
+    }
+
     /// Returns the store's information about this node; `None` from a store that does not know nodes before they have a lease.
     ///
     /// # Errors

@@ -121,7 +121,7 @@ fn failure_during_measurement_has_no_backtrace() {
     let text = texts(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        text.contains("bench: host-gw: there is no flanneld")
+        text.contains("bench: host-gw: cannot find flanneld")
             && !text.contains("backtrace")
             && !text.contains("panicked"),
         "{text}"

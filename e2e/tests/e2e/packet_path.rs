@@ -75,7 +75,7 @@ fn comparable(text: &str) -> String {
         (r"flags \[.*?\], ", ""),
         (r"fe80::[0-9a-f:]+/64", "fe80::/64"),
         (r"length \d+$", "length"),
-        (r"\s+", " "),
+        (r"[ \t]+", " "),
     ]
     .into_iter()
     .fold(text.to_owned(), |text, (pattern, with)| {

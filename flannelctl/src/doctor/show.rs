@@ -161,10 +161,10 @@ fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
             .or_default()
             .push(&unknown.check);
     }
-    let sign = if screen.has_signs() {
-        screen.styled(Style::Faint, "?")
+    let (sign, word) = if screen.has_signs() {
+        (screen.styled(Style::Faint, "?"), "unknown: ")
     } else {
-        "unknown:".to_owned()
+        ("unknown:".to_owned(), "")
     };
     for (why, checks) in by_reason {
         let names = match checks.as_slice() {
@@ -173,7 +173,7 @@ fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
             }
             _ => checks.join(", "),
         };
-        let _ = writeln!(out, "{sign} {names}   unknown: {why}");
+        let _ = writeln!(out, "{sign} {names}   {word}{why}");
     }
 }
 

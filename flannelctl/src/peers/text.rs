@@ -53,7 +53,12 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
             .collect();
         format!(
             "{}\n{} peers, not probed",
-            fitted(&["NODE", "SUBNET", "ADDRESS"], &["ADDRESS"], &rows, screen),
+            fitted(
+                &["NODE", "SUBNET", "ADDRESS"],
+                if wide { &[] } else { &["ADDRESS"] },
+                &rows,
+                screen
+            ),
             peers.peers.len()
         )
     };
@@ -62,7 +67,12 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
         let rows = if rows.is_empty() {
             "no other node has sent a report".to_owned()
         } else {
-            fitted(&OPINION_HEADINGS, &OPINION_SPARE, &rows, screen)
+            fitted(
+                &OPINION_HEADINGS,
+                if wide { &[] } else { &OPINION_SPARE },
+                &rows,
+                screen,
+            )
         };
         let missing = match missing(peers) {
             0 => String::new(),

@@ -247,7 +247,7 @@ impl fmt::Display for Mistake {
             Self::Unreadable(kind) => write!(f, "the command line cannot be read: {kind}"),
             Self::Syntax { flag } => write!(f, "bad flag syntax: {flag}; a flag looks like --name=value"),
             Self::Unknown { name, near: Some(near) } => write!(f, "flag provided but not defined: --{name}; did you mean --{near}?"),
-            Self::Unknown { name, near: None } => write!(f, "flag provided but not defined: --{name}; see --help for all"),
+            Self::Unknown { name, near: None } => write!(f, "flag provided but not defined: --{name}; see --help-all"),
             Self::NoValue { name, value } => write!(f, "flag needs an argument: --{name} {value}"),
             Self::Value { from, fault } => write!(f, "{from}: {fault}"),
             Self::Prefix { from, why } => write!(f, "error creating network manager: {from}: {why}"),

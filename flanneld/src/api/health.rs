@@ -194,6 +194,13 @@ async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response
     ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
 }
 
+/// Whether a parameter is the weight `q=0`, by which a client refuses a media type (RFC 9110, 12.4.2).
+fn is_weight_of_zero(parameter: &str) -> bool {
+    parameter
+        .split_once('=')
+        .is_some_and(|(name, value)| name.eq_ignore_ascii_case("q") && value.parse() == Ok(0.0))
+}
+
 /// Whether a client accepts OpenMetrics. The format is taken by its name: a wildcard means the older one.
 fn accepts_openmetrics(headers: &HeaderMap) -> bool {
     headers
@@ -203,8 +210,10 @@ fn accepts_openmetrics(headers: &HeaderMap) -> bool {
         .flat_map(|value| value.split(','))
         .any(|range| {
             let mut parts = range.split(';').map(str::trim);
-            parts.next() == Some("application/openmetrics-text")
-                && parts.all(|part| part != "q=0" && part != "q=0.0")
+            let named = parts
+                .next()
+                .is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"));
+            named && !parts.any(is_weight_of_zero)
         })
 }
 

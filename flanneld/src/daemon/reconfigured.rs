@@ -44,41 +44,90 @@ pub(super) async fn watch_configuration(
     in_use: NetworkConfig,
     found: watch::Sender<Option<NextConfig>>,
 ) {
-    let mut last = None;
     loop {
         tokio::time::sleep(NEXT_CONFIGURATION).await;
-        let read = manager.config().await.map_err(Problem::from);
-        let next = match &read {
-            Ok(config) => {
-                let members = in_use.differences(config).into_iter().map(str::to_owned);
-                let members: Vec<String> = members.collect();
-                (!members.is_empty()).then_some(NextConfig::Other(members))
-            }
-            Err(problem) if is_about_config(problem) => Some(NextConfig::Unusable {
-                problem: problem.clone(),
-                in_use: in_use.to_json(),
-            }),
-            // The store does not respond, so nothing is known.
-            Err(_) => continue,
-        };
-        let read = read.ok();
-        if next.is_some() == found.borrow().is_some() && read == last {
-            continue;
+        let read = manager.next_config().await.map_err(Problem::from);
+        if let Some(next) = compared(&in_use, read) {
+            publish(next, &found);
         }
-        match &next {
-            Some(NextConfig::Other(members)) => warn!(
-                members = members.join(" "),
-                remedy = "restart flanneld on all nodes",
-                "the network configuration has changed: a restart applies it"
-            ),
-            Some(NextConfig::Unusable { problem, .. }) => warn!(
-                error = %problem,
-                remedy = "put the network configuration back (flannelctl doctor has the command)",
-                "the network configuration is gone: flanneld continues with the one it read"
-            ),
-            None => info!("the network configuration is the one in use again"),
+    }
+}
+
+/// Returns what the next start finds, if that is not the configuration in use; `None` if nothing is known, because the store does not respond.
+fn compared(
+    in_use: &NetworkConfig,
+    read: Result<NetworkConfig, Problem>,
+) -> Option<Option<NextConfig>> {
+    match read {
+        Ok(config) => {
+            let members = in_use.differences(&config).into_iter().map(str::to_owned);
+            let members: Vec<String> = members.collect();
+            Some((!members.is_empty()).then_some(NextConfig::Other(members)))
         }
-        last = read;
-        found.send_replace(next);
+        Err(problem) if is_about_config(&problem) => Some(Some(NextConfig::Unusable {
+            problem,
+            in_use: in_use.to_json(),
+        })),
+        Err(_) => None,
+    }
+}
+
+/// Publishes and logs what changed.
+fn publish(next: Option<NextConfig>, found: &watch::Sender<Option<NextConfig>>) {
+    if next == *found.borrow() {
+        return;
+    }
+    match &next {
+        Some(NextConfig::Other(members)) => warn!(
+            members = members.join(" "),
+            remedy = "restart flanneld on all nodes",
+            "the network configuration has changed: a restart applies it"
+        ),
+        Some(NextConfig::Unusable { problem, .. }) => warn!(
+            error = %problem,
+            remedy = "see flannelctl doctor",
+            "the store has no usable network configuration: flanneld continues with the one it read"
+        ),
+        None => info!("the network configuration is the one in use again"),
+    }
+    found.send_replace(next);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> NetworkConfig {
+        NetworkConfig::parse(text).unwrap()
+    }
+
+    fn read(text: &str) -> Result<NetworkConfig, Problem> {
+        NetworkConfig::parse(text).map_err(Problem::from)
+    }
+
+    #[test]
+    fn configuration_in_use_is_never_reported_and_each_change_is() {
+        let in_use = config(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#);
+        let same = read(r#"{ "Network": "10.5.0.0/16", "Backend": { "Type": "vxlan" } }"#);
+        assert_eq!(compared(&in_use, same), Some(None));
+        let other = read(r#"{"Network":"10.5.0.0/16","SubnetLen":25,"Backend":{"Type":"udp"}}"#);
+        assert_eq!(
+            compared(&in_use, other),
+            Some(Some(NextConfig::Other(vec![
+                "SubnetLen".to_owned(),
+                "Backend".to_owned()
+            ])))
+        );
+        let mut seen = Vec::new();
+        for broken in ["{", "{}"] {
+            let next = compared(&in_use, read(broken)).unwrap();
+            assert!(
+                matches!(next, Some(NextConfig::Unusable { .. })),
+                "{next:?}"
+            );
+            seen.push(next);
+        }
+        // One fault after another is news: a remedy for the first might harm with the second.
+        assert_ne!(seen[0], seen[1]);
     }
 }

@@ -360,7 +360,7 @@ async fn metrics_are_in_openmetrics_only_if_it_is_accepted() {
         "",
         "Accept: */*\r\n",
         "Accept: text/plain;version=0.0.4\r\n",
-        "Accept: application/openmetrics-text;q=0, text/plain\r\n",
+        "Accept: application/openmetrics-text;Q=0.000, text/plain\r\n",
     ] {
         let text = requested(other).await;
         assert!(

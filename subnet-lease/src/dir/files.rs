@@ -4,6 +4,7 @@ use super::changes::Watch;
 use super::root::{Root, foreign, regular};
 use super::trouble::{Act, LeaseFile, Trouble};
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
+use crate::protocol::view::Item;
 use crate::wire::{self, VALUE_LIMIT};
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -11,7 +12,7 @@ use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read, Write as _};
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+use types::Addresses;
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
@@ -63,7 +65,8 @@ impl Files {
             ErrorKind::NotFound => Trouble::NoConfig(path.clone()),
             _ => Trouble::ConfigUnread(path.clone(), error.into()),
         };
-        if !self.root.path().exists() {
+        // Later, a directory that is gone is an outage of the store, not of the configuration.
+        if !self.root.is_settled() && !self.root.path().exists() {
             return Err(failed(&ErrorKind::NotFound.into()));
         }
         let root = self.root.open()?;
@@ -221,7 +224,8 @@ impl Files {
                 .entries
                 .iter()
                 .any(|entry| entry.key.starts_with(prefix.as_str())),
-            Compare::NoneSince(_) => true,
+            // Checked below: this store cannot answer it with the key's entry.
+            Compare::NoneElseAt { .. } => true,
         });
         if !holds {
             return Ok(Answer::Txn {
@@ -230,16 +234,17 @@ impl Files {
                 present: find(key).cloned(),
             });
         }
-        // If two nodes have one address, the later node has to see the earlier node after its write. So ranks follow the order of writes. A time in the
-        // future comes from a clock that is set incorrectly, and delays no node.
-        let overtaken = |revision: i64| {
-            let mut created = listing.entries.iter().map(|entry| entry.created);
-            created.any(|created| (revision..=listing.revision).contains(&created))
+        // Ranks are times of different clocks. So of two nodes with one address that start at once, the second writer has to see the first one's key
+        // before it writes its own.
+        let overtaken = |known: &BTreeSet<String>, public: &Addresses| {
+            listing.entries.iter().any(|entry| {
+                !known.contains(&entry.key)
+                    && Item::of(entry.clone()).is_some_and(|item| item.publishes(public))
+            })
         };
-        if compare
-            .iter()
-            .any(|compare| matches!(compare, Compare::NoneSince(revision) if overtaken(*revision)))
-        {
+        if compare.iter().any(
+            |compare| matches!(compare, Compare::NoneElseAt { known, public } if overtaken(known, public)),
+        ) {
             return Err(Trouble::Overtaken);
         }
         let mut revision = find(key).map_or(listing.revision, |entry| entry.modified);

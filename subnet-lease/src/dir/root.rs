@@ -41,6 +41,11 @@ impl Root {
         &self.path
     }
 
+    /// Whether a directory with a configuration was found.
+    pub(super) fn is_settled(&self) -> bool {
+        self.first.get().is_some()
+    }
+
     /// Opens the directory, if it exists and is still the same.
     pub(super) fn open(&self) -> Result<Open<'_>, Trouble> {
         let path = || self.path.clone();

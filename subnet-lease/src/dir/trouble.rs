@@ -150,7 +150,7 @@ pub(super) enum Trouble {
     Config(PathBuf, ConfigError),
     /// Another process holds the lock.
     Locked(PathBuf, Duration),
-    /// Another node wrote a lease since this one listed them.
+    /// Another node wrote a lease with the address of this node since this node listed the leases.
     Overtaken,
     /// An operation on one file failed.
     File(Act, PathBuf, FileFault),
@@ -255,7 +255,8 @@ fn of_root(f: &mut fmt::Formatter<'_>, root: &Path, what: fmt::Arguments<'_>) ->
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        types::problem::text(f, self, |f| match self {
+        types::problem::text(f, self, |f| {
+            match self {
             Self::Missing(root) => of_root(
                 f,
                 root,
@@ -326,11 +327,12 @@ impl fmt::Display for Trouble {
                 )
             }
             Self::Overtaken => f.write_str(
-                "another node wrote a lease at the same time: flanneld lists the leases again",
+                "another node wrote a lease with this node's address at the same time: flanneld lists the leases again",
             ),
             Self::File(act, path, fault) => {
                 write!(f, "cannot {} {}: {fault}", act.as_str(), path.display())
             }
+        }
         })
     }
 }

@@ -203,7 +203,7 @@ impl EtcdRegistry {
                 Etcd::create_revision(self.key(prefix), CompareOp::Equal, 0).with_prefix()
             }
             // etcd's revisions are in the order of its writes.
-            Compare::NoneSince(_) => return None,
+            Compare::NoneElseAt { .. } => return None,
         })
     }
 

@@ -16,6 +16,7 @@ use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
 use crate::wire;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use types::Subnets;
 use types::backoff::Backoff;
@@ -308,12 +309,17 @@ async fn allocate(
         keepalive,
         false,
     );
+    let keys = view.items.iter().map(|item| item.entry.key.clone());
+    let known = Arc::new(keys.collect());
     for subnets in order {
         let key = wire::render_key(&subnets);
-        let compare = vec![
-            Compare::NoneUnder(wire::key_prefix(&subnets)),
-            Compare::NoneSince(view.revision),
-        ];
+        let mut compare = vec![Compare::NoneUnder(wire::key_prefix(&subnets))];
+        if !claim.host.shared_address {
+            compare.push(Compare::NoneElseAt {
+                known: Arc::clone(&known),
+                public: claim.public.clone(),
+            });
+        }
         match txn(io, compare, vec![put(&key, &attrs, keepalive)], &key).await {
             Ok((true, revision, _)) => {
                 let renewed = io.now();

@@ -1,7 +1,10 @@
 //! Requests of the protocol to a store, and the replies.
 
 use crate::reason::{Lasting, Reason};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
+use types::Addresses;
 
 pub use crate::entry::{Entry, Listing};
 
@@ -76,8 +79,13 @@ pub enum Compare {
     },
     /// No key has this prefix.
     NoneUnder(String),
-    /// No key was created at or after this revision of a list. A store whose own revisions are the order of creation does not check it.
-    NoneSince(i64),
+    /// No key but the known ones publishes these addresses. A store whose revisions are the order of its writes does not check this.
+    NoneElseAt {
+        /// Keys of the list that preceded the transaction.
+        known: Arc<BTreeSet<String>>,
+        /// The node's own addresses.
+        public: Addresses,
+    },
 }
 
 /// A write of a transaction.

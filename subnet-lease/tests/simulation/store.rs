@@ -121,7 +121,7 @@ impl Store {
                 .get(key)
                 .is_some_and(|entry| entry.lease == *lease),
             Compare::NoneUnder(prefix) => !self.keys.keys().any(|key| key.starts_with(prefix)),
-            Compare::NoneSince(_) => true,
+            Compare::NoneElseAt { .. } => true,
         }
     }
 

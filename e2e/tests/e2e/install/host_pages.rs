@@ -320,7 +320,13 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
             .first()
             .context("no endpoint")?
             .clone();
-        let here = |command: &str| command.replace("http://10.0.0.1:2379", &endpoint);
+        // Nothing is written to the machine's own /tmp.
+        let bundle = lab.folder("bundle")?.join("node-1.tar.gz");
+        let here = |command: &str| {
+            command
+                .replace("http://10.0.0.1:2379", &endpoint)
+                .replace("/tmp/node-1.tar.gz", &bundle.display().to_string())
+        };
         let options = FlanneldOptions::bare();
         let mut nodes = hosts
             .iter()

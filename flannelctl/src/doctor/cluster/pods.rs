@@ -17,9 +17,11 @@ use super::answer::{Answer, Answers};
 use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, is_running, phase};
 use crate::store;
 
-/// Basic time limit for all nodes. Each node adds [`NODE_SHARE`].
+/// Basic time limit for all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`], each further one [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
-const NODE_SHARE: Duration = Duration::from_millis(15);
+const FEW: usize = 100;
+const FIRST_SHARE: Duration = Duration::from_millis(15);
+const NODE_SHARE: Duration = Duration::from_millis(30);
 /// Maximum number of nodes that are asked at the same time.
 const AT_ONCE: usize = 64;
 
@@ -51,10 +53,19 @@ async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     Ok(names.map(|node| node.name_any()).collect())
 }
 
+/// Returns the time limit for a number of nodes.
+fn time_limit(nodes: usize) -> Duration {
+    let times = |share: Duration, nodes: usize| {
+        share.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX))
+    };
+    NODE_TIMEOUT
+        .saturating_add(times(FIRST_SHARE, nodes.min(FEW)))
+        .saturating_add(times(NODE_SHARE, nodes.saturating_sub(FEW)))
+}
+
 /// Asks all nodes, [`AT_ONCE`] at a time, within a time limit that depends on their number.
 async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String>) -> Answers {
-    let share = NODE_SHARE.saturating_mul(u32::try_from(pods.len()).unwrap_or(u32::MAX));
-    let timeout = NODE_TIMEOUT.saturating_add(share);
+    let timeout = time_limit(pods.len());
     let end = tokio::time::Instant::now() + timeout;
     let mut missing: BTreeMap<String, String> = nodes
         .into_iter()
@@ -137,6 +148,12 @@ fn no_report(pod: &Pod, is_empty: bool, message: &str) -> PodError {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn hundred_nodes_have_at_most_ten_seconds_and_thousand_have_more_for_each() {
+        assert!(time_limit(3) < time_limit(100) && time_limit(100) <= Duration::from_secs(10));
+        assert!(time_limit(1000) > time_limit(100) * 3);
+    }
 
     fn pod(node: &str, name: &str, phase: &str) -> Pod {
         serde_json::from_value(json!({

@@ -223,29 +223,45 @@ fn temporary_files_alone_are_removed_after_a_kill() {
 }
 
 #[test]
-fn new_lease_that_others_overtook_is_refused_until_its_rank_is_later() {
+fn second_node_with_an_address_is_refused_until_it_has_seen_the_first() {
     let bed = bed();
-    let listed = bed.files.list(None).unwrap().listing.revision;
-    let create = |key: &str, rank: i64| {
+    let public = |ip: &str| Addresses::from_options(Some(ip.parse().unwrap()), None).unwrap();
+    let known = || -> Arc<BTreeSet<String>> {
+        let listing = bed.files.list(None).unwrap().listing;
+        Arc::new(listing.entries.into_iter().map(|entry| entry.key).collect())
+    };
+    let create = |key: &str, ip: &str, rank: i64, known: &Arc<BTreeSet<String>>| {
         let value = format!(
-            r#"{{"PublicIP":"10.0.2.15","NodeID":{{"id":"{key}","name":"n","instance":"0","rank":{rank}}}}}"#
+            r#"{{"PublicIP":"{ip}","NodeID":{{"id":"{key}","name":"n","instance":"0","rank":{rank}}}}}"#
         );
         let write = [Write::Put {
             key: key.to_owned(),
             value,
             lease: 0,
         }];
-        bed.files.txn(&[Compare::NoneSince(rank)], &write, key)
+        let compare = Compare::NoneElseAt {
+            known: Arc::clone(known),
+            public: public(ip),
+        };
+        bed.files.txn(&[compare], &write, key)
     };
-    // Two nodes list the leases, and the one that listed them later writes first.
-    create("10.5.2.0-24", listed + 1).unwrap();
-    assert_eq!(create("10.5.1.0-24", listed), Err(Trouble::Overtaken));
-    let again = bed.files.list(None).unwrap().listing.revision;
-    create("10.5.1.0-24", again).unwrap();
-    // A clock in the future delays nobody.
-    create("10.5.3.0-24", i64::MAX).unwrap();
-    let last = bed.files.list(None).unwrap().listing.revision;
-    create("10.5.4.0-24", last).unwrap();
+    // Both list the leases before either writes. The clock of the first writer may be ahead or behind.
+    for (number, rank) in [(1, 1), (2, i64::MAX)] {
+        let (first, second) = (
+            format!("10.5.{number}.0-24"),
+            format!("10.5.1{number}.0-24"),
+        );
+        let ip = format!("10.0.2.{number}");
+        let listed = known();
+        create(&first, &ip, rank, &listed).unwrap();
+        assert_eq!(create(&second, &ip, 5, &listed), Err(Trouble::Overtaken));
+        // It decides anew with the other lease in view, which is not this condition's task.
+        create(&second, &ip, 5, &known()).unwrap();
+        // Nodes with other addresses start at once.
+        create(&format!("10.5.2{number}.0-24"), "10.0.9.9", 5, &known()).unwrap();
+        let other = format!("10.0.8.{number}");
+        create(&format!("10.5.3{number}.0-24"), &other, 5, &listed).unwrap();
+    }
 }
 
 #[test]
