@@ -253,8 +253,8 @@ mod tests {
                 "    it explains 1 more: peer-cut node-2  (--all shows them)",
                 &format!("risk: the clock is wrong{}clock", " ".repeat(75)),
                 "    why    certificates",
-                "unknown: mtu, slow and 2 more   unknown: no probes",
-                "unknown: ipam-full   unknown: permission denied",
+                "unknown: mtu, slow and 2 more   no probes",
+                "unknown: ipam-full   permission denied",
                 "53 checks: 1 broken, 0 degraded, 1 risk, 5 unknown, 46 well",
             ],
             "{text}"
@@ -266,7 +266,7 @@ mod tests {
         let text = text(&report(), true, Screen::plain());
         assert!(
             text.contains("      peer-cut: node-2 does not respond: it is off\n")
-                && text.contains("unknown: mtu, slow, lossy, clock   unknown:"),
+                && text.contains("unknown: mtu, slow, lossy, clock   no probes"),
             "{text}"
         );
     }
