@@ -317,7 +317,7 @@ async fn allocate(
         if !claim.host.shared_address {
             compare.push(Compare::NoneElseAt {
                 known: Arc::clone(&known),
-                public: claim.public.clone(),
+                public: claim.public,
             });
         }
         match txn(io, compare, vec![put(&key, &attrs, keepalive)], &key).await {
