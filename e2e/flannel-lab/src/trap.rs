@@ -1,14 +1,13 @@
 //! The NAT trap of Vagrant hosts: the daemons start with the interface of the default route, and the doctor leads out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use lab::{Flanneld, FlanneldOptions, Host, stdout};
+use anyhow::{Result, bail, ensure};
+use lab::{Flanneld, FlanneldOptions, Host, eventually_ok, stdout};
 use terminal::screen::Screen;
 
 /// How long the first daemons may take to end or to get a finding.
 const TIMEOUT: Duration = Duration::from_secs(60);
-const INTERVAL: Duration = Duration::from_millis(500);
 /// The finding of a host whose daemon ended.
 const ENDED: &str = "wrong-interface";
 /// The finding of a host whose daemon runs.
@@ -44,23 +43,14 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
 
 /// Waits until one daemon is ready and all others have ended, because one address serves one node. Returns the number of those that ended.
 fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
-    let begun = Instant::now();
-    loop {
+    eventually_ok(TIMEOUT, "one daemon is ready", || {
         let running = daemons
             .iter_mut()
             .filter_map(|daemon| daemon.is_running().then(|| daemon.is_ready()))
             .collect::<Vec<_>>();
-        if running == [true] {
-            return Ok(daemons.len() - running.len());
-        }
-        if begun.elapsed() > TIMEOUT {
-            bail!(
-                "not one daemon runs after {TIMEOUT:?}, but {}",
-                running.len()
-            );
-        }
-        std::thread::sleep(INTERVAL);
-    }
+        ensure!(running == [true], "{} daemons run", running.len());
+        Ok(daemons.len() - 1)
+    })
 }
 
 /// What the doctor of a host prints about the trap.
@@ -71,26 +61,19 @@ struct Found {
 
 /// Waits until the doctor of a host has a finding of the check.
 fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
-    let begun = Instant::now();
-    loop {
+    eventually_ok(TIMEOUT, "a doctor names the trap", || {
+        let mut last = String::new();
         for (number, daemon) in (1..).zip(daemons) {
-            let text = stdout(&daemon.flannelctl(&["doctor"])?);
-            if let Some(text) = first_of(&text, check) {
+            last = stdout(&daemon.flannelctl(&["doctor"])?);
+            if let Some(text) = first_of(&last, check) {
                 return Ok(Found {
                     host: format!("h{number}"),
                     text,
                 });
             }
         }
-        if begun.elapsed() > TIMEOUT {
-            let last = daemons.first().context("no daemon")?;
-            bail!(
-                "no doctor names the trap: {}",
-                stdout(&last.flannelctl(&["doctor"])?)
-            );
-        }
-        std::thread::sleep(INTERVAL);
-    }
+        bail!("{last}")
+    })
 }
 
 /// Returns the first finding of the check in the doctor's text: its headline and the indented lines below it.

@@ -1,8 +1,9 @@
 //! Manifests, the chart and images that an operator installs, as API servers and container engines read them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Families, Lab, Uplink};
 use serde_json::Value;
 
@@ -25,6 +26,26 @@ fn repository(path: &str) -> PathBuf {
 fn read(path: &str) -> Result<String> {
     let path = repository(path);
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// Checks that each command of the pages is run or has a reason not to, and that no other one is listed.
+fn require_known(
+    on_pages: &BTreeSet<String>,
+    run: &[&str],
+    not_here: &[(&str, &str)],
+) -> Result<()> {
+    let known: BTreeSet<String> = run
+        .iter()
+        .chain(not_here.iter().map(|(command, _)| command))
+        .map(ToString::to_string)
+        .collect();
+    ensure!(
+        *on_pages == known,
+        "neither run nor listed: {:#?}; not on a page: {:#?}",
+        on_pages.difference(&known).collect::<Vec<_>>(),
+        known.difference(on_pages).collect::<Vec<_>>()
+    );
+    Ok(())
 }
 
 /// Starts an API server and creates the namespaces.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use lab::{Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Lab, Uplink, binaries, eventually_ok};
 
-use super::{read, repository};
+use super::{read, repository, require_known};
 use crate::doctor::DEADLINE;
 use crate::doctor::node::{Node, all_well};
 use crate::operator::blocks;
@@ -288,17 +288,7 @@ fn host_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
         on_pages.extend(blocks(&page).into_iter().flatten());
     }
     let run = [BEFORE, WHILE_IT_RUNS, AFTERWARDS].concat();
-    let known: BTreeSet<String> = run
-        .into_iter()
-        .chain(NOT_HERE.iter().map(|(command, _)| *command))
-        .map(str::to_owned)
-        .collect();
-    ensure!(
-        on_pages == known,
-        "neither run nor listed: {:#?}; not on a page: {:#?}",
-        on_pages.difference(&known).collect::<Vec<_>>(),
-        known.difference(&on_pages).collect::<Vec<_>>()
-    );
+    require_known(&on_pages, &run, NOT_HERE)?;
     ensure!(
         !blocks(&read(DOCKER)?).is_empty(),
         "{DOCKER} has no commands"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, eventually_ok, stdout};
 
-use super::{images, read, repository, shapes};
+use super::{images, read, repository, require_known, shapes};
 use crate::operator::{Operator, blocks};
 
 /// Documents, and the heading of the part whose commands are run. An empty heading means the whole document.
@@ -211,17 +211,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
         on_pages.extend(blocks(part).into_iter().flatten());
     }
     let run = [WHILE_THERE, REMOVAL, CHART, CROSSED, &[ON_A_NODE]].concat();
-    let known: BTreeSet<String> = run
-        .into_iter()
-        .chain(NOT_HERE.iter().map(|(command, _)| *command))
-        .map(str::to_owned)
-        .collect();
-    ensure!(
-        on_pages == known,
-        "neither run nor listed: {:?}; not on a page: {:?}",
-        on_pages.difference(&known),
-        known.difference(&on_pages)
-    );
+    require_known(&on_pages, &run, NOT_HERE)?;
     Ok(())
 }
 
