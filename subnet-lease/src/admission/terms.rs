@@ -1,4 +1,4 @@
-//! Inputs of admission besides the leases, and the reasons for a refusal.
+//! Inputs of admission other than the leases, and the reasons for a refusal.
 
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, PeerRules};
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::{Family, Subnets};
 
-/// Inputs of admission besides the leases.
+/// Inputs of admission other than the leases.
 #[derive(Clone)]
 pub struct Terms {
     /// The network configuration.
