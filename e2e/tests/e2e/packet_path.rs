@@ -1,6 +1,7 @@
 //! The outputs on `docs/packet-path.md` are those of a lab. `FLANNEL_WRITE_DOCS=1` writes them anew.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,10 +37,20 @@ impl Pair {
             _ => bail!("no place: {line}"),
         };
         let (ping, target) = (self.pods[0].netns(), self.pods[1].v4()?.to_string());
+        // A capture needs packets until it ends, however late it begins.
+        let ended = AtomicBool::new(false);
         let output = std::thread::scope(|scope| {
-            // A capture needs packets.
-            scope.spawn(|| ping.output("ping", &["-q", "-c", "20", "-i", "0.1", &target]));
-            netns.output("sh", &["-c", &format!("timeout 20 {}", command.trim())])
+            scope.spawn(|| {
+                while !ended.load(Relaxed) {
+                    let sent = ping.output("ping", &["-q", "-c", "5", "-i", "0.1", &target]);
+                    if sent.is_err() {
+                        break;
+                    }
+                }
+            });
+            let output = netns.output("sh", &["-c", &format!("timeout 20 {}", command.trim())]);
+            ended.store(true, Relaxed);
+            output
         })?;
         let lines: Vec<String> = texts(&output)
             .lines()
