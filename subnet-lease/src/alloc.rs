@@ -5,13 +5,13 @@ use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use types::{Dual, Subnets, nets_overlap};
 
-/// Maximum number of candidates examined in one pool. If none of them is free, the pool is treated as exhausted.
+/// Maximum number of candidates that a node examines in one pool. If no candidate is free, the node treats the pool as exhausted.
 const LOOKED_AT: u128 = 1 << 22;
 
 /// Returns the free subnets in the order in which the node tries them.
 ///
-/// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's id determines. The IPv6
-/// half is the subnet with the same index if that is free, else the next free one.
+/// Every subnet of the IPv4 pool (of the IPv6 pool in an IPv6-only network) appears once, in a sequence that the node's id determines. The IPv6 half
+/// is the subnet with the same index if that subnet is free, otherwise the next free subnet.
 pub fn candidates<'a>(
     config: &'a NetworkConfig,
     taken: &'a [Subnets],

@@ -10,26 +10,26 @@ use types::{Addresses, Subnets};
 /// A node that requests its lease.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The node. A store that ranks the instances of a node fills in `rank` and `lease`.
+    /// Identity of the node. A store that ranks the instances of a node fills in `rank` and `lease`.
     pub node: NodeId,
     /// Addresses to publish in the lease.
     pub public: Addresses,
-    /// Facts about the host. A store that assigns the subnets itself does not use them.
+    /// Facts about the host. A store that assigns the subnets itself does not use these facts.
     pub host: HostEvidence,
 }
 
 /// Queries about this host that depend on a lease or an address.
 pub trait HostQueries: fmt::Debug + Send + Sync {
-    /// Whether a lease belongs to this host, judged by what identifies the host to the backend (a MAC, a key).
+    /// Whether a lease belongs to this host, judged by the host's identity in the backend (a MAC, a key).
     fn is_own(&self, attrs: &LeaseAttrs) -> bool;
 
     /// Whether the route to an address uses the underlay.
     fn via_underlay(&self, to: IpAddr) -> bool;
 }
 
-/// Facts that tell a host's own lease from another node's, and the subnets that the host must not choose.
+/// Facts that distinguish a host's own lease from the leases of other nodes, and the subnets that the host must not choose.
 ///
-/// Key-value stores need them, because there the nodes themselves decide which key belongs to which node. The default describes a host that
+/// Key-value stores need these facts, because their nodes decide themselves which key belongs to which node. The default describes a host that
 /// knows of no former lease.
 #[derive(Clone, Debug, Default)]
 pub struct HostEvidence {
@@ -37,19 +37,19 @@ pub struct HostEvidence {
     pub previous: Option<Subnets>,
     /// Bridges of this host from which flanneld removed the gateway of the previous subnet, because the store assigned another subnet.
     pub released: Vec<String>,
-    /// MACs of flannel devices present on this host, lower-case with colons.
+    /// MACs of the flannel devices on this host, lower-case with colons.
     pub macs: Vec<String>,
-    /// Answers whether a lease belongs to this host and which addresses the underlay reaches; `None` if neither is known.
+    /// Answers whether a lease belongs to this host and which addresses the underlay reaches; `None` if both are unknown.
     pub queries: Option<Arc<dyn HostQueries>>,
     /// Whether a flag or its environment variable set the underlay or the public address.
     pub named: bool,
     /// Whether the route to the store uses the underlay (or the store is on this host).
     pub store_via_underlay: bool,
-    /// Networks of the underlay interface: no subnet may overlap them.
+    /// Networks of the underlay interface, which no subnet may overlap.
     pub underlay: Vec<IpNet>,
     /// Whether several nodes may publish one address (wireguard behind NAT).
     pub shared_address: bool,
-    /// The chosen interface; `None` for a tool that chooses none.
+    /// The chosen interface; `None` for a tool that chooses no interface.
     pub choice: Option<Choice>,
 }
 
@@ -60,6 +60,7 @@ pub struct Choice {
     pub interface: String,
     /// Reason for the choice.
     pub why: String,
-    /// Text with the interfaces of the host, one per line. If another one is a better choice, the text shows the flag that selects it.
+    /// Text with the interfaces of the host, one per line. If another interface is a better choice, the text shows the flag that selects that
+    /// interface.
     pub interfaces: String,
 }

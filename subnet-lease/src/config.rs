@@ -22,13 +22,13 @@ pub struct NetworkConfig {
     pub networks: Subnets,
     /// Whether traffic rules go to nftables instead of iptables.
     pub nftables: bool,
-    /// Destinations that are not masqueraded (`NonMasqueradeCIDRs`, which Go flannel does not know).
+    /// Destinations towards which pods keep their address (`NonMasqueradeCIDRs`, which Go flannel ignores).
     pub non_masquerade: Vec<IpNet>,
-    /// Lower-case name of the backend; empty if `Backend` names none.
+    /// Lower-case name of the backend; empty if `Backend` names no backend.
     pub backend: String,
-    /// The `Backend` object as written; `{}` if there is none.
+    /// The `Backend` object as written; `{}` if the configuration lacks the object.
     pub backend_config: RawJson,
-    /// Whether the store assigns the subnets, of any size. If so, no subnet is chosen from the pools.
+    /// Whether the store assigns the subnets, of any size. If so, nodes choose no subnets from the pools.
     pub assigned: bool,
 }
 
@@ -70,7 +70,7 @@ impl Pool {
         .ok()
     }
 
-    /// Returns the index of a subnet, if it is exactly one of the pool's subnets.
+    /// Returns the index of a subnet, or `None` if the pool does not contain exactly this subnet.
     pub fn index(&self, subnet: &IpNet) -> Option<u128> {
         let start = bits(subnet.network());
         let same_family = subnet.max_prefix_len() == self.width();
@@ -124,7 +124,7 @@ impl NetworkConfig {
         Self::read(text, whole, true)
     }
 
-    /// Returns the names of the members that differ in another configuration. Differences only in the formatting of `Backend` are ignored.
+    /// Returns the names of the members that differ in another configuration. Ignores differences in the formatting of `Backend`.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
@@ -154,8 +154,8 @@ impl NetworkConfig {
             .collect()
     }
 
-    /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. Returns `None` if its `Backend` holds a
-    /// preshared key, which must not be displayed.
+    /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. Returns `None` if `Backend` contains a
+    /// preshared key, which flanneld must not display.
     pub fn to_json(&self) -> Option<String> {
         let backend = Object::parse(self.backend_config.as_str()).ok()?;
         if backend.get("PSK").is_some() {
@@ -346,7 +346,8 @@ struct Family {
 }
 
 impl Family {
-    /// Returns the members of the family's pool, and whether each one differs. A family that only one configuration has does not differ in them.
+    /// Returns the members of the family's pool, and whether each member differs. If only one configuration has the family, these members do not
+    /// differ.
     fn differences(&self, ours: Option<&Pool>, theirs: Option<&Pool>) -> [(&'static str, bool); 4] {
         let differs =
             |differ: fn(&Pool, &Pool) -> bool| ours.zip(theirs).is_some_and(|(a, b)| differ(a, b));
@@ -492,7 +493,7 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     }
 }
 
-/// Reads `SubnetMin` or `SubnetMax` as a number; `None` if it is to be derived.
+/// Reads `SubnetMin` or `SubnetMax` as a number. Returns `None` if the bound is absent and the caller derives it.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else {
         return Ok(None);

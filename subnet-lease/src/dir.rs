@@ -1,8 +1,8 @@
 //! Leases as files in a directory: the embedded default for a laptop, a lab or a static fleet.
 //!
-//! `config` is the network configuration. `subnets/<key>` is a lease, with the same key and JSON as in etcd. Files appear by rename, and every
-//! change is made under a lock. Names that begin with a dot are not leases. A lease never expires: its holder touches its file every minute to
-//! show that it is alive.
+//! `config` is the network configuration. `subnets/<key>` is a lease, with the same key and JSON as in etcd. A rename creates each file, and a lock
+//! protects every change. Names that begin with a dot are not leases. A lease never expires: its holder touches its file every minute to show that it
+//! is alive.
 
 mod changes;
 mod files;
@@ -32,18 +32,18 @@ use trouble::{LeaseFile, Trouble};
 use types::Subnets;
 use worker::{TIMEOUT, Worker};
 
-/// Interval at which the directory is read if inotify reports nothing (network file systems).
+/// Interval at which flanneld reads the directory if inotify reports no change (network file systems).
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval at which the identity of the directory is checked, because inotify does not report a replacement.
+/// Interval at which flanneld checks the identity of the directory, because inotify does not report a replacement.
 const PROBE: Duration = Duration::from_secs(2);
-/// Delay before a missing directory or file is checked again.
+/// Delay before flanneld checks a missing directory or file again.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// The lease manager whose store is a directory of files.
 pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
-    /// Creates the manager. It does not access the directory, which may be missing until later.
+    /// Creates the manager without access to the directory, which may still be missing.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory {
@@ -70,12 +70,13 @@ impl Directory {
         work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, Unanswered> {
         let files = self.files.clone();
-        let done = self
-            .worker
-            .run(move || work(&files))
-            .await
-            .unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)));
-        match done {
+        let done = async {
+            self.worker
+                .run(move || work(&files))
+                .await
+                .unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)))
+        };
+        match self.counters.timed(done).await {
             Ok(done) => {
                 self.counters.heard();
                 Ok(done)
@@ -132,7 +133,7 @@ impl KeyStore for Directory {
             .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
 
-    /// Always begins with its own list, because the inotify watch must be set up before the list is read.
+    /// Always begins with its own list, because it has to set up the inotify watch before it reads the list.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {
             if let Some(recent) = recent {
@@ -297,7 +298,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Returns the subnets of the keys whose files cannot be read, if the reason changed.
+/// Returns the subnets of the keys with unreadable files, if the reason changed.
 fn unreadable(
     counters: &Counters,
     flawed: &BTreeMap<String, LeaseFile>,

@@ -13,9 +13,9 @@ pub struct Entry {
     pub value: Arc<[u8]>,
     /// The revision at which the key was created.
     pub created: i64,
-    /// The revision at which the key was last written. A compare-and-swap compares it.
+    /// The revision of the last write of the key. A compare-and-swap compares this revision.
     pub modified: i64,
-    /// Id of the store's lease to which the key is attached; 0 for none.
+    /// Id of the store's lease to which the key is attached; 0 if the key is not attached to a lease.
     pub lease: i64,
 }
 
@@ -29,7 +29,7 @@ pub struct Listing {
 }
 
 impl Entry {
-    /// Returns the subnets in the key; `None` if it is not the key of a lease.
+    /// Returns the subnets in the key; `None` if the key does not belong to a lease.
     pub fn subnets(&self) -> Option<Subnets> {
         wire::parse_key(&self.key)
     }

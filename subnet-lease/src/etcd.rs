@@ -37,9 +37,9 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 /// The state of an etcd lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LeaseTime {
-    /// Time until it expires unless renewed.
+    /// Time until the lease expires unless its holder renews it.
     left: Duration,
-    /// Time since it was last granted or renewed.
+    /// Time since the grant or the last renewal.
     last_seen: Duration,
 }
 
@@ -186,7 +186,7 @@ impl KeyStore for EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// Returns the state of an etcd lease; `None` if the lease is gone or its id is 0.
+    /// Returns the state of an etcd lease; `None` if the lease does not exist or its id is 0.
     ///
     /// # Errors
     /// Returns an error if etcd cannot be reached, refuses the request, or does not reply within 5 s.

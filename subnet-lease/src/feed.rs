@@ -1,4 +1,4 @@
-//! Turns the manager's events into the leases in force: folds them, admits leases, holds down removals and publishes the result as one value.
+//! Turns the manager's events into the leases in force: folds the events, admits leases, holds down removals and publishes the result as one value.
 
 use crate::admission::{LeasesInForce, Reason, Refused, Terms};
 use crate::hold_down::HoldDown;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use types::Subnets;
 
-/// Pause after each publication, as a multiple of the time that the publication took. The next constants are the maximum of the pause, and the minimum
-/// below which the pause is omitted.
+/// Pause after each publication, as a multiple of the time that the publication took. The next two constants are the maximum pause, and the minimum
+/// below which there is no pause.
 const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -26,11 +26,11 @@ pub struct Reading {
     pub interrupted: Option<Duration>,
     /// Number of readable leases of other nodes in the store.
     pub seen: usize,
-    /// Number of leases that the store no longer has and that stay in force during the hold-down.
+    /// Number of leases that the store no longer has but that stay in force during the hold-down.
     pub waiting: usize,
     /// Leases that are not in force on this node.
     pub refused: Arc<Vec<Refused>>,
-    /// Number of other nodes, if there are several and none of their leases can be used.
+    /// Number of other nodes, if there are several and none of their leases is usable.
     pub cut_off: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Reads up to the first complete list. Before it, the other nodes are unknown.
+    /// Reads events up to the first complete list. Before this list, the other nodes are unknown.
     pub async fn begin(
         mut events: BoxStream<'a, LeaseEvent>,
         terms: watch::Receiver<Arc<Terms>>,
@@ -75,7 +75,7 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes the leases in force after every change of events or terms. Returns only when one of its sources ends.
+    /// Publishes the leases in force after every event and every change of the terms. Returns only when the source of events or of terms ends.
     pub async fn run(
         mut self,
         out: watch::Sender<Arc<LeaseTable>>,
@@ -180,7 +180,7 @@ impl<'a> Feed<'a> {
 
     /// Returns the number of other nodes, if there are several and no lease is in force. A reservation is not a node.
     ///
-    /// Nodes with another backend are not counted: after a configuration change, they still have to be restarted, one after another.
+    /// Does not count nodes with another backend, because operators restart nodes one after another after a configuration change.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {

@@ -1,12 +1,12 @@
-//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants. Errors of the resolver are classified
-//! by their text, because they carry nothing else.
+//! Classifies errors of the system, the resolver and TLS on connections to a server. Uses errno and variants. Classifies errors of the resolver by
+//! their text, because these errors contain only text.
 
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use types::problem::StoreCause;
 
-/// Reason why the server's certificate is refused.
+/// Reason why this node refuses the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
     /// The certificate has expired.
@@ -19,11 +19,11 @@ pub enum Certificate {
     Name,
     /// The certificate was revoked.
     Revoked,
-    /// The certificate may not be used by servers.
+    /// The certificate does not permit use by servers.
     Purpose,
-    /// The certificate cannot be parsed.
+    /// The certificate is malformed.
     Encoding,
-    /// The certificate is refused for another reason.
+    /// This node refuses the certificate for another reason.
     Other,
 }
 
@@ -64,9 +64,9 @@ pub enum ConnectFailure {
     NoRoute,
     /// The server did not reply in time.
     Silent,
-    /// The server's name cannot be resolved.
+    /// The resolver cannot resolve the server's name.
     Name,
-    /// The server's certificate is refused.
+    /// This node refuses the server's certificate.
     Certificate(Certificate),
     /// The server refuses this node's certificate, which has expired.
     OwnExpired,
@@ -79,7 +79,7 @@ pub enum ConnectFailure {
 }
 
 impl ConnectFailure {
-    /// Classifies an error by the first cause that is recognized among the error and its sources.
+    /// Classifies an error by the first known cause among the error and its sources.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {

@@ -1,11 +1,11 @@
-//! Hold-down of removals: a lease that vanishes usually comes back, unless its subnet is leased again.
+//! Delays removals of leases, because a lease that vanishes usually comes back, unless another node leases its subnet.
 //!
-//! The published table holds the store's leases and those that vanished a moment ago. A removal is held down for 5 s. It is held down for 60 s
-//! after a discontinuity, or if many leases vanish at once. It is not held down if the subnet is leased again. The time runs only while the
-//! watch is up and this process runs. The time starts anew after a gap, because an outage may also have kept the other nodes from writing.
+//! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s, or 60 s after a
+//! discontinuity or if many leases vanish at once. A removal has no hold-down if another node leases the subnet. The hold-down runs only while the
+//! watch is up and this process runs. The hold-down restarts after a gap, because an outage may also have kept the other nodes from writing.
 //!
-//! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The hold-down pauses during the interruption, and
-//! at least 5 s of watching follow it. A node comes back within 2 s, so the event of its return arrives before the removal. Without this exception, a
+//! An interruption is not a gap if it is shorter than 5 s and the watch then resumes at its version. The hold-down pauses during the interruption,
+//! and lasts at least 5 s after it. A node returns within 2 s, so the event of its return arrives before the removal. Without this exception, a
 //! proxy that closes idle connections every 35 s would postpone a 60 s removal forever.
 
 use crate::admission::UsedSubnets;
@@ -18,14 +18,14 @@ use types::Subnets;
 
 const HOLD_DOWN: Duration = Duration::from_secs(5);
 const LONG_HOLD_DOWN: Duration = Duration::from_secs(60);
-/// A shorter interruption is not a gap.
+/// Maximum length of an interruption that is not a gap.
 const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
 /// Removals within this time count as one burst.
 const BURST_WINDOW: Duration = Duration::from_secs(10);
-/// A step that is later than this shows that the process was stopped.
+/// Maximum delay of a step. A longer delay shows that the process was stopped.
 const MAX_STALL: Duration = Duration::from_secs(3);
 
-/// Leases that the store no longer has and that stay in force for a while.
+/// Leases that the store no longer has but that stay in force during the hold-down.
 #[derive(Debug, Default)]
 pub struct HoldDown {
     held: BTreeMap<Subnets, Held>,
@@ -33,7 +33,7 @@ pub struct HoldDown {
     removals: Vec<Duration>,
     last_step: Option<Duration>,
     interruption: Option<Interruption>,
-    /// Until this time, removals are held down longer because of a discontinuity.
+    /// Time until which hold-downs are longer because of a discontinuity.
     wary_until: Duration,
 }
 
@@ -53,7 +53,7 @@ struct Held {
 }
 
 impl Held {
-    /// Excludes the time since `from`, and leaves at least the short hold-down to wait.
+    /// Excludes the time since `from` from all hold-downs, and extends each of them to at least the short hold-down.
     fn resume(&mut self, from: Duration, now: Duration) {
         let counted = from
             .saturating_sub(self.since)
@@ -63,7 +63,7 @@ impl Held {
 }
 
 impl HoldDown {
-    /// Returns the leases in force at `now` (boot-time clock), given the admitted ones, and the time of the next call.
+    /// Returns the leases in force at `now` (boot-time clock), given the admitted leases, and the time of the next call.
     pub fn published(
         &mut self,
         admitted: &LeaseTable,
@@ -161,7 +161,7 @@ impl HoldDown {
         }
     }
 
-    /// Drops the removals that are due, and those whose subnet is leased again.
+    /// Drops the removals that are due, and the removals whose subnet another node has leased.
     fn release(&mut self, admitted: &LeaseTable, now: Duration, interrupted: bool) {
         if self.held.is_empty() {
             return;

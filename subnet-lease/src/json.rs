@@ -33,7 +33,7 @@ impl<'de> Deserialize<'de> for Object<'de> {
 }
 
 impl<'a> Object<'a> {
-    /// Parses one object. Anything but white space after it is an error.
+    /// Parses one object. Only white space may follow the object.
     ///
     /// # Errors
     /// Returns the parser's error if the text is not one JSON object.
@@ -50,7 +50,7 @@ impl<'a> Object<'a> {
             .map(|(_, value)| *value)
     }
 
-    /// Reads the value of the last member with a name. Returns `None` if it is absent or `null`.
+    /// Reads the value of the last member with a name. Returns `None` if the member is absent or `null`.
     ///
     /// # Errors
     /// Returns an error that names the member if its value does not have the type `T`.
@@ -68,7 +68,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Returns the items of the last member with a name, each as raw text. If it is absent or `null`, the list is empty.
+    /// Returns the items of the last member with a name, each as raw text. The list is empty if the member is absent or `null`.
     ///
     /// # Errors
     /// Returns an error if the member is not a list.
@@ -114,7 +114,7 @@ impl fmt::Display for MemberError {
 
 impl std::error::Error for MemberError {}
 
-/// Whether Go treats two member names as one: they are equal under simple case folding.
+/// Whether Go treats two member names as the same name, because they are equal under simple case folding.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212A}' => 'k',
@@ -139,12 +139,12 @@ pub enum JsonFault {
 }
 
 impl JsonFault {
-    /// Keeps the parser's text, which may quote a value of the input.
+    /// Converts an error and keeps the parser's text, which may quote a value of the input.
     pub fn quoted(error: &serde_json::Error) -> Self {
         Self::Parser(error.to_string())
     }
 
-    /// Keeps no text that quotes a value of the input, which may be a secret.
+    /// Converts an error without any text that quotes a value of the input, which may be a secret.
     pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
             // For this category, the parser quotes the value that it found.

@@ -1,6 +1,7 @@
 //! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, and the daemons publish annotations.
 //!
-//! A Node is not a key: it has no compare-and-swap, no time to live and no allocation. The API server decides who may act as a Node.
+//! A Node is not a key: the API offers no compare-and-swap, no time to live and no allocation for Nodes. The API server decides who may act as a
+//! Node.
 
 #[cfg(test)]
 mod agreement;
@@ -78,10 +79,10 @@ pub struct KubeManager {
     all: Arc<All>,
     following: Following,
     extras: Arc<Extras>,
-    /// Counts changes of this node's Node and of all others.
+    /// Counts changes of all Nodes, including this node's Node.
     infos: watch::Sender<u64>,
     reported: Reported,
-    /// The lease acquired last in this process.
+    /// The last lease that this process acquired.
     acquired: Mutex<Option<Lease>>,
     _tasks: [Task; 2],
 }
@@ -89,21 +90,21 @@ pub struct KubeManager {
 /// The task that follows all Nodes.
 #[derive(Default)]
 struct Following {
-    /// Whether the Nodes are listed. The `alloc` backend needs none of them.
+    /// Whether the task lists the Nodes. The `alloc` backend does not need them.
     lists: AtomicBool,
     task: Mutex<Option<Task>>,
 }
 
-/// Faults that were already logged or posted as Events.
+/// Faults that the daemon already logged or posted as Events.
 #[derive(Default)]
 struct Reported {
-    /// Events already posted, so that each is posted once.
+    /// Events that the daemon already posted, so that it posts each Event once.
     events: Arc<Mutex<PostedEvents>>,
-    /// The mistyped annotations that were logged last.
+    /// The mistyped annotations that the daemon logged last.
     ignored: Mutex<String>,
 }
 
-/// A task that is aborted when its owner is dropped.
+/// A task that ends when its owner is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -182,7 +183,7 @@ impl KubeManager {
         })
     }
 
-    /// Starts or stops following all Nodes as this configuration requires, and sets the networks that their leases are checked against.
+    /// Starts or stops following all Nodes as this configuration requires, and sets the networks that must contain their leases.
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
@@ -234,7 +235,7 @@ impl KubeManager {
         }))
     }
 
-    /// Returns this node's Node, after waiting until it was read.
+    /// Returns this node's Node. Waits until the daemon has read the Node.
     async fn own_node(&self) -> Result<Arc<Node>, Reason> {
         let mut own = self.own.clone();
         let known =
@@ -285,7 +286,7 @@ impl KubeManager {
             .unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
     }
 
-    /// Returns this node's Node and the subnets that are assigned to it.
+    /// Returns this node's Node and its assigned subnets.
     async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
         let node = self.own_node().await?;
         self.everybody_known().await?;
@@ -301,7 +302,7 @@ impl KubeManager {
         }
     }
 
-    /// Posts an Event about a problem that was not posted yet, at most one per minute and reason. Runs in the background, because the API server
+    /// Posts an Event about a new problem, at most one Event per minute and reason. Runs in the background, because the API server
     /// may not respond.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
         if !self

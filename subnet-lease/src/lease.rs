@@ -15,16 +15,16 @@ pub struct Lease {
     pub attrs: LeaseAttrs,
     /// Whether the lease expires.
     pub term: Term,
-    /// Creation order in the store. If two leases overlap, the older one wins.
+    /// Creation order in the store. If two leases overlap, the older lease wins.
     pub since: i64,
 }
 
 /// Whether a lease expires. Only the store knows when a peer's lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
-    /// Expires when its holder stops renewing it.
+    /// The lease expires when its holder stops renewing it.
     Leased,
-    /// Never expires: an operator reserved the subnet.
+    /// The lease never expires, because an operator reserved the subnet.
     Reserved,
 }
 
@@ -41,7 +41,7 @@ pub struct LeaseAttrs {
     pub data: Option<RawJson>,
     /// The backend's IPv6 data.
     pub v6_data: Option<RawJson>,
-    /// Fields that this version does not know, kept unchanged and in order.
+    /// Fields that this version does not know, unchanged and in order.
     pub unknown: Vec<(String, RawJson)>,
     /// The node that wrote the lease. Go flannel ignores this member and does not write it.
     pub node: Option<NodeId>,
@@ -64,7 +64,7 @@ impl LeaseAttrs {
         )
     }
 
-    /// Returns the public addresses; `None` if the lease has none.
+    /// Returns the public addresses; `None` if the lease has no public address.
     pub fn public(&self) -> Option<Addresses> {
         Dual::from_options(self.public_ip, self.public_ipv6)
     }
@@ -93,7 +93,7 @@ impl LeaseAttrs {
     }
 }
 
-/// Rules of a backend: which leases it can use, and what identifies a node. All methods are pure.
+/// Rules of a backend: which leases the backend can use, and which data identifies a node. All methods are pure.
 pub trait PeerRules: Send + Sync {
     /// Decides whether the backend can use a lease.
     ///
@@ -117,26 +117,26 @@ impl PeerRules for () {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(default)]
 pub struct NodeId {
-    /// Stable over restarts and address changes.
+    /// Id of the node, which stays the same over restarts and address changes.
     pub id: Arc<str>,
     /// The hostname.
     pub name: Arc<str>,
-    /// Random for each start of the daemon.
+    /// Id of the daemon's run, random for each start.
     pub instance: String,
     /// The store's revision when the lease was acquired. An instance that started earlier has a lower rank.
     pub rank: i64,
     /// For reservations: id of the store's lease that the holder keeps alive.
     pub lease: Option<i64>,
-    /// Whether the holder had to write its key back after another instance changed it.
+    /// Whether the holder had to restore its key after another instance changed the key.
     pub contested: bool,
-    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Set only on Kubernetes, where a node has an identity (its name)
-    /// whichever daemon serves it. In the other stores, Go flannel writes no identity.
+    /// Whether Go flannel wrote the lease. Go flannel does not reply to probes. Set only on Kubernetes, where every node has an identity (its name),
+    /// with Go flannel and with flannel-rs. In the other stores, Go flannel writes no identity.
     #[serde(skip)]
     pub by_go: bool,
 }
 
 impl NodeId {
-    /// Returns the sort key between two instances that claim one key: the lower one keeps it.
+    /// Returns the sort key for two instances that claim one key: the instance with the lower sort key keeps the claimed key.
     pub fn precedence(&self) -> (i64, &str, &str) {
         (self.rank, &self.id, &self.instance)
     }

@@ -2,7 +2,7 @@
 //!
 //! This crate does not depend on the kernel's configuration interfaces. Its features are layers:
 //!
-//! - none: only the model, on which backends depend;
+//! - no feature: only the model, on which backends depend;
 //! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed, on which every store builds;
 //! - `protocol`: acquires and keeps a lease in a key-value store by compare-and-swap;
 //! - `etcd`, `dir`: the stores that use that protocol;

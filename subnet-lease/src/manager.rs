@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Addresses, DaemonPod, Subnets};
+use types::{Addresses, DaemonPod, Durations, Histogram, Subnets};
 use types::{Coded, Problem};
 
 /// The state of a held lease, published whenever it changes.
@@ -24,11 +24,11 @@ pub struct Held {
     pub until: Option<Duration>,
     /// When the lease was last renewed (boot-time clock); `None` if the store's leases are not renewed.
     pub renewed: Option<Duration>,
-    /// The present problem; `None` while there is none.
+    /// The current problem, or `None`.
     pub trouble: Option<Reason>,
-    /// Whether the trouble makes the node not ready at once, however short it is.
+    /// Whether the problem makes the node unready at once, even if the problem is short.
     pub grave: bool,
-    /// The lease, once it is acquired.
+    /// The lease, after the node has acquired it.
     pub lease: Option<Lease>,
     /// Attributes of this node that are not published yet.
     pub unpublished: Option<Unpublished>,
@@ -39,7 +39,7 @@ pub struct Held {
 pub struct Unpublished {
     /// When the change happened (boot-time clock).
     pub since: Duration,
-    /// Message about what the peers do not know.
+    /// Message about the values that the peers do not know yet.
     pub what: Problem,
 }
 
@@ -55,11 +55,11 @@ pub struct NodeState {
 /// Reason why holding a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The subnet belongs to another node or is gone for good. The daemon must start over.
+    /// The subnet belongs to another node or is permanently lost. The daemon must lease another subnet.
     Taken(Problem),
     /// Another instance of this node holds the lease. This instance must stop.
     Displaced(Problem),
-    /// The store assigned another subnet to this node, or took the subnet away. The network must be restarted.
+    /// The store assigned another subnet to this node, or withdrew the subnet. The daemon must restart the network.
     Moved(Problem),
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// A task on which holding a lease depends and that has ended.
+/// A task that has ended, although the hold of the lease depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// No lease was acquired.
@@ -87,7 +87,7 @@ pub enum Stopped {
     Watch,
     /// The source of the published attributes.
     Publication,
-    /// Following this node's Node.
+    /// The task that follows this node's Node.
     OwnNode,
     /// Following the Nodes.
     Nodes,
@@ -167,7 +167,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// Information that a store with nodes of its own has about this node before it acquires its lease.
+/// Information about this node, from a store that knows nodes before they acquire a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// The node's name in the store, which identifies the node.
@@ -180,7 +180,7 @@ pub struct NodeInfo {
     pub published: Vec<IpAddr>,
     /// Addresses that the store has for this node from other sources (a Node's InternalIPs), the preferred one first.
     pub internal: Vec<IpAddr>,
-    /// Whether an operator chose the published address, which hides the node's own. Other nodes may then have the same address.
+    /// Whether an operator chose the published address, which replaces the node's own address. Other nodes may then have the same address.
     pub overwritten: bool,
     /// Addresses that other nodes claim.
     pub taken: BTreeMap<IpAddr, Claimant>,
@@ -200,13 +200,13 @@ pub struct Claimant {
 /// Manages leases in etcd, in a directory or in the Kubernetes API. Tools use only [`LeaseStore`]. A daemon uses the manager for one node.
 #[async_trait]
 pub trait SubnetManager: LeaseStore {
-    /// Returns the present network configuration.
+    /// Returns the current network configuration.
     ///
     /// # Errors
     /// Returns `Unavailable` while the configuration is missing, unreadable or invalid.
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// Returns the configuration that a start would read now, and changes nothing.
+    /// Returns the configuration that a start would read now, without any change of state.
     ///
     /// # Errors
     /// See [`SubnetManager::network_config`].
@@ -235,19 +235,19 @@ pub trait SubnetManager: LeaseStore {
         None
     }
 
-    /// Returns the addresses of the store's servers, which help to find the interface. The list is empty if they cannot be read.
+    /// Returns the addresses of the store's servers, which help to find the interface. The list is empty if the addresses are unreadable.
     async fn servers(&self) -> Vec<IpAddr> {
         Vec::new()
     }
 
     /// Withdraws published addresses that this host no longer has, because another node may be waiting for one of them. An address that an operator
-    /// chose stays. Failures are not reported: peers then still know the former address.
+    /// chose stays. Ignores failures: peers then still know the former address.
     async fn withdraw(&self, _local: &[IpAddr]) {}
 
     /// Reports to the operators of the store what they must do about this node's interface.
     async fn tell_operator(&self, _problem: &Problem) {}
 
-    /// Returns the attributes that this node published last time (MAC, keys), if one of the leases is its own.
+    /// Returns the attributes that this node last published (MAC, keys), if one of the leases belongs to this node.
     ///
     /// # Errors
     /// Returns `Refused` if another live node holds the lease of this node's address.
@@ -257,7 +257,7 @@ pub trait SubnetManager: LeaseStore {
         config: &NetworkConfig,
     ) -> Result<Option<LeaseAttrs>, Error>;
 
-    /// Waits for a lease of this node: its own, or a new one.
+    /// Waits for a lease of this node: its existing lease or a new lease.
     ///
     /// # Errors
     /// Returns `Refused` if another live node uses this node's address or identity.
@@ -284,15 +284,15 @@ pub trait SubnetManager: LeaseStore {
         state: watch::Sender<Held>,
     ) -> Lost;
 
-    /// Returns when the holder of a lease was last heard from; `None` if that is unknown. Takes one or two requests.
+    /// Returns the time of the last sign of life from the holder of a lease; `None` if the time is unknown. Takes one or two requests.
     async fn last_heard(&self, _lease: &Subnets) -> Option<LastHeard> {
         None
     }
 
-    /// Passes on the present addresses of this host. A connection from any other local address is replaced.
+    /// Passes on the current addresses of this host. The manager replaces a connection from any other local address.
     fn readdressed(&self, _local: &[IpAddr]) {}
 
-    /// Returns the counters of calls to the store, with the leases that cannot be read.
+    /// Returns the counters of calls to the store, with the unreadable leases.
     fn counters(&self) -> Arc<Counters>;
 
     /// Reconnects to the store and reads its TLS files again. Returns false for a store without a connection.
@@ -304,7 +304,7 @@ pub trait SubnetManager: LeaseStore {
 /// The store's information about the holder of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastHeard {
-    /// Time since the holder was last heard from.
+    /// Time since the last sign of life from the holder.
     pub ago: Duration,
     /// State of the holder's Node in Kubernetes; `None` with other stores.
     pub node: Option<NodeHealth>,
@@ -315,14 +315,14 @@ pub struct LastHeard {
 pub struct NodeHealth {
     /// Whether its condition Ready is True.
     pub ready: bool,
-    /// Whether the Node is cordoned: no new pods are scheduled on it.
+    /// Whether the Node is cordoned, so that Kubernetes schedules no new pods on it.
     pub cordoned: bool,
 }
 
-/// When a holder was last seen, and when its lease expires unless it is renewed.
+/// Time of the last sign of life from a holder, and the time at which its lease expires unless renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
-    /// Time since the holder was last seen; `None` if unknown.
+    /// Time since the last sign of life from the holder; `None` if unknown.
     pub heard: Option<Duration>,
     /// Time until the lease expires; `None` if it does not expire.
     pub left: Option<Duration>,
@@ -331,7 +331,7 @@ pub struct Liveness {
 /// Properties in which stores differ for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nature {
-    /// Whether leases are deleted together with the Nodes that contain them. If so, no subnet can be reserved.
+    /// Whether a lease disappears with the Node that contains it. If so, operators cannot reserve subnets.
     pub of_nodes: bool,
     /// Whether each query about a holder takes a request to a server.
     pub asks_a_server: bool,
@@ -366,14 +366,14 @@ pub trait LeaseStore: Send + Sync {
     /// Returns an error if the store does not respond.
     async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason>;
 
-    /// Releases a lease, unless it changed since it was listed. Returns whether the lease was released.
+    /// Releases a lease, unless the lease has changed since the listing. Returns whether the store released the lease.
     ///
     /// # Errors
     /// Returns an error if the store does not respond.
     async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
 
-    /// Writes a lease that never expires: a new one, or a replacement of `present` unless that changed since it was listed. Returns whether the
-    /// lease was written.
+    /// Writes a lease that never expires: a new lease, or a replacement of `present`, unless that lease has changed since the listing. Returns
+    /// whether the store wrote the lease.
     ///
     /// # Errors
     /// Returns an error if the store does not respond, or if its leases cannot be reserved.
@@ -394,6 +394,8 @@ pub struct Counters {
     unfollowed: std::sync::Mutex<Option<Problem>>,
     /// Boot time in milliseconds; 0 before the first response.
     heard: std::sync::atomic::AtomicU64,
+    durations: Histogram,
+    failures: std::sync::atomic::AtomicU64,
 }
 
 impl Counters {
@@ -412,7 +414,32 @@ impl Counters {
             .unwrap_or_default()
     }
 
-    /// Records that the store has responded or sent something.
+    /// Awaits a request to the store. Records its duration, and whether the request failed.
+    pub(crate) async fn timed<T, E>(
+        &self,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let began = std::time::Instant::now();
+        let outcome = request.await;
+        self.durations.record(began.elapsed());
+        if outcome.is_err() {
+            self.failures
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Returns the durations of requests to the store, including failed requests.
+    pub fn durations(&self) -> Durations {
+        self.durations.snapshot()
+    }
+
+    /// Returns the number of requests that failed since the start.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Records that the store has responded or sent data.
     pub fn heard(&self) {
         self.heard.store(
             u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX),
@@ -427,7 +454,7 @@ impl Counters {
             .map(Duration::from_millis)
     }
 
-    /// Records that the store is unavailable, and why. A single lost response is not sufficient.
+    /// Records that the store is unavailable, and why. Callers do not report a single lost response.
     pub fn set_unavailable(&self, why: Problem) {
         if let Ok(mut unavailable) = self.unavailable.lock() {
             *unavailable = Some(why);
@@ -449,14 +476,14 @@ impl Counters {
             .and_then(|unavailable| unavailable.clone())
     }
 
-    /// Records why the leases cannot be followed; `None` if they can.
+    /// Records why the daemon cannot follow the leases; `None` if it can.
     pub fn following(&self, trouble: Option<Problem>) {
         if let Ok(mut unfollowed) = self.unfollowed.lock() {
             *unfollowed = trouble;
         }
     }
 
-    /// Returns why the leases cannot be followed, if known. The store itself may be available.
+    /// Returns why the daemon cannot follow the leases, if known. The store itself may be available.
     pub fn why_not_followed(&self) -> Option<Problem> {
         self.unfollowed
             .lock()
@@ -464,7 +491,7 @@ impl Counters {
             .and_then(|unfollowed| unfollowed.clone())
     }
 
-    /// Records that a key cannot be read. Returns true if the key or its reason is new.
+    /// Records that a key is unreadable. Returns true if the key or its reason is new.
     pub fn unreadable(&self, key: &str, reason: Problem) -> bool {
         const KEPT: usize = 1000;
         let Ok(mut known) = self.unreadable.lock() else {
@@ -479,7 +506,7 @@ impl Counters {
         true
     }
 
-    /// Forgets a key that can be read again or is gone.
+    /// Forgets a key that is readable again or no longer exists.
     pub fn readable(&self, key: &str) {
         if let Ok(mut known) = self.unreadable.lock() {
             known.remove(key);
@@ -493,7 +520,7 @@ impl Counters {
         }
     }
 
-    /// Returns the keys that cannot be read, with the reasons.
+    /// Returns the unreadable keys, with the reasons.
     pub fn unreadable_keys(&self) -> Vec<(String, Problem)> {
         self.unreadable
             .lock()
@@ -507,7 +534,7 @@ impl Counters {
     }
 }
 
-/// Returns the boot-time clock. It also runs while the machine sleeps and does not follow the time of day.
+/// Returns the time of the boot-time clock, which also runs while the machine sleeps and does not follow the time of day.
 pub fn boot_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
         .map(Duration::from)

@@ -1,7 +1,7 @@
 //! Problems that may last, each with a topic that identifies it while it lasts.
 //!
-//! The text of a problem may contain parts that change with each attempt, such as a time or a count. Topics omit these parts: by comparing
-//! topics, a problem is logged only once.
+//! The text of a problem may contain parts that change with each attempt, such as a time or a count. Topics omit these parts. The log compares
+//! topics, so it contains each problem only once.
 
 use std::fmt;
 use types::{Coded, Problem};
@@ -46,7 +46,7 @@ impl fmt::Display for Reason {
 
 impl std::error::Error for Reason {}
 
-/// Returns the text of an external error followed by its causes. On their own, the texts of many errors contain only the failed operation.
+/// Returns the text of an external error followed by its causes. Without the causes, the texts of many errors contain only the failed operation.
 #[cfg(any(feature = "etcd", feature = "kube"))]
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -66,7 +66,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
 pub struct LogOnce(Vec<String>);
 
 impl LogOnce {
-    /// Returns whether nothing was logged since the last success.
+    /// Returns whether the log has no problem since the last success.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -74,7 +74,7 @@ impl LogOnce {
     /// Returns whether to log this reason: its topic was not logged since the last success. `None` means success, which is logged only after a
     /// failure. Two alternating causes are logged once each.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// Limits the memory. If more topics than this differ, some are logged again.
+        /// Maximum number of remembered topics. With more topics, the log repeats some of them.
         const KEPT: usize = 32;
         let Some(reason) = reason else {
             return !std::mem::take(&mut self.0).is_empty();

@@ -15,18 +15,18 @@ pub enum LeaseEvent {
     Reset {
         /// Every readable lease.
         leases: Vec<Lease>,
-        /// Subnets whose key exists but whose value cannot be read.
+        /// Subnets whose key exists but whose value is unreadable.
         unreadable: BTreeSet<Subnets>,
     },
     /// A lease was created or changed.
     Put(Lease),
-    /// A key exists, but its value cannot be read.
+    /// A key exists, but its value is unreadable.
     Unreadable(Subnets),
-    /// A lease is gone.
+    /// A lease no longer exists.
     Delete(Subnets),
-    /// The watch is interrupted: changes are not seen.
+    /// The watch is interrupted, so changes may be missed.
     Interrupted,
-    /// The watch has resumed where it stopped; nothing was missed.
+    /// The watch has resumed at its last version, without missed changes.
     Resumed,
 }
 
@@ -58,7 +58,7 @@ impl Kinds {
     }
 }
 
-/// One address family of one other node. A dual-stack lease yields two.
+/// One address family of one other node. A dual-stack lease yields two peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
     /// The peer's subnet.
@@ -121,7 +121,7 @@ impl LeaseTable {
         }
     }
 
-    /// Creates a table of these leases. If two have the same subnets, the later one wins.
+    /// Creates a table of these leases. If two leases have the same subnets, the later lease wins.
     pub fn of<L: Into<Arc<Lease>>>(
         leases: impl IntoIterator<Item = L>,
         unreadable: BTreeSet<Subnets>,
@@ -204,12 +204,12 @@ impl LeaseTable {
         self.leases.len()
     }
 
-    /// Whether there is no lease.
+    /// Whether the table contains no lease.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// Returns the subnets whose key exists and was never readable. Their objects in the kernel stay.
+    /// Returns the subnets whose key exists but was never readable. The kernel objects of these subnets stay.
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
     }
@@ -221,7 +221,7 @@ impl LeaseTable {
             .filter(move |lease| lease.subnets != own && kinds.include(lease))
     }
 
-    /// Returns the other nodes' leases, one entry per family. A family without a public address yields nothing.
+    /// Returns the other nodes' leases, one entry per family. A family without a public address yields no entry.
     pub fn peers(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = Peer<'_>> {
         self.others(own, kinds).flat_map(Peer::of)
     }
@@ -254,7 +254,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Whether the subnets lie in the given networks. A half whose family the networks lack is ignored.
+/// Whether the subnets lie in the given networks. Ignores a half whose family the networks lack.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
     let v4 = subnets
         .v4()

@@ -1,7 +1,7 @@
 //! Keys and values in the exact text that Go flannel reads and writes.
 //!
 //! This module contains all quirks of the wire format. An absent PublicIP is `0.0.0.0`, and an absent PublicIPv6 is `null`. `udp` and `alloc` have no
-//! BackendType. `&` separates the halves of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only one. Go escapes `&`, `<` and `>`. NodeID is an
+//! BackendType. `&` separates the halves of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only key. Go escapes `&`, `<` and `>`. NodeID is an
 //! additional member: Go flannel ignores members that it does not know.
 
 use crate::json::{JsonFault, Object, same_name};
@@ -26,7 +26,7 @@ pub fn render_key(subnets: &Subnets) -> String {
     }
 }
 
-/// Returns the beginning that all keys of the same IPv4 subnet share, whatever their IPv6 half. For an IPv6-only lease, returns the whole key.
+/// Returns the common beginning of all keys with the same IPv4 subnet and any IPv6 half. For an IPv6-only lease, returns the whole key.
 #[cfg(feature = "protocol")]
 pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     match subnets {
@@ -101,7 +101,7 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
     out
 }
 
-/// Reason why a lease's value cannot be read.
+/// Reason why a lease's value is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
     /// The value has this many bytes, which is too long.
@@ -145,7 +145,7 @@ impl fmt::Display for ValueError {
 /// Parses a value as Go flannel does, including NodeID and unknown members.
 ///
 /// # Errors
-/// Returns an error if the value cannot be parsed. The error does not quote the value, since its text is logged on every node. The caller knows the key.
+/// Returns an error if the value cannot be parsed. The error does not quote the value, because every node logs its text. The caller knows the key.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong(value.len()));

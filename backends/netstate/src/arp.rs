@@ -15,9 +15,9 @@ const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 
-/// Sends an ARP probe for an address on a link. Returns the MAC of another host that replies within the timeout. Replies from MACs in `own` are ignored.
+/// Sends an ARP probe for an address on a link. Returns the MAC of another host that replies within the timeout. Ignores replies from MACs in `own`.
 ///
-/// The probe carries no sender IP address, so other hosts learn nothing from it. Blocks the thread and needs `CAP_NET_RAW`.
+/// The probe carries no sender IP address, so it does not change the neighbour tables of other hosts. Blocks the thread and needs `CAP_NET_RAW`.
 ///
 /// # Errors
 /// Returns an error if the packet socket cannot be opened, read or written.

@@ -1,6 +1,6 @@
-//! Blackhole routes for exactly our own subnets. They drop packets to pods of this node that do not exist.
+//! Blackhole routes for exactly this node's own subnets. The routes drop packets to non-existent pods of this node.
 //!
-//! Without them, and without a bridge, such packets would leave by the default route and come back.
+//! Without these routes and without a bridge, such packets would leave by the default route and come back.
 
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Value};
@@ -11,8 +11,8 @@ use types::Subnets;
 
 /// Metric of the blackhole route. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
 ///
-/// Go flannel's blackhole route has no metric. That route takes precedence over a bridge that comes later. If the bridge came first, the kernel refuses that
-/// route.
+/// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge that appears later. If the bridge exists first, the
+/// kernel refuses Go flannel's route.
 pub(crate) const METRIC: u32 = 65_535;
 
 /// Adds the routes to the desired state.
@@ -31,9 +31,9 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     }
 }
 
-/// Returns a blackhole route for a whole network. It has the highest metric, so every other route to the network takes precedence.
+/// Returns a blackhole route for a whole network. The route has the highest metric, so every other route to the network takes precedence.
 ///
-/// It drops packets that would otherwise leave this host unencrypted.
+/// The blackhole drops packets that would otherwise leave this host unencrypted.
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     let route = RouteSpec {
         via: None,

@@ -10,7 +10,7 @@ use types::Subnets;
 pub struct Bridge {
     /// The interface name.
     pub name: LinkName,
-    /// Its addresses, with their prefix lengths.
+    /// The bridge's addresses, with their prefix lengths.
     pub addresses: Vec<IpNet>,
 }
 
@@ -21,14 +21,14 @@ pub struct StaleGateway {
     pub bridge: LinkName,
     /// The address, with the prefix length of the subnet.
     pub address: IpNet,
-    /// Another address of the bridge in the same subnet. It may not be flannel's, and the kernel could remove it together with the gateway.
+    /// Another address of the bridge in the same subnet. This address may not be flannel's, and the kernel could remove it together with the gateway.
     pub other: Option<IpNet>,
 }
 
-/// Returns the gateways of previous subnets that bridges still have. Their connected routes divert packets that belong to the subnet's present holder, and the
+/// Returns the gateways of previous subnets that bridges still have. Their connected routes divert packets that belong to the subnet's current holder, and the
 /// bridge plugin refuses new pods.
 ///
-/// A subnet is previous only if this node now has another one of the same family.
+/// A subnet is previous only if this node now has another subnet of the same family.
 pub fn stale_gateways(
     bridges: &[Bridge],
     previous: &[IpNet],

@@ -49,7 +49,7 @@ pub struct Evidence {
     pub others: OtherDaemons,
 }
 
-/// Objects of running daemons, which must not be removed.
+/// Objects of running daemons, which cleanup must not remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
     /// Cluster networks whose routes stay.
@@ -63,13 +63,13 @@ pub struct OtherDaemons {
 pub struct KeptObject {
     /// Kind and name of the object, for messages.
     pub what: String,
-    /// Why it is not removed.
+    /// Reason why cleanup keeps the object.
     pub why: String,
     /// The shell command that removes the object manually.
     pub command: String,
 }
 
-/// The objects to remove and those to keep.
+/// The objects to remove and the objects to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
     /// The operations in order, each with a description.
@@ -80,7 +80,7 @@ pub struct Decisions {
 
 enum LinkOwner {
     Flannel,
-    /// It has one of our names but another kind.
+    /// The link has one of flannel's names but another kind.
     Unclear,
     Others,
 }
@@ -112,7 +112,7 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     }
 }
 
-/// Whether flannel, ours or Go's, creates devices of this name and kind.
+/// Whether flannel-rs or Go flannel creates devices of this name and kind.
 pub fn is_flannels(name: &str, kind: &str) -> bool {
     matches!(link_owner(name, kind), LinkOwner::Flannel)
 }
@@ -120,9 +120,9 @@ pub fn is_flannels(name: &str, kind: &str) -> bool {
 /// The decision about an object.
 enum Fate {
     Remove,
-    /// It may not be flannel's: it stays, for this reason.
+    /// The object may not be flannel's, so it stays, for this reason.
     Keep(&'static str),
-    /// It is not flannel's.
+    /// The object is not flannel's.
     Ignore,
 }
 
@@ -236,7 +236,7 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
     }
 }
 
-/// Formats a route in the syntax of `ip route`. Protocols other than `boot` are printed as numbers, because their names differ between hosts.
+/// Formats a route in the syntax of `ip route`. Prints protocols other than `boot` as numbers, because their names differ between hosts.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
         if number == BOOT {

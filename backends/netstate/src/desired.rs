@@ -1,4 +1,4 @@
-//! The desired kernel state, computed from all leases or from a change of some. Both lead to the same state.
+//! The desired kernel state, computed from all leases or from a change of some leases. Both computations give the same state.
 
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 
-/// The state that a plan wants, and which parts depend on several peers.
+/// The state that a plan wants, and the parts of it that depend on several peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The objects that the kernel should have.
@@ -27,7 +27,8 @@ pub struct Change {
 }
 
 impl Desired {
-    /// Computes the state from all leases. If peers need different content for the same object, the oldest lease wins and the others are skipped.
+    /// Computes the state from all leases. If peers need different content for the same object, the oldest lease wins, and the other peers are
+    /// skipped.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
@@ -60,7 +61,7 @@ impl Desired {
         desired
     }
 
-    /// Adds the objects of a peer, or none if one of them conflicts. `own` has the keys that the same lease's other family needs.
+    /// Adds the objects of a peer, or no objects if one of them conflicts. `own` contains the keys that the other family of the same lease needs.
     fn add(&mut self, objects: Vec<(Key, Value)>, own: &[Key]) {
         let mut conflict = false;
         for (key, value) in &objects {
@@ -77,7 +78,7 @@ impl Desired {
         }
     }
 
-    /// Computes the change that follows from the changed leases. Returns `None` if it also depends on other leases.
+    /// Computes the change that follows from the changed leases. Returns `None` if the change also depends on other leases.
     pub fn change<P: Plan + ?Sized>(
         &self,
         plan: &P,

@@ -67,7 +67,7 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
 }
 
 /// Whether a route must be deleted before it is added again. The kernel looks up an IPv6 onlink gateway. It refuses the new route while the old one leads to
-/// that gateway through another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). Both messages go in one datagram.
+/// that gateway through another interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends both messages in one datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => {
@@ -77,7 +77,7 @@ fn must_delete_first(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Whether the object is an allowed IP of a peer that is deleted. The kernel removes it with the peer.
+/// Whether the object is an allowed IP of a peer that is deleted. The kernel removes such an allowed IP with the peer.
 fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &KernelState) -> bool {
     match (key, value) {
         (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
@@ -91,13 +91,13 @@ fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &Kerne
 /// The operations on links, which also affect the objects on them.
 #[derive(Default)]
 struct Links {
-    /// Links that are rebuilt first. All objects on them are lost.
+    /// Links that flanneld rebuilds first. All objects on these links are lost.
     rebuilt: BTreeSet<LinkName>,
-    /// Links that are deleted last, so that routes on them can be replaced in place before.
+    /// Links that flanneld deletes last, so that it can first replace routes on these links in place.
     unwanted: BTreeSet<LinkName>,
     /// Links with a new MAC. They lose their neighbours: the kernel flushes even permanent ones (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
-    /// Links that are not ours. Nothing can be placed on them.
+    /// Links that do not belong to flannel. flanneld places no objects on these links.
     refused: BTreeSet<LinkName>,
 }
 
@@ -173,7 +173,7 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
 /// Adds to `want` the objects that the kernel has for exactly these subnets. These are a route with its neighbour and the neighbour's FDB entry, or an allowed
 /// IP with its peer.
 ///
-/// A lease key that exists but cannot be read is never treated as a removal. A route that bypasses an encrypting device is not kept.
+/// flanneld never treats an existing but unreadable lease key as a removal. Does not keep a route that bypasses an encrypting device.
 pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;

@@ -11,11 +11,11 @@ use types::{Coded, Detail, Errno, Problem};
 /// The kind of a failure, as far as callers act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The kernel refuses this object only: a foreign object is in its place, or the kernel cannot use its address.
+    /// The kernel refuses only this object, because a foreign object conflicts with it or the kernel cannot use its address.
     Conflict,
     /// The kernel does not support the operation.
     Unsupported,
-    /// Any other failure. The operation is retried.
+    /// Any other failure. The reconciler retries the operation.
     Other,
 }
 
@@ -26,13 +26,13 @@ pub struct OpError {
     pub verb: &'static str,
     /// The object of the operation.
     pub key: Key,
-    /// Decides whether the failure concerns one peer, and whether it is retried.
+    /// Determines whether the failure concerns one peer, and whether the reconciler retries the operation.
     pub kind: FailureKind,
     /// The reason, with the remedy.
     pub why: Failure,
 }
 
-/// A failed read of or query to the kernel.
+/// A failed read from the kernel or query to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelError {
     /// The request, named in the error text.
@@ -60,7 +60,7 @@ pub enum Request {
     Lookup(IpAddr),
     /// Creates flanneld's probe port in the pods' bridge.
     MakePort,
-    /// An operation on an object that all other objects depend on.
+    /// An operation on an object on which all other objects depend.
     Operation {
         /// The operation, as an infinitive for messages.
         verb: &'static str,
@@ -101,7 +101,7 @@ pub enum Failure {
     Refused {
         /// The errno of the kernel's answer.
         errno: Errno,
-        /// The kernel's message (extended acknowledgement). Empty if it sent none.
+        /// The kernel's message (extended acknowledgement). Empty if the kernel sent no message.
         words: String,
         /// The likely cause, given the operation.
         cause: Cause,
@@ -110,7 +110,7 @@ pub enum Failure {
     Silent,
     /// The kernel did not answer an operation. Whether the operation took effect is unknown.
     Unanswered,
-    /// The kernel's objects changed during the dump, this many times in a row.
+    /// The kernel's objects changed during this number of dumps in a row.
     Interrupted(u32),
     /// The kernel's answer contains no route.
     NoRoute,
@@ -123,23 +123,23 @@ pub enum Failure {
     NoInterface(LinkName),
     /// The interface disappeared during the operation.
     InterfaceGone,
-    /// An interface of another kind has our name.
+    /// An interface of another kind has the name of flannel's interface.
     NameTaken {
         /// Name of the interface.
         link: LinkName,
-        /// Its kind, as the kernel names it.
+        /// The kind of the interface, as the kernel names it.
         kind: String,
     },
-    /// Only the program that opens an interface of this kind creates it.
+    /// flanneld cannot request an interface of this kind: the program that opens the interface creates it.
     OpenedByProgram {
-        /// The kind, as the kernel names it.
+        /// The kind of the interface, as the kernel names it.
         kind: String,
     },
     /// The kernel state has not been read successfully yet.
     Unread,
     /// The network is being stopped.
     Stopping,
-    /// The packet engine of the device has this problem.
+    /// The packet engine of the device failed because of this problem.
     Userspace(Box<Problem>),
 }
 
@@ -152,7 +152,7 @@ pub enum Cause {
     Forbidden,
     /// IPv6 is disabled on the interface.
     Ipv6Disabled(LinkName),
-    /// A foreign route to the same destination exists.
+    /// A foreign route leads to the same destination.
     RouteExists(IpNet),
     /// A peer is not on-link on the underlay interface.
     NotOnLink {
@@ -179,11 +179,11 @@ pub enum Cause {
     SameEnds(LinkName),
     /// Another process or interface uses the UDP port.
     PortTaken {
-        /// The interface that needs it.
+        /// The interface that needs the port.
         link: LinkName,
         /// UDP port that is in use.
         port: u16,
-        /// Whether WireGuard needs it; otherwise vxlan does.
+        /// Whether WireGuard needs the port; if not, vxlan needs it.
         wireguard: bool,
     },
     /// Another vxlan interface has the same VNI and UDP port, or another program uses the port.

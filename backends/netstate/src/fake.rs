@@ -1,4 +1,5 @@
-//! A fake kernel for tests. It follows the rules that matter (dependencies, exclusive adds, objects that vanish with a link) and injects faults.
+//! A fake kernel for tests. The fake follows the rules that matter (dependencies, exclusive adds, objects that vanish with a link) and injects
+//! faults.
 
 use crate::failure::{Failure, Listed, Request};
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
@@ -34,7 +35,7 @@ pub(crate) struct World {
     pub writes: usize,
     /// The number of full reads.
     pub reads: usize,
-    /// Notifications that were not received yet.
+    /// Notifications that no test has received yet.
     pub notices: Vec<Notice>,
 }
 

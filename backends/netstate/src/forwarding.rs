@@ -1,4 +1,4 @@
-//! Forwarding entries of the userspace datapath. A packet engine builds its own lookup table from them.
+//! Forwarding entries of the userspace datapath. A packet engine builds its own lookup table from these entries.
 
 use crate::names::{LinkName, Mac};
 use ipnet::IpNet;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 pub struct Forwarding {
     /// The TUN device of the packet engine.
     pub device: LinkName,
-    /// Its MTU in bytes.
+    /// The device's MTU in bytes.
     pub mtu: u32,
     /// The peers' subnets and their next hops.
     pub peers: Vec<(IpNet, NextHop)>,
@@ -18,7 +18,7 @@ pub struct Forwarding {
 /// The next hop of a peer's subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The peer's address and port: destination of our datagrams, source of the peer's.
+    /// The peer's address and port: destination of this node's datagrams, source of the peer's datagrams.
     pub address: SocketAddr,
     /// The MAC of the peer's VTEP, if the encapsulation uses one.
     pub mac: Option<Mac>,

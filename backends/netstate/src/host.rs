@@ -15,45 +15,45 @@ pub struct Interface {
     pub index: u32,
     /// The interface name.
     pub name: String,
-    /// Its kind, as in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
+    /// The kind of the interface, as in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
     pub kind: String,
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub up: bool,
-    /// Whether it has a carrier.
+    /// Whether the interface has a carrier.
     pub carrier: bool,
-    /// Whether it is the loopback interface.
+    /// Whether this is the loopback interface.
     pub loopback: bool,
-    /// Whether it neither sends nor answers address resolution requests (IFF_NOARP).
+    /// Whether the interface neither sends nor answers address resolution requests (IFF_NOARP).
     pub noarp: bool,
-    /// The index of the bridge or bond that it is a port of.
+    /// The index of the bridge or bond of which this interface is a port.
     pub master: Option<u32>,
     /// The MTU in bytes.
     pub mtu: u32,
-    /// Its hardware address, where that is an Ethernet address.
+    /// The hardware address of the interface, if it is an Ethernet address.
     pub mac: Option<Mac>,
     /// VNI and UDP port of a vxlan device.
     pub vxlan: Option<(u32, u16)>,
-    /// The number of packets that it has received.
+    /// The number of packets that the interface has received.
     pub received: u64,
-    /// Its addresses, in the kernel's order.
+    /// The addresses of the interface, in the kernel's order.
     pub addresses: Vec<Address>,
 }
 
-/// The class of an interface, as far as it shows whether other hosts are behind it.
+/// The class of an interface, which shows whether other hosts may be behind the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkClass {
-    /// A network card, or something on top of one: VLAN, bond, macvlan.
+    /// A network card, or a VLAN, bond or macvlan device on a network card.
     Link,
-    /// An end of a veth pair: a pod's, or a host's in a lab.
+    /// An end of a veth pair, of a pod or of a host in a lab.
     Veth,
     /// A bridge.
     Bridge,
-    /// A tunnel, a dummy, or another device that is not a link to other hosts by itself.
+    /// A tunnel, a dummy, or another virtual device that is not a direct link to other hosts.
     Virtual,
 }
 
 impl Interface {
-    /// Returns the class, from its kind and type.
+    /// Returns the class of the interface, from its kind and type.
     pub fn class(&self) -> LinkClass {
         match self.kind.as_str() {
             "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => {
@@ -76,22 +76,22 @@ impl Interface {
         addresses.into_iter().map(Address::ip).collect()
     }
 
-    /// Whether it has an address.
+    /// Whether the interface has an address.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
-    /// Whether it is a port of this bridge other than flanneld's probe port.
+    /// Whether the interface is a port of this bridge other than flanneld's probe port.
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
         self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
 
-    /// Returns its addresses with their prefix lengths.
+    /// Returns the interface's addresses with their prefix lengths.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> {
         self.addresses.iter().map(|address| address.net)
     }
 
-    /// Returns its usable addresses as text, or `no usable address`.
+    /// Returns the interface's usable addresses as text, or `no usable address`.
     pub fn addresses_text(&self) -> String {
         let usable: Vec<String> = self
             .addresses
@@ -112,15 +112,15 @@ impl Interface {
 pub struct Address {
     /// The address with its prefix length.
     pub net: IpNet,
-    /// Whether it has no lifetime (IFA_F_PERMANENT): DHCP and router advertisements set one.
+    /// Whether the address has no lifetime (IFA_F_PERMANENT). DHCP and router advertisements set a lifetime.
     pub permanent: bool,
-    /// Whether its preferred lifetime is over (IFA_F_DEPRECATED).
+    /// Whether the preferred lifetime of the address is over (IFA_F_DEPRECATED).
     pub deprecated: bool,
-    /// Whether it is an IPv6 privacy address.
+    /// Whether the address is an IPv6 privacy address.
     pub temporary: bool,
     /// Whether duplicate address detection is still running.
     pub tentative: bool,
-    /// Whether duplicate address detection failed: another host has it.
+    /// Whether duplicate address detection failed, because another host has the address.
     pub dad_failed: bool,
 }
 
@@ -142,7 +142,7 @@ impl Address {
         self.net.addr()
     }
 
-    /// Whether it can be the source of packets between nodes.
+    /// Whether the address can be the source of packets between nodes.
     pub fn usable(&self) -> bool {
         !self.deprecated
             && !self.tentative
@@ -150,7 +150,7 @@ impl Address {
             && (is_global(self.ip()) || is_link_local(self.ip()))
     }
 
-    /// Returns the reason why it is not usable, for messages.
+    /// Returns the reason why the address is not usable, for messages.
     pub fn state(&self) -> &'static str {
         if self.dad_failed {
             "another host has it (dadfailed)"
@@ -188,8 +188,9 @@ fn is_global(ip: IpAddr) -> bool {
     }
 }
 
-/// NATs that hypervisors set up for each machine separately: the router's address, and the guest's address where the router's does not suffice as evidence. The
-/// first entry is QEMU's user network and VirtualBox's first adapter, the next three are VirtualBox's other adapters, the last is lima's.
+/// NATs that hypervisors set up for each machine separately: the router's address, and the guest's address if the router's address is not sufficient
+/// evidence. The first entry is QEMU's user network and VirtualBox's first adapter. The next three entries are VirtualBox's other adapters, and the
+/// last entry is lima's network.
 const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     (Ipv4Addr::new(10, 0, 2, 2), None),
     (
@@ -210,8 +211,8 @@ const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     ),
 ];
 
-/// Returns the router of the NAT if a machine with this address is behind a NAT of its own. A hypervisor's *NAT network* has another router and connects its
-/// machines, so it does not match.
+/// Returns the router of the NAT if a machine with this address is behind a NAT that serves only this machine. A hypervisor's *NAT network* has
+/// another router and connects its machines, so it does not match.
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     let found = MACHINE_NATS.iter().find(|(router, guest)| {
         let router = IpAddr::V4(*router);
@@ -240,13 +241,13 @@ pub struct Route {
     pub via: Option<IpAddr>,
     /// The interface index. `None` for a route of several paths.
     pub index: Option<u32>,
-    /// The paths of a route that has several.
+    /// The paths of a route with several paths.
     pub paths: Vec<Path>,
     /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
-    /// Its protocol, as in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld's.
+    /// The protocol of the route, as in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld.
     pub protocol: u8,
-    /// The metric; routes with lower ones take precedence.
+    /// The metric; routes with lower metrics take precedence.
     pub metric: u32,
 }
 
@@ -273,12 +274,12 @@ impl Route {
         }
     }
 
-    /// Whether it is a default route.
+    /// Whether this is a default route.
     pub fn is_default(&self) -> bool {
         self.to.prefix_len() == 0
     }
 
-    /// Whether it forwards packets: not `unreachable`, `blackhole`, `prohibit`.
+    /// Whether the route forwards packets, unlike the types `unreachable`, `blackhole` and `prohibit`.
     pub fn carries(&self) -> bool {
         self.kind == RouteKind::Unicast
     }
@@ -324,7 +325,7 @@ pub struct RouteAnswer {
 /// A packet from another host or a pod, for a lookup of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The source address, which is none of this host's own.
+    /// The source address, which does not belong to this host.
     pub from: IpAddr,
     /// The destination address.
     pub to: IpAddr,
@@ -342,21 +343,21 @@ const RT_TABLE_LOCAL: u32 = 255;
 pub struct PolicyRule {
     /// The family of the packets.
     pub family: Family,
-    /// Its priority: lower ones come first.
+    /// The priority of the rule. Rules with lower priority numbers come first.
     pub priority: u32,
-    /// The source addresses that it matches. `None` matches all.
+    /// The source addresses that the rule matches. `None` matches all addresses.
     pub from: Option<IpNet>,
-    /// The destinations that it matches. `None` matches all.
+    /// The destinations that the rule matches. `None` matches all destinations.
     pub to: Option<IpNet>,
-    /// The incoming interface that it matches. `None` matches any.
+    /// The incoming interface that the rule matches. `None` matches any interface.
     pub incoming: Option<String>,
-    /// Whether it has a condition that a pod's packet does not fulfil by itself: a mark, a socket, a user, a protocol.
+    /// Whether the rule has a condition that not every packet of a pod fulfils: a mark, a socket, a user, a protocol.
     pub conditional: bool,
-    /// Whether it matches the packets that do not fulfil its conditions (`not`).
+    /// Whether the rule matches the packets that do not fulfil its conditions (`not`).
     pub inverted: bool,
-    /// The routing table that it selects. `None` if it drops the packet.
+    /// The routing table that the rule selects. `None` if the rule drops the packet.
     pub table: Option<u32>,
-    /// The destinations of the routes in its table. `None` if the table was not read.
+    /// The destinations of the routes in the rule's table. `None` if flanneld did not read the table.
     pub destinations: Option<Vec<IpNet>>,
 }
 
@@ -376,7 +377,7 @@ impl PolicyRule {
         }
     }
 
-    /// Whether it matches all packets and leads to table `local`, `main` or `default`, like the kernel's own rules.
+    /// Whether the rule matches all packets and leads to table `local`, `main` or `default`, like the kernel's own rules.
     pub fn is_standard(&self) -> bool {
         // The priority is not compared: VRFs and Cilium move these rules to other priorities.
         const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
@@ -387,7 +388,8 @@ impl PolicyRule {
             && self.table.is_some_and(|table| STANDARD.contains(&table))
     }
 
-    /// Whether it matches packets between these addresses that arrive on this interface. A condition that is not known to be fulfilled does not match.
+    /// Whether the rule matches packets between these addresses that arrive on this interface. A rule with conditions that such packets may not
+    /// fulfil does not match.
     pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
         let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
         let fits = !self.conditional
@@ -399,9 +401,10 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Whether it decides about a packet to another host: it drops the packet, or its table has a route. Otherwise the next rule applies.
+    /// Whether the rule decides about a packet to another host, because it drops the packet or its table has a route. Otherwise the next rule
+    /// applies.
     ///
-    /// The tables `main` and `default` are assumed to have a route.
+    /// This function assumes that the tables `main` and `default` have a route.
     pub fn decides(&self, to: IpAddr) -> bool {
         match (self.table, &self.destinations) {
             (None, _) | (Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN), _) => true,
@@ -441,7 +444,7 @@ impl fmt::Display for PolicyRule {
 pub struct Neighbour {
     /// The address.
     pub address: IpAddr,
-    /// The MAC that answered for it. `None` if no host answered.
+    /// The MAC that answered for the address. `None` if no host answered.
     pub mac: Option<Mac>,
 }
 
@@ -457,7 +460,7 @@ pub enum NoRoute {
     },
     /// The kernel gave no answer.
     Unanswered,
-    /// The answer names no outgoing interface.
+    /// The kernel's answer names no outgoing interface.
     WithoutInterface,
 }
 

@@ -1,4 +1,4 @@
-//! Evaluates a [`Sighting`]: which desired objects exist, and which objects of others replace or supplement them. Pure.
+//! Evaluates a [`Sighting`]: which desired objects exist, and which objects of other programs replace or supplement them. Pure.
 
 mod shadow;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
 pub struct Inspection {
     /// The desired objects, each with its actual state.
     pub objects: Vec<Object>,
-    /// Objects of other programs in our networks or on our devices.
+    /// Objects of other programs in flannel's networks or on flannel's devices.
     pub foreign: Vec<Foreign>,
 }
 
@@ -86,13 +86,13 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
 struct Judge<'a> {
     sighting: &'a Sighting,
     words: &'a Words<'a>,
-    /// The first object of each key in our networks and on our devices.
+    /// The first object of each key in flannel's networks and on flannel's devices.
     first: &'a BTreeMap<Key, &'a Seen>,
     errors: &'a BTreeMap<Key, &'a OpError>,
 }
 
 impl Judge<'_> {
-    /// Returns the existing object with this key, and its origin. Our own objects take precedence.
+    /// Returns the existing object with this key, and its origin. Flannel's own objects take precedence.
     fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
         let ours = self
             .sighting
@@ -108,7 +108,7 @@ impl Judge<'_> {
             .is_some_and(|(found, _)| fits(wanted, found))
     }
 
-    /// Whether a link is one of those that are reported as ours.
+    /// Whether the report treats a link as flannel's.
     fn is_named_ours(&self, name: LinkName) -> bool {
         [&self.sighting.want, &self.sighting.have]
             .iter()
@@ -145,7 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Formats an object that another program may have made.
+    /// Formats an object that another program may have created.
     fn text(&self, key: &Key, value: &Value, origin: Origin) -> String {
         match (key, value) {
             (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(origin)),
@@ -156,7 +156,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports an object that is ours by location or mark but is not desired. flanneld removes such objects, usually before an operator sees them.
+    /// Reports an object that is flannel's by location or mark but is not desired. flanneld removes such objects, usually before an operator sees
+    /// them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
             matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
@@ -180,7 +181,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Reports foreign vxlan devices that use the UDP ports of our devices.
+    /// Reports foreign vxlan devices that use the UDP ports of flannel's devices.
     fn devices(&self) -> Vec<Foreign> {
         let (wanted, missing) =
             tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
@@ -214,7 +215,7 @@ impl Judge<'_> {
         conflicting.collect()
     }
 
-    /// Whether it is the route that the kernel itself adds for an IPv6 address, and the address is ours.
+    /// Whether a route is the route that the kernel itself adds for an IPv6 address of flannel.
     fn follows_from_ours(&self, seen: &Seen) -> bool {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -229,8 +230,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports a foreign object in our networks or on our devices. Returns `None` if the object is ours, matches a desired object, or follows from an address
-    /// of ours.
+    /// Reports a foreign object in flannel's networks or on flannel's devices. Returns `None` if the object is flannel's, matches a desired object,
+    /// or follows from an address of flannel.
     fn foreign(
         &self,
         seen: &Seen,
@@ -265,7 +266,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a found object matches the desired one.
+/// Whether a found object matches the desired object.
 fn fits(wanted: &Value, found: &Value) -> bool {
     match (wanted, found) {
         (Value::Link(wanted), Value::Link(found)) => wanted.fit(found) == Fit::Same,
@@ -291,7 +292,7 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
 /// A desired vxlan device: its name and properties.
 type Tunnel<'a> = (LinkName, &'a VxlanSpec);
 
-/// Returns the desired vxlan devices, and those of them that do not exist.
+/// Returns the desired vxlan devices, and the desired vxlan devices that do not exist.
 fn tunnels(
     want: &KernelState,
     is_there: impl Fn(&Key, &Value) -> bool,
@@ -315,7 +316,7 @@ fn tunnels(
     )
 }
 
-/// Returns the state of an entry as `ip` and `bridge` print it. Empty if they print none.
+/// Returns the state of an entry as `ip` and `bridge` print it. Empty if they print no state.
 fn state(origin: Origin) -> &'static str {
     match origin {
         Origin::Set => "permanent",
@@ -324,7 +325,7 @@ fn state(origin: Origin) -> &'static str {
     }
 }
 
-/// Describes the program that made a neighbour or an FDB entry.
+/// Describes the program that created a neighbour or an FDB entry.
 fn maker(origin: Origin, protocols: &Protocols) -> String {
     match origin {
         Origin::Set => "an operator or another program".to_owned(),

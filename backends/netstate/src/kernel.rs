@@ -20,7 +20,7 @@ pub struct Facts {
     pub underlay: Underlay,
     /// The queried addresses that the underlay reaches without a gateway.
     pub on_link: BTreeSet<IpAddr>,
-    /// MACs set by another program, which the reconciler has accepted.
+    /// MACs that another program set and that the reconciler has accepted.
     pub accepted_macs: BTreeMap<LinkName, Mac>,
 }
 
@@ -57,7 +57,7 @@ pub trait Kernel: Send {
         Ok(ExistingState::default())
     }
 
-    /// Reads all objects in our networks and on the devices that were ours at the last [`Kernel::read`], of any program.
+    /// Reads all objects of any program in flannel's networks and on the devices that were flannel's at the last [`Kernel::read`].
     ///
     /// # Errors
     /// Returns an error if any part cannot be read completely.
@@ -73,7 +73,7 @@ pub trait Kernel: Send {
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError>;
 
-    /// Returns those of the addresses that the current underlay reaches without a gateway. Earlier results for other addresses are kept.
+    /// Returns the addresses that the current underlay reaches without a gateway. Keeps earlier results for other addresses.
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;
 
     /// Sets the forwarding entries of the packet engine, if there is one.
@@ -82,8 +82,8 @@ pub trait Kernel: Send {
     /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Starts sessions with WireGuard peers that were just added, instead of waiting for a packet to them. Packets that such a peer sends in an earlier session
-    /// are lost until the peer notices.
+    /// Starts sessions with WireGuard peers that were just added, instead of waiting for a packet to them. Packets that such a peer sends in an
+    /// earlier session get lost until the peer notices the new session.
     async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
 
     /// Returns when one of our objects, the underlay or (if there are on-link queries) the main table has changed. A notification that
@@ -93,6 +93,6 @@ pub trait Kernel: Send {
     /// Nothing is lost when the future is dropped: unread notifications stay queued.
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>);
 
-    /// Whether a queued notification would end [`Kernel::wait_for_change`]. All queued notifications are consumed.
+    /// Whether a queued notification would end [`Kernel::wait_for_change`]. Consumes all queued notifications.
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool;
 }

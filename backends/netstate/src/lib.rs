@@ -1,7 +1,7 @@
 //! Kernel state: computed from leases, compared with the kernel, and applied.
 //!
 //! A [`plan`] computes the desired state; [`diff`] computes the operations; [`netlink`] applies them; [`reconcile`] is the loop around them.
-//! Plans and differences are pure and consist of [`object`]s. Each kind of object has a file of its own.
+//! Plans and differences are pure and consist of [`object`]s. Each kind of object has a separate file.
 
 pub mod arp;
 pub mod blackhole;

@@ -1,4 +1,4 @@
-//! Interfaces: their common properties, and their kinds, each in a file of its own.
+//! Interfaces: their common properties, and their kinds, each in a separate file.
 
 pub mod ipip;
 pub mod tun;
@@ -15,13 +15,13 @@ use wireguard::WireguardSpec;
 /// An interface, desired or found. `None` means "leave unchanged" in a desired interface and "unknown" in a found one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
-    /// Its kind and the properties of that kind.
+    /// The kind of the interface, and the properties of that kind.
     pub kind: LinkKind,
     /// The MAC address. `None` if the interface has none, or if flanneld leaves it unchanged.
     pub mac: Option<Mac>,
     /// The MTU in bytes.
     pub mtu: u32,
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub up: bool,
     /// Whether the kernel accepts router advertisements on it.
     pub accept_ra: Option<bool>,
@@ -36,7 +36,7 @@ pub enum LinkKind {
     Vxlan(VxlanSpec),
     /// An IPIP tunnel.
     Ipip(IpipSpec),
-    /// A TUN device, ours or Go flannel's.
+    /// A TUN device of flannel-rs or Go flannel.
     Tun(TunSpec),
     /// A WireGuard interface.
     Wireguard(WireguardSpec),
@@ -62,12 +62,12 @@ impl LinkKind {
         self.name()
     }
 
-    /// Whether packets that enter such a link leave the host encrypted, or not at all.
+    /// Whether no packet that enters such a link leaves the host unencrypted.
     pub(crate) fn encrypts(&self) -> bool {
         matches!(self, LinkKind::Wireguard(_))
     }
 
-    /// Whether flannel creates links of this kind. Under our name such a link is ours and may be rebuilt as another kind.
+    /// Whether flannel creates links of this kind. Such a link with flannel's name belongs to flannel, and flanneld may rebuild it as another kind.
     fn is_flannels(&self) -> bool {
         !matches!(self, LinkKind::Other(_))
     }

@@ -26,7 +26,7 @@ impl LinkName {
         })
     }
 
-    /// Returns the name as text. Empty for the default value, which names no link.
+    /// Returns the name as text, which is empty for the default value.
     pub fn as_str(&self) -> &str {
         let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or("?")
@@ -50,7 +50,7 @@ impl fmt::Debug for LinkName {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Parses what Go's `net.ParseMAC` accepts: colons, hyphens, or groups of four digits with dots. Six bytes only.
+    /// Parses a MAC of six bytes in any form that Go's `net.ParseMAC` accepts: colons, hyphens, or groups of four digits with dots.
     pub fn parse(text: &str) -> Option<Self> {
         let (separator, digits) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
             (Some(b':'), _) => (':', 2),

@@ -1,6 +1,7 @@
 //! The real kernel, over netlink. All knowledge of netlink messages is in this module.
 
 mod decode;
+pub mod device_counters;
 mod errno;
 mod ethtool;
 #[cfg(test)]
@@ -45,24 +46,25 @@ use uapi::*;
 /// A connection to the kernel of the network namespace in which it was opened.
 pub struct NetlinkKernel {
     requests: Requests,
-    /// The generic netlink connection for WireGuard, once it is needed.
+    /// The generic netlink connection for WireGuard, opened on first use.
     generic: Option<generic::Generic>,
     notices: Notices,
-    /// Our links, as of the last read.
+    /// Flannel's links, as of the last read.
     links: Vec<(LinkName, u32)>,
-    /// Those of our links that are WireGuard interfaces.
+    /// Flannel's links that are WireGuard interfaces.
     wireguards: Vec<(LinkName, u32)>,
-    /// The interface indices of our links when they were last seen. A renamed link keeps its index.
+    /// The last known interface indices of flannel's links. A renamed link keeps its index.
     last_index: BTreeMap<LinkName, u32>,
     /// The underlay, as of the last facts.
     underlay: (u32, LinkName),
     /// Whether there are on-link queries. If so, every route of the main table matters.
     asking: bool,
-    /// The last on-link results, which are repeated if a lookup fails.
+    /// The last on-link results, which flanneld reuses if a lookup fails.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which accept_ra cannot be written. accept_ra is not compared again, because otherwise the kernel would never be in sync.
+    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare accept_ra again, because otherwise the kernel would never be
+    /// in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// Links on which the checksum offload cannot be written. The offload is not compared again either.
+    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare this offload again either.
     fixed_checksum: BTreeSet<LinkName>,
 }
 
@@ -93,7 +95,7 @@ impl NetlinkKernel {
         })
     }
 
-    /// Whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses it: either for the missing VNI or for the unknown
+    /// Whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses it: for the missing VNI or for the unknown
     /// kind.
     ///
     /// # Errors
@@ -110,7 +112,7 @@ impl NetlinkKernel {
         }
     }
 
-    /// Whether the kernel supports WireGuard. The check loads its module.
+    /// Whether the kernel supports WireGuard. The check loads the module of WireGuard.
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer or refuses the request: whether it supports WireGuard is then unknown.

@@ -1,5 +1,5 @@
-//! The kernel objects that we manage, in order of dependency. The content of each kind is defined in a file of its own:
-//! [`link`](crate::link), [`route`](crate::route).
+//! The kernel objects that flanneld manages, in order of dependency. The modules [`link`](crate::link) and [`route`](crate::route) define the
+//! contents of their kinds.
 
 use crate::link::LinkSpec;
 use crate::names::{LinkName, Mac};
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The identity of a kernel object. INVARIANT: the order is the order of dependency. Lower objects are set first and deleted last.
+/// The identity of a kernel object. INVARIANT: the order is the order of dependency. flanneld sets lower objects first and deletes them last.
 ///
 /// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would cut off a live peer. A WireGuard peer comes before its allowed
-/// IPs: the kernel moves each allowed IP atomically from its previous peer. The previous peer is deleted only after that move.
+/// IPs: the kernel moves each allowed IP atomically from its previous peer. flanneld deletes the previous peer only after that move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// An interface.
@@ -26,14 +26,14 @@ pub enum Key {
     Neighbor(LinkName, IpAddr),
     /// A peer of a WireGuard interface.
     WireguardPeer(LinkName, PublicKey),
-    /// A network that a peer of a WireGuard interface may send from and receives packets for. It belongs to one peer only.
+    /// A network from which a peer of a WireGuard interface may send and for which it receives packets. An allowed IP belongs to only one peer.
     AllowedIp(LinkName, IpNet),
     /// A route of the main table: destination and metric.
     Route(IpNet, u32),
 }
 
 impl Key {
-    /// Returns the interface that the object is on, if the key contains it.
+    /// Returns the interface of the object, if the key contains the interface.
     pub fn link(&self) -> Option<LinkName> {
         match self {
             Key::Link(name)
@@ -56,6 +56,16 @@ impl Key {
             Key::WireguardPeer(..) => "WireGuard peer",
             Key::AllowedIp(..) => "allowed IP",
             Key::Route(..) => "route",
+        }
+    }
+
+    /// Returns the kind of object as a label of metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Key::Fdb(..) => "fdb",
+            Key::WireguardPeer(..) => "wireguard-peer",
+            Key::AllowedIp(..) => "allowed-ip",
+            Key::Link(_) | Key::Address(..) | Key::Neighbor(..) | Key::Route(..) => self.kind(),
         }
     }
 }
@@ -87,7 +97,7 @@ pub enum Value {
     Neighbor(Mac),
     /// A WireGuard peer. Boxed because it is the largest variant, and ten thousand vxlan peers have thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
-    /// The peer that an allowed IP belongs to.
+    /// The peer to which an allowed IP belongs.
     AllowedIp(PublicKey),
     /// A route.
     Route(RouteSpec),
@@ -106,12 +116,13 @@ impl KernelState {
         }
     }
 
-    /// Sets an object, and replaces one with the same key.
+    /// Sets an object, and replaces an object with the same key.
     pub fn set(&mut self, key: Key, value: Value) {
         self.0.insert(key, value);
     }
 
-    /// Adds objects in one go. Of several objects with the same key, the last one takes precedence. A map that grows by single insertions has half-empty nodes.
+    /// Adds objects in a single insertion. Of several objects with the same key, the last object takes precedence. A map that grows by single
+    /// insertions has half-empty nodes.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
@@ -121,7 +132,7 @@ impl KernelState {
         self.0.len()
     }
 
-    /// Whether there are no objects.
+    /// Whether the state contains no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -132,11 +143,11 @@ impl KernelState {
 pub enum Op {
     /// Adds an object that must not exist yet.
     Add(Key, Value),
-    /// Changes one of our objects.
+    /// Changes one of flannel's objects.
     Replace(Key, Value),
     /// Deletes an object. The value is the existing content, so that no other object is deleted.
     Delete(Key, Value),
-    /// Changes nothing and is reported: a link of another kind has our name.
+    /// No change: a link of another kind has flannel's name, which the reconciler reports.
     Refuse(Key, Value),
 }
 

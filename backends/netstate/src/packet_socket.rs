@@ -1,4 +1,4 @@
-//! Packet socket (packet(7)) for whole frames of one link. It needs `CAP_NET_RAW`.
+//! Packet socket (packet(7)) for whole frames of one link. To open the socket, a process needs `CAP_NET_RAW`.
 
 #![allow(unsafe_code)]
 
@@ -68,7 +68,7 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Receives a frame, truncated to the buffer, and returns its length there in bytes. Returns `None` if no frame is waiting.
+    /// Receives a frame, truncates it to the buffer, and returns its length in the buffer in bytes. Returns `None` if no frame is waiting.
     ///
     /// # Errors
     /// Returns an error if the link is down or gone.
@@ -84,7 +84,7 @@ impl PacketSocket {
         }
     }
 
-    /// Waits until a frame can be received, and blocks the thread for at most this time. Returns whether there is a frame.
+    /// Waits until a frame arrives, and blocks the thread for at most this time. Returns whether a frame is waiting.
     ///
     /// # Errors
     /// Returns an error if poll(2) fails.

@@ -1,4 +1,4 @@
-//! Selects the leases that become kernel state: those of other nodes, inside the network, at an address that is not our own.
+//! Selects the leases that become kernel state: leases of other nodes, inside the network, at an address that is not this node's own.
 
 use crate::plan::Plan;
 use crate::scope::Scope;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 use types::nets_overlap;
 
-/// Decides whether a peer can be programmed.
+/// Filter that decides whether a peer can become kernel state.
 pub(crate) struct Eligible<'a> {
     scope: &'a Scope,
     underlay: &'a Underlay,
@@ -15,7 +15,7 @@ pub(crate) struct Eligible<'a> {
 }
 
 impl<'a> Eligible<'a> {
-    /// Creates the filter for the node that a plan is for.
+    /// Creates the filter for the node of a plan.
     pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
         Self {
             scope: plan.scope(),
@@ -24,7 +24,8 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Whether a peer can be programmed: its subnet is inside the network and does not overlap ours, and its public address is not ours.
+    /// Whether a peer can become kernel state. Its subnet must be inside the network and must not overlap this node's subnets, and its public address
+    /// must not be this node's.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
             && !self
@@ -35,7 +36,7 @@ impl<'a> Eligible<'a> {
             && !self.is_ours(&peer.public_ip)
     }
 
-    /// Whether an address is this node's own. A lease with such a public address is not a peer, unless nodes behind NAT may share one.
+    /// Whether an address is this node's own. A lease with such a public address is not a peer, unless nodes behind NAT may share an address.
     fn is_ours(&self, ip: &IpAddr) -> bool {
         let public = if self.shares_address {
             &self.underlay.addresses
@@ -53,7 +54,7 @@ impl<'a> Eligible<'a> {
     }
 }
 
-/// Returns the peers of a plan's backend that can be programmed.
+/// Returns the peers of a plan's backend that can become kernel state.
 pub fn peers<'a, P: Plan + ?Sized>(
     plan: &'a P,
     leases: &'a LeaseTable,

@@ -1,4 +1,4 @@
-//! The plan of a kernel backend: which objects are ours, which the node needs, and which each peer needs.
+//! The plan of a kernel backend: which objects belong to flannel, which objects the node needs, and which objects each peer needs.
 
 use crate::forwarding::Forwarding;
 use crate::kernel::Facts;
@@ -22,7 +22,7 @@ pub struct Announced {
 
 /// The plan of a kernel backend. Pure.
 pub trait Plan: Send + Sync {
-    /// Returns which links and objects are ours, and this node's subnets.
+    /// Returns the criteria for flannel's links and objects, and this node's subnets.
     fn scope(&self) -> &Scope;
 
     /// Returns the kinds of leases that the backend uses.
@@ -33,7 +33,7 @@ pub trait Plan: Send + Sync {
         false
     }
 
-    /// Whether nodes may share one public address, because something else distinguishes them.
+    /// Whether nodes may share one public address, because another property distinguishes them.
     fn shares_address(&self) -> bool {
         false
     }
@@ -41,7 +41,8 @@ pub trait Plan: Send + Sync {
     /// Returns the desired state without any peers.
     fn base(&self, facts: &Facts) -> KernelState;
 
-    /// Returns the objects for one family of a peer. INVARIANT: they depend on no other peer, so a changed lease changes only its own objects.
+    /// Returns the objects for one family of a peer. INVARIANT: these objects depend on no other peer, so a changed lease changes only its own
+    /// objects.
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
     /// Returns the forwarding entries of each device of the packet engine. Empty if the kernel does all forwarding.

@@ -9,7 +9,7 @@ pub const FLANNEL: u8 = 241;
 /// The protocol number of routes that follow from addresses (RTPROT_KERNEL).
 pub(crate) const KERNEL: u8 = 2;
 
-/// Numbers that have a name everywhere (linux/rtnetlink.h, and what iproute2 has compiled in).
+/// Numbers with the same name on every host (from linux/rtnetlink.h, and compiled into iproute2).
 const WELL_KNOWN: &[(u8, &str)] = &[
     (0, "unspec"),
     (1, "redirect"),
@@ -44,7 +44,7 @@ const FOLDERS: [&str; 2] = [
     "/usr/share/iproute2/rt_protos.d",
     "/etc/iproute2/rt_protos.d",
 ];
-/// Maximum size of a file in bytes. A longer file is not one of iproute2's.
+/// Maximum size of a file in bytes. Files of iproute2 are smaller.
 const LIMIT: usize = 64 * 1024;
 
 /// The names of protocol numbers.
@@ -91,7 +91,7 @@ impl Protocols {
         names
     }
 
-    /// Adds the names of a file that has a number and a name on each line.
+    /// Adds the names of a file with a number and a name on each line.
     pub fn read(&mut self, text: &str) {
         for line in text.lines() {
             let mut words = line

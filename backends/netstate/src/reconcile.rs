@@ -53,7 +53,7 @@ pub struct Inputs {
     pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The underlay interface and its addresses.
     pub underlay: watch::Receiver<Underlay>,
-    /// Ends [`Reconciler::run`] when it is cancelled.
+    /// Token whose cancellation ends [`Reconciler::run`].
     pub stop: CancellationToken,
 }
 
@@ -77,7 +77,7 @@ struct Observed {
     facts: Option<Facts>,
     /// Whether the last pass left the kernel in sync.
     settled: bool,
-    /// Our objects in the kernel. `None` if the kernel must be read to know them.
+    /// Flannel's objects in the kernel. `None` if the reconciler must read the kernel first.
     known: Option<Known>,
     /// The errors of the last pass.
     errors: Vec<OpError>,
@@ -87,7 +87,7 @@ struct Observed {
     announced: Option<Announced>,
 }
 
-/// Our objects in the kernel, and the leases from which they follow.
+/// Flannel's objects in the kernel, and the leases from which they follow.
 struct Known {
     desired: Desired,
     leases: Arc<LeaseTable>,
@@ -115,7 +115,7 @@ struct Pass {
 
 /// The consequences of a pass for the loop.
 struct Outcome {
-    /// Something failed and is tried again.
+    /// An operation failed, and the loop retries it.
     retry: bool,
     /// The time at which delayed deletions are due.
     held: Option<Instant>,
@@ -124,7 +124,7 @@ struct Outcome {
 /// The event that ended a wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// There are new inputs.
+    /// New inputs arrived.
     fresh: bool,
     /// A full pass is needed.
     full_pass: bool,
@@ -220,6 +220,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
         self.observed.facts = Some(facts);
         self.schedule.passed(began);
+        self.report.took(began.elapsed());
         if !errors.iter().any(|error| matches!(error.key, Key::Link(_))) {
             self.observed.announced = Some(announced);
         }
@@ -336,6 +337,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         self.observed.settled = failures.node.is_empty();
         self.observed.facts = Some(facts);
         self.schedule.changed(began);
+        self.report.took(began.elapsed());
         Some(Pass {
             errors,
             held: None,
@@ -386,7 +388,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Keeps the kernel in sync with the inputs until `stop`. New announcements are sent to `out`.
+    /// Keeps the kernel in sync with the inputs until `stop`. Sends new announcements to `out`.
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
         let (_kernel_audit, mut questions) =
@@ -450,7 +452,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Takes the current inputs. Inputs that arrived since they were last read are fresh, no matter what ended the wait.
+    /// Takes the current inputs. Inputs that arrived since the last read are fresh, whatever event ended the wait.
     fn take_inputs(&mut self, inputs: &mut Inputs, woken: &mut Woken) -> Arc<LeaseTable> {
         woken.fresh |= inputs.leases.has_changed().unwrap_or(false)
             || inputs.underlay.has_changed().unwrap_or(false);
@@ -495,7 +497,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Starts sessions with the peers that a full pass added. Peers of new leases start them themselves.
+    /// Starts sessions with the peers that a full pass added. Peers of new leases start their sessions themselves.
     async fn greet(&mut self, ops: &[Op]) {
         let added = ops.iter().filter_map(|op| match op {
             Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
@@ -540,7 +542,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             .eq(found.ours.0.iter().filter(of_peers))
     }
 
-    /// Answers a kernel audit. Changes nothing.
+    /// Answers a kernel audit, without any change.
     async fn answer(&mut self, question: Question, leases: &LeaseTable) {
         if !question.is_closed() {
             let _ = question.send(self.sighting(leases).await);
@@ -602,14 +604,14 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     });
 }
 
-/// Waits for a new value. Never returns if there are no senders.
+/// Waits for a new value. Never returns if all senders are gone.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Removes peers from our objects if an operator gave them allowed IPs of other networks, unless they are desired.
+/// Removes peers from flannel's objects if an operator gave them allowed IPs of other networks, unless the plan wants these peers.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
     let theirs: BTreeSet<Key> = mixed
         .iter()
@@ -651,7 +653,7 @@ fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-/// Splits the deletions of undesired devices off the operations. They are at the end.
+/// Splits the deletions of undesired devices, which come last, off the operations.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
@@ -659,7 +661,7 @@ fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     ops.split_off(ops.len() - count)
 }
 
-/// Returns the number of routes to peers, or the number of allowed IPs where one route leads to all peers.
+/// Returns the number of routes to peers, or the number of allowed IPs if one route leads to all peers.
 fn peers_of(state: &KernelState) -> usize {
     let to_peer =
         |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);

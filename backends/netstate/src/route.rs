@@ -4,13 +4,13 @@ use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The protocol number of routes that are added manually and by Go flannel (RTPROT_BOOT).
+/// The protocol number of routes that operators add manually and that Go flannel adds (RTPROT_BOOT).
 pub const BOOT: u8 = 3;
 
 /// The scope of routes that need no gateway (RT_SCOPE_LINK).
 pub const LINK: u8 = 253;
 
-/// Returns the metric of our routes and Go flannel's. For IPv6 the kernel turns 0 into 1024.
+/// Returns the metric of the routes of flannel-rs and Go flannel. For IPv6, the kernel turns 0 into 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -23,19 +23,20 @@ pub fn metric(net: &IpNet) -> u32 {
 pub struct RouteSpec {
     /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The outgoing interface. Empty if the kernel has none or several.
+    /// The outgoing interface. Empty if the kernel's route has no interface or several.
     pub dev: LinkName,
     /// Whether the kernel treats the gateway as reachable on the interface, regardless of addresses.
     pub onlink: bool,
-    /// The route type: forward, drop or another one.
+    /// The route type: forward, drop or another type.
     pub kind: RouteKind,
     /// The scope; 0 is universe.
     pub scope: u8,
-    /// The protocol number: ours, or `boot` for routes of Go flannel.
+    /// The protocol number: flannel-rs' number, or `boot` for routes of Go flannel.
     pub protocol: u8,
 }
 
-/// Whether a route of protocol `boot` is like Go flannel's routes to other nodes. Those lead over a gateway to a subnet of this `length` other than our own.
+/// Whether a route of protocol `boot` is like Go flannel's routes to other nodes. Such routes lead over a gateway to another node's subnet, with this
+/// `length`.
 pub(crate) fn is_go_flannels(
     net: &IpNet,
     route: &RouteSpec,
@@ -55,6 +56,6 @@ pub enum RouteKind {
     Unicast,
     /// Drops packets silently (RTN_BLACKHOLE).
     Blackhole,
-    /// Anything else (RTN_*). Never desired, only found.
+    /// Any other type (RTN_*). Never desired, only found.
     Other(u8),
 }

@@ -1,39 +1,39 @@
-//! Criteria for which kernel objects are ours.
+//! Criteria that identify flannel's kernel objects.
 
 use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Subnets;
 
-/// Criteria for which kernel objects are ours.
+/// Criteria that identify flannel's kernel objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scope {
-    /// Interfaces that belong to us, by name.
+    /// Names of flannel's interfaces.
     pub links: Vec<LinkName>,
-    /// Only objects inside these networks are ours.
+    /// The networks of flannel. Only objects inside these networks are flannel's.
     pub networks: Subnets,
     /// This node's own subnets.
     pub own: Subnets,
-    /// The networks of the previous run, from subnet.env. Objects that remain of them are also ours, and are removed.
+    /// The networks of the previous run, from subnet.env. Remaining objects of these networks are also flannel's, and flanneld removes them.
     pub former: Option<Subnets>,
-    /// The protocol number of our routes.
+    /// The protocol number of flannel's routes.
     pub protocol: u8,
-    /// Whether the checksum offload of our links must be read.
+    /// Whether flanneld must read the checksum offload of flannel's links.
     pub checksum_offload: bool,
 }
 
 impl Scope {
-    /// Whether a destination is inside our networks.
+    /// Whether a destination is inside flannel's networks.
     pub fn covers(&self, net: &IpNet) -> bool {
         self.networks.contains(net)
     }
 
-    /// Whether a destination was inside the networks of the previous run and is not inside ours now.
+    /// Whether a destination was inside the networks of the previous run but is not inside the current networks.
     pub fn covered(&self, net: &IpNet) -> bool {
         self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
     }
 
-    /// Whether an address is inside our networks.
+    /// Whether an address is inside flannel's networks.
     pub(crate) fn covers_ip(&self, ip: &IpAddr) -> bool {
         self.covers(&IpNet::from(*ip))
     }

@@ -15,13 +15,13 @@ use types::kernel_object::Holder;
 pub struct Sighting {
     /// The desired state.
     pub want: KernelState,
-    /// The desired objects that exist, and our objects that are not desired.
+    /// The desired objects that exist, and flannel's objects that are not desired.
     pub have: KernelState,
     /// The errors of the last pass.
     pub errors: Vec<OpError>,
     /// Whether undesired objects stay for a while, because many leases vanished at once.
     pub held: bool,
-    /// The objects of any program in our networks and on our devices.
+    /// The objects of any program in flannel's networks and on flannel's devices.
     pub survey: Survey,
     /// This node's own subnets.
     pub own: Subnets,
@@ -31,7 +31,7 @@ pub struct Sighting {
     pub owners: BTreeMap<Key, usize>,
 }
 
-/// Returns the other nodes, and the one that needs each object. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
+/// Returns the other nodes, and for each object the node that needs it. As in [`Desired`](crate::desired::Desired), the oldest lease wins.
 pub fn holders<P: Plan + ?Sized>(
     plan: &P,
     leases: &LeaseTable,

@@ -1,16 +1,16 @@
-//! Objects of any program in our networks, on our devices and on our UDP port.
+//! Objects of any program in flannel's networks, on flannel's devices and on flannel's UDP port.
 
 use crate::link::LinkSpec;
 use crate::names::LinkName;
 use crate::object::{Key, Value};
 
-/// Objects in our networks and on our devices, including our own.
+/// Objects in flannel's networks and on flannel's devices, including flannel's own objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// All interfaces, with their indices.
     pub links: Vec<(u32, LinkName, LinkSpec)>,
-    /// Routes of the main table inside our networks, and neighbours and FDB entries on our devices. They are in the kernel's order: of several equal routes,
-    /// the kernel uses the first.
+    /// Routes of the main table inside flannel's networks, and neighbours and FDB entries on flannel's devices. The list has the kernel's order: of
+    /// several equal routes, the kernel uses the first.
     pub objects: Vec<Seen>,
 }
 
@@ -30,10 +30,10 @@ pub struct Seen {
 pub enum Origin {
     /// A permanent entry of a program or an operator.
     Set,
-    /// Learned by the kernel, or added by another program as an entry that expires.
+    /// An entry that the kernel learned, or that another program added with an expiry.
     Learned,
     /// An entry of a program that learns in place of the kernel (NTF_EXT_LEARNED).
     ExternLearn,
-    /// Added by the program with this protocol number (NDA_PROTOCOL or the route's).
+    /// An object that the program with this protocol number added (NDA_PROTOCOL, or the protocol of a route).
     Protocol(u8),
 }

@@ -145,8 +145,8 @@ impl Words<'_> {
         out
     }
 
-    /// Formats a link that was found in place of a desired one. Omits properties that flanneld does not set. Adds properties that `ip link` does not show if
-    /// they differ.
+    /// Formats a link that exists instead of a desired link. Omits properties that flanneld does not set. Adds differing properties that `ip link`
+    /// does not show.
     pub(crate) fn link_instead(
         &self,
         name: LinkName,

@@ -7,7 +7,7 @@ pub use types::wireguard::{KEY, PublicKey, Secret};
 /// A peer of a WireGuard device. Its allowed IPs are separate objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WireguardPeer {
-    /// The address and port of the peer. `None` if it is unknown until the peer sends something.
+    /// The address and port of the peer. `None` if the endpoint is unknown until the peer sends a packet.
     pub endpoint: Option<SocketAddr>,
     /// The preshared key of the peer, if it has one.
     pub preshared: Option<Secret>,
@@ -18,9 +18,9 @@ pub struct WireguardPeer {
 /// The state of a peer's session, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// Time since the last handshake was completed, by the wall clock. `None` if there was none.
+    /// Time since the last completed handshake, by the wall clock. `None` without a completed handshake.
     pub handshake: Option<Duration>,
-    /// Time of the last handshake since 1970. It distinguishes one handshake from another even if the clock is changed.
+    /// Time of the last handshake since 1970, which distinguishes handshakes even after a change of the clock.
     pub handshake_at: Option<Duration>,
     /// Bytes received from the peer, including handshakes.
     pub received: u64,

@@ -10,7 +10,7 @@ mod sockets;
 
 use crate::node::{CommonNotice, Datagram, LocalNode, Node, Notice, Now};
 use crate::target::{Path, host_bits, overlay_addresses, targets};
-use crate::view::{CommonFault, Losses, Mesh, Own, PeerView, Probe, Problem, Traffic};
+use crate::view::{CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Problem, Traffic};
 use crate::who::who;
 use ipnet::IpNet;
 use log::Log;
@@ -25,9 +25,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subnet_lease::{Kinds, LeaseTable};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use types::Family;
-use types::Subnets;
 use types::reachability::{Impact, State};
+use types::{Durations, Family, Subnets};
 
 /// Pause after an update of all peers, as a multiple of the time that the update took. The pause bounds the cost of any number of changes.
 const PAUSE_FACTOR: u32 = 40;
@@ -99,6 +98,21 @@ struct Shared {
 struct Inner {
     node: Node,
     problems: Vec<Problem>,
+}
+
+/// The figures of a prober, without any peer's own.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// The counters.
+    pub traffic: Traffic,
+    /// Number of peers, one for each address family, in each state.
+    pub states: BTreeMap<State, u32>,
+    /// Number of these peers that reply or not, by path.
+    pub paths: BTreeMap<(Path, PathState), u32>,
+    /// Round trips over the overlay since the start.
+    pub round_trips: Durations,
+    /// Median of all peers' round trips over the overlay, in microseconds.
+    pub rtt_us: Option<u32>,
 }
 
 /// State of the loop of [`Prober::run`].
@@ -243,10 +257,16 @@ impl Prober {
         self.shared.verdicts.subscribe()
     }
 
-    /// Returns the counters, and the number of peers in each state.
-    pub fn figures(&self) -> (Traffic, BTreeMap<State, u32>) {
+    /// Returns the figures for metrics. This is cheaper than the view.
+    pub fn figures(&self) -> Figures {
         let inner = self.inner();
-        (inner.node.traffic(), inner.node.counts())
+        Figures {
+            traffic: inner.node.traffic(),
+            states: inner.node.counts(),
+            paths: inner.node.paths(),
+            round_trips: inner.node.round_trips(),
+            rtt_us: inner.node.median_round_trip(),
+        }
     }
 
     /// Returns whether any peer is cut off. This is cheaper than the view.
@@ -564,6 +584,8 @@ fn local(settings: &ProberSettings, underlay: &UnderlayState) -> LocalNode {
     LocalNode {
         who_v4: number(v4),
         who_v6: number(v6),
+        subnet_v4: v4,
+        subnet_v6: v6,
         overlay_v4: overlay(v4),
         overlay_v6: overlay(v6),
         device: settings.device,

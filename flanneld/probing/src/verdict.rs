@@ -136,7 +136,7 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     }
 }
 
-/// Returns whether the results of a single turn confirm the present verdict. If not, a whole round follows.
+/// Returns whether the results of a single turn confirm the current verdict. If not, a whole round follows.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {
@@ -212,7 +212,7 @@ const AGREE_PARTLY: u8 = 3;
 const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
-    /// Takes the verdict of one round. Returns whether the present verdict changed.
+    /// Takes the verdict of one round. Returns whether the current verdict changed.
     pub(crate) fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
             self.next = None;

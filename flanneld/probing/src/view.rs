@@ -47,6 +47,12 @@ pub struct Traffic {
     pub pings: u64,
     /// Probes, row requests and pings that got a reply from the right node.
     pub answered: u64,
+    /// Probes, row requests and pings that got no reply in time.
+    #[serde(default)]
+    pub lost: u64,
+    /// Probes that a host refused by an ICMP error.
+    #[serde(default)]
+    pub refused: u64,
     /// Probes and row requests of other nodes that got a reply.
     pub questions: u64,
     /// Packets that were dropped: malformed ones, and replies to no outstanding probe.
@@ -55,6 +61,17 @@ pub struct Traffic {
     pub strangers: u64,
     /// Probes that got no reply because of a rate limit.
     pub limited: u64,
+}
+
+/// Whether a peer replies over one path: the overlay or the underlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathState {
+    /// The peer replies.
+    Replies,
+    /// The peer does not reply, or another node replies.
+    Silent,
+    /// This node has not probed the peer over this path yet, or cannot.
+    Unknown,
 }
 
 /// A fault that all peers of a family have in common, except those that reply. It is inferred from the peers that were probed.
@@ -257,7 +274,7 @@ pub struct Cell {
 /// Result of probing one peer on demand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Present state of the peer.
+    /// Current state of the peer.
     pub peer: PeerView,
     /// Short probes over the overlay.
     pub small: Tally,

@@ -60,9 +60,9 @@ pub struct Echo {
     pub token: Option<u32>,
     /// A token that the receiver sent before.
     pub repeats: Option<u32>,
-    /// Milliseconds since the receiver's last probe arrived over the overlay, including the present one.
+    /// Milliseconds since the receiver's last probe arrived over the overlay, including the current one.
     pub heard_overlay_ms: Option<u32>,
-    /// Milliseconds since the receiver's last probe arrived over the underlay, including the present one.
+    /// Milliseconds since the receiver's last probe arrived over the underlay, including the current one.
     pub heard_underlay_ms: Option<u32>,
     /// Microseconds between the arrival of the probe and its reply.
     pub held_us: u32,

@@ -66,7 +66,7 @@ struct Judgement<'a> {
     nodes: Nodes,
     identities: Identities,
     kept: Vec<Arc<Lease>>,
-    /// Subnets that are in use without a lease in force.
+    /// Subnets that are in use, but without a lease in force.
     blank: BTreeSet<Subnets>,
     refused: Vec<Refused>,
 }
@@ -156,8 +156,8 @@ impl Judgement<'_> {
     }
 }
 
-/// Returns the sort key for the age of a lease. Nodes are created in whole seconds: within one second, the first by name is the older one, as
-/// everywhere else among Nodes.
+/// Returns the sort key for the age of a lease. Creation times of Nodes are whole seconds. Within one second, the first Node by name is the older
+/// Node, as in all other comparisons of Nodes.
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
     let name = lease
         .attrs
@@ -168,13 +168,14 @@ fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subn
     (lease.since, name, lease.subnets)
 }
 
-/// Whether a value and the last good one belong to one node. Where the store assigns the subnets, the Node decides; elsewhere, the subnets are sufficient.
+/// Whether a value and the last good value belong to the same node. If the store assigns the subnets, the Node decides; otherwise, equal subnets are
+/// sufficient.
 fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
     let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone());
     !terms.config.assigned || name(good) == name(lease)
 }
 
-/// Returns the subnets that the store has assigned inside the network. If several overlap, the oldest one is kept.
+/// Returns the subnets that the store has assigned inside the network. If several overlap, keeps only the subnets of the oldest lease.
 fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     let own = terms.own.as_ref().map(|own| own.subnets);
     let mut claimed = UsedSubnets::default();
@@ -196,7 +197,7 @@ fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     claimed
 }
 
-/// Returns the subnets of a lease that can be in force together with the older ones, or the reason for the refusal.
+/// Returns the subnets of a lease that can be in force together with the older leases, or the reason for the refusal.
 pub(super) fn placed(
     lease: &Lease,
     terms: &Terms,
@@ -273,7 +274,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
     Ok(())
 }
 
-/// Returns the halves that the backend can reach, judged by the links.
+/// Returns the halves of the subnets that the backend can reach, judged by the links.
 fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
@@ -350,13 +351,13 @@ pub(super) fn halves_left_out(
     subnets.nets().filter_map(left_out).collect()
 }
 
-/// Whether no node can be reached at an address, whatever the network.
+/// Whether an address can belong to no node in any network.
 fn no_host(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || address.is_multicast() || address.is_loopback()
 }
 
-/// Returns the halves whose family this network has.
+/// Returns the halves of the subnets whose family this network has.
 fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     let networks = &terms.config.networks;
     Dual::from_options(

@@ -12,7 +12,7 @@ use types::{Addresses, Coded, Problem, Subnets};
 pub struct Refused {
     /// Subnets of the lease, which form its key in the store.
     pub subnets: Subnets,
-    /// The half that is not in force, if the other half is.
+    /// The half that is not in force, if the other half is in force.
     pub half: Option<IpNet>,
     /// The reason.
     pub why: Why,
@@ -23,7 +23,7 @@ pub struct Refused {
 pub enum Why {
     /// The lease is not inside these networks.
     Outside(Subnets),
-    /// The lease overlaps our own.
+    /// The lease overlaps this node's own lease.
     OverlapsOurs(Subnets),
     /// The lease overlaps this network of the underlay.
     OverlapsUnderlay(IpNet),
@@ -83,11 +83,11 @@ pub enum Why {
         /// Public address of the other node; `None` if its lease has none.
         at: Option<IpAddr>,
     },
-    /// The lease has our identity.
+    /// The lease has this node's identity.
     OwnIdentity {
         /// Beginning of the MAC or public key.
         identity: String,
-        /// Whether another node has our identity and its lease is older than ours.
+        /// Whether another node has this node's identity and an older lease.
         older: bool,
     },
 }
@@ -130,7 +130,7 @@ impl Coded for Refused {
     }
 }
 
-/// Remedy for a subnet that must not be leased. The holder then takes another one.
+/// Remedy for a subnet that nodes must not lease. The holder then leases another subnet.
 const FREE_IT: &str =
     "free it with `flannelctl release` and restart flanneld on its node, which then takes another";
 

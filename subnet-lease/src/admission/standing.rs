@@ -1,7 +1,7 @@
 //! Leases in force, kept between changes: if a change affects no other lease, its cost depends only on its own size.
 //!
 //! While every lease of the store is in force unchanged, no leases conflict and their age is irrelevant. If a changed lease conflicts with no other
-//! lease, this remains true. In all other cases, all leases are admitted again, with the same result.
+//! lease, this remains true. In all other cases, admission judges all leases again, with the same result.
 
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
 use super::refused::Refused;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::Subnets;
 
-/// The leases in force and the refused ones.
+/// The leases in force and the refused leases.
 #[derive(Default)]
 pub struct LeasesInForce {
     admitted: LeaseTable,
@@ -40,7 +40,7 @@ impl LeasesInForce {
         &self.refused
     }
 
-    /// Applies a change of the store in which only these keys changed; `None` if any key may have.
+    /// Applies a change of the store. `changed` contains the changed keys; `None` if any key may have changed.
     pub fn update(
         &mut self,
         raw: &LeaseTable,
@@ -54,7 +54,7 @@ impl LeasesInForce {
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
-    /// Applies changed leases that conflict with no other. Returns false if one conflicts, in which case the kept state is discarded.
+    /// Applies changed leases that conflict with no other lease. If a lease conflicts, discards the kept state and returns false.
     fn follow(
         &mut self,
         raw: &LeaseTable,
@@ -138,7 +138,7 @@ impl Clear {
         self.identities.free(lease);
     }
 
-    /// Adds a lease if it can be used unchanged and conflicts with no other, regardless of age. Returns whether it was added.
+    /// Adds a lease if it is usable unchanged and conflicts with no other lease of any age. Returns whether the lease was added.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
         let as_it_stands = placed(lease, terms, &self.used, &self.nodes)

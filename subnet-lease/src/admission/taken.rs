@@ -47,7 +47,7 @@ impl UsedSubnets {
         }
     }
 
-    /// Reduces the memory to the minimum: the tree nodes of a map that grew by single insertions are half empty.
+    /// Rebuilds the map to save memory, because the tree nodes of a map that grew by single insertions are half empty.
     pub(super) fn pack(&mut self) {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
@@ -60,7 +60,7 @@ impl UsedSubnets {
     }
 }
 
-/// Addresses of nodes, each with a lease that publishes it and the number of leases that do.
+/// Addresses of nodes, each with a lease that publishes the address and the number of such leases.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(BTreeMap<IpAddr, (Subnets, u32)>);
 
@@ -100,7 +100,7 @@ impl Nodes {
     }
 }
 
-/// Identities of nodes to the backend (MACs, keys), of both families. Each may be in use by one node only.
+/// Identities of nodes in the backend (MACs, keys), of both families. Only one node may use each identity.
 pub(super) struct Identities {
     rules: Arc<dyn PeerRules>,
     used: HashMap<Box<str>, User>,
@@ -114,7 +114,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// Returns why a lease with this identity is refused.
+    /// Returns the reason to refuse a lease with an identity that another node uses.
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
         let identity = excerpt(&self.identity);
         match self.by {
@@ -235,7 +235,7 @@ impl Identities {
         }
     }
 
-    /// Returns the identities of a lease's families. If both families have the same, it appears once.
+    /// Returns the identities of a lease's families. An identity that both families share appears once.
     fn identities(&self, lease: &Lease) -> Vec<String> {
         let mut identities: Vec<String> = Family::ALL
             .into_iter()

@@ -12,61 +12,61 @@ use types::{Family, Subnets};
 pub struct Terms {
     /// The network configuration.
     pub config: NetworkConfig,
-    /// Our own lease; `None` for tools that only read the store.
+    /// This node's own lease; `None` for tools that only read the store.
     pub own: Option<Lease>,
-    /// Addresses of all interfaces of this host; a lease that publishes one of them is refused.
+    /// Addresses of all interfaces of this host. flanneld refuses a lease that publishes such an address.
     pub local: Vec<IpAddr>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
     /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each node. `None`: the backend accepts any address.
     pub links: Option<Vec<IpNet>>,
-    /// Rules of the backend: which leases it accepts, and what identifies a node.
+    /// Rules of the backend: which leases the backend accepts, and which data identifies a node.
     pub rules: Arc<dyn PeerRules>,
 }
 
 /// Reason why a lease is not in force on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Lies outside the network, or is as wide as the network.
+    /// The lease lies outside the network, or is as wide as the network.
     Outside,
-    /// Overlaps our own lease.
+    /// The lease overlaps this node's own lease.
     OverlapsOurs,
-    /// Overlaps the network of the underlay.
+    /// The lease overlaps the network of the underlay.
     OverlapsUnderlay,
-    /// Overlaps an older lease.
+    /// The lease overlaps an older lease.
     OverlapsOlder,
-    /// Contains the address of a node whose lease is older.
+    /// The lease contains the address of a node whose lease is older.
     HoldsNode,
-    /// Publishes an address of this host.
+    /// The lease publishes an address of this host.
     OurAddress,
-    /// Publishes an address that no node can have.
+    /// The lease publishes an address that no node can have.
     NoHost,
-    /// Publishes an address inside a leased subnet.
+    /// The lease publishes an address inside a leased subnet.
     InsideSubnet,
-    /// Publishes no address of its subnet's family.
+    /// The lease publishes no address of its subnet's family.
     NoAddress,
-    /// Publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
+    /// The lease publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
     OffLink,
-    /// Belongs to another backend.
+    /// The lease belongs to another backend.
     OtherBackend,
-    /// Is reserved by an operator and not taken yet.
+    /// An operator reserved the lease for a node that has not taken it yet.
     Reserved,
-    /// Has data that the backend cannot use.
+    /// The lease has data that the backend cannot use.
     Unusable,
-    /// Has the identity (a MAC, a key) of an older lease, or ours.
+    /// The lease has the identity (a MAC, a key) of an older lease or of this node.
     SameIdentity,
-    /// Has our identity and is older than our lease.
+    /// The lease has this node's identity and is older than this node's lease.
     OurIdentity,
 }
 
 impl Terms {
-    /// Whether these subnets are our own lease's.
+    /// Whether these subnets are those of this node's own lease.
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
 
-    /// Whether the backend cannot reach a node at an address, because the address is on no link of the underlay. If no link of a family is known,
-    /// any address passes, because the underlay may have lost its own address for a moment. IPv6 link-local addresses are on every link.
+    /// Whether the backend cannot reach a node at an address, because the address is on no link of the underlay. If flanneld knows no link of a
+    /// family, any address passes, because the underlay may have lost its own address for a moment. IPv6 link-local addresses are on every link.
     pub(crate) fn is_off_link(&self, address: IpAddr) -> bool {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;

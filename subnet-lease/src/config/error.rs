@@ -11,7 +11,7 @@ use types::{Coded, Detail};
 pub enum ConfigError {
     /// The configuration is not valid JSON.
     Json {
-        /// What the parser found.
+        /// Fault that the parser found.
         fault: JsonFault,
         /// Beginning of the text.
         beginning: String,

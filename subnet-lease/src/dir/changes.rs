@@ -6,7 +6,7 @@ use inotify::{EventStream, Inotify, WatchMask, Watches};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Sufficient for a few dozen events. Further events are read next.
+/// Size of the buffer in bytes, sufficient for a few dozen events. The next read returns further events.
 const BUFFER: usize = 4096;
 
 /// Reads inotify's events of the directory; `None` if inotify is not available, in which case the caller polls.
@@ -23,7 +23,7 @@ impl Watch {
         Self(None)
     }
 
-    /// Watches an open directory. Watching it twice creates only one watch. Returns whether it is watched.
+    /// Watches an open directory. A repeated call creates no second watch. Returns whether inotify watches the directory.
     pub(super) fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE
             | WatchMask::DELETE
@@ -38,7 +38,7 @@ impl Watch {
 }
 
 impl Changes {
-    /// Initializes inotify. If inotify is exhausted, no change is detected, and callers check periodically.
+    /// Initializes inotify. If inotify's limits are exhausted, this value detects no change, and callers check periodically.
     pub(super) fn new() -> Self {
         Self(
             Inotify::init()
@@ -54,7 +54,7 @@ impl Changes {
     /// Returns true after a change, false after the timeout.
     ///
     /// # Cancel safety
-    /// A change reported to a dropped future is not reported again. Callers read the whole directory after each call.
+    /// A change that was reported to a dropped future is not reported again. Callers read the whole directory after each call.
     pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;

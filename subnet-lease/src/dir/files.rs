@@ -1,4 +1,4 @@
-//! File operations on the directory: listing, changes by rename under a lock, touching. Called only on the worker thread.
+//! File operations on the directory: listing, changes by rename under a lock, touching. Only the worker thread calls these operations.
 
 use super::changes::Watch;
 use super::root::{Root, foreign, regular};
@@ -40,7 +40,7 @@ pub(super) struct Files {
 pub(super) struct Whole {
     /// The keys. A key without a readable file has an empty value: it still occupies its subnets.
     pub listing: Listing,
-    /// Keys whose files cannot be read, with the reasons.
+    /// Keys with unreadable files, with the reasons.
     pub(crate) flawed: BTreeMap<String, LeaseFile>,
     /// Whether inotify reports changes.
     pub watched: bool,
@@ -58,7 +58,7 @@ impl Files {
         self.root.path().join("subnets").join(key)
     }
 
-    /// Reads the text of the network configuration. The first directory that has one is used from then on.
+    /// Reads the text of the network configuration. From then on, only the first directory with a configuration is used.
     pub(super) fn config(&self) -> Result<Vec<u8>, Trouble> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
@@ -78,7 +78,7 @@ impl Files {
         Ok(text)
     }
 
-    /// Checks that the directory is still the same.
+    /// Checks that the path still leads to the same directory.
     pub(super) fn present(&self) -> Result<(), Trouble> {
         self.root.open().map(drop)
     }
@@ -182,7 +182,7 @@ impl Files {
         ))
     }
 
-    /// Touches the file to show that the holder is alive. Returns false if the file is gone or not a regular file.
+    /// Touches the file to show that the holder is alive. Returns false if the file is missing or not a regular file.
     pub(super) fn touch(&self, key: &str) -> Result<bool, Trouble> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! The directory itself, and the check that it is still the one found at the start. This module opens a descriptor, and all files are opened relative
-//! to it. So nothing is read from or written to another directory in its place.
+//! The directory itself, and the check that it is still the directory that flanneld found at the start. This module opens a descriptor, and flanneld
+//! opens all files relative to this descriptor. flanneld therefore never reads or writes another directory at the same path.
 
 use super::trouble::{Act, FileFault, Trouble};
 use nix::errno::Errno;
@@ -16,7 +16,7 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
 
-/// The path of the directory, and the identity of the first directory found there.
+/// The path of the directory, and the identity of the first directory at this path.
 pub(super) struct Root {
     path: PathBuf,
     /// Device and inode.
@@ -41,7 +41,7 @@ impl Root {
         &self.path
     }
 
-    /// Whether a directory with a configuration was found.
+    /// Whether flanneld has found a directory with a configuration.
     pub(super) fn is_settled(&self) -> bool {
         self.first.get().is_some()
     }
@@ -90,7 +90,7 @@ impl Open<'_> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
-    /// Records this directory as the one to use. The first recorded directory stays in use.
+    /// Records this directory as the store's directory. The first recorded directory stays in use.
     pub(super) fn settle(&self) -> Result<(), Trouble> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
@@ -149,7 +149,7 @@ fn strange() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
-/// Whether an error means that the name does not belong to a regular file.
+/// Whether an error shows that the name does not belong to a regular file.
 pub(super) fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput
         || error.raw_os_error() == Some(Errno::ELOOP as i32)

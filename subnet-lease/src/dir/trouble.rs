@@ -120,11 +120,11 @@ impl Act {
 pub(super) enum Trouble {
     /// The directory of the store does not exist.
     Missing(PathBuf),
-    /// The directory cannot be opened.
+    /// The system refused to open the directory.
     Closed(PathBuf, FileFault),
-    /// Another directory is in its place.
+    /// Another directory has its path.
     Replaced(PathBuf),
-    /// A directory without a configuration is in its place.
+    /// A directory without a configuration has its path.
     Unmounted(PathBuf),
     /// The directory's configuration is not a regular file.
     ConfigNotRegular(PathBuf),
@@ -132,21 +132,21 @@ pub(super) enum Trouble {
     ConfigGone(PathBuf),
     /// It is unknown whether the directory has a configuration.
     ConfigUnknown(PathBuf, FileFault),
-    /// The directory's metadata cannot be read.
+    /// The directory's metadata is unreadable.
     Unreadable(PathBuf, FileFault),
-    /// The directory of the leases cannot be opened.
+    /// The system refused to open the directory of the leases.
     SubnetsClosed(PathBuf, FileFault),
-    /// The directory of the leases cannot be listed.
+    /// The system refused to list the directory of the leases.
     SubnetsUnlisted(PathBuf, FileFault),
     /// The file system hangs.
     Hangs(PathBuf),
-    /// The thread for file access cannot be used.
+    /// The thread for file access is unusable.
     NoThread(Silence),
     /// The network configuration is missing.
     NoConfig(PathBuf),
-    /// The network configuration cannot be read.
+    /// The network configuration is unreadable.
     ConfigUnread(PathBuf, FileFault),
-    /// The network configuration cannot be used.
+    /// The network configuration is unusable.
     Config(PathBuf, ConfigError),
     /// Another process holds the lock.
     Locked(PathBuf, Duration),
@@ -162,7 +162,7 @@ impl Trouble {
         Self::File(act, path.to_owned(), error.into())
     }
 
-    /// Creates the error for an operation without a reply from the thread.
+    /// Creates the error for an operation to which the worker thread gave no reply.
     pub(super) fn silent(silence: Silence, root: &Path) -> Self {
         match silence {
             Silence::Late => Self::Hangs(root.to_owned()),
@@ -170,7 +170,7 @@ impl Trouble {
         }
     }
 
-    /// Whether the contents of the directory are unknown. Otherwise only this operation failed.
+    /// Whether the contents of the directory are unknown. If not, only this operation failed.
     pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,

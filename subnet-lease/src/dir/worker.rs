@@ -17,7 +17,7 @@ pub(super) enum Silence {
     Late,
     /// The thread ended.
     Stopped,
-    /// The thread cannot be started. Contains the system's error.
+    /// The system refused to start the thread. Contains the system's error.
     NotStarted(String),
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Runs one operation at a time, on a thread that starts when first needed and ends with this value or the process.
+/// Runs one operation at a time on a thread. The thread starts on the first operation and ends with this value or the process.
 pub(super) struct Worker {
     jobs: OnceLock<Result<mpsc::Sender<Job>, Silence>>,
-    /// The holder of the permit has the thread. A hanging job keeps the permit, so that no jobs queue up behind it.
+    /// Permit to use the thread. A hanging job keeps the permit, so that no jobs queue up behind it.
     turn: Arc<Semaphore>,
     patience: Duration,
 }

@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
 /// Minimum remaining time of a lease that is reused.
 const ENOUGH: Duration = Duration::from_secs(60);
-/// Keys per page. Halved while a page is too large.
+/// Number of keys per page. The client halves the number while a page is too large.
 const PAGE: i64 = 5_000;
 /// The client's size limit for one reply, in bytes: 64 values of maximum size, or far more of usual size.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
@@ -64,7 +64,7 @@ impl EtcdRegistry {
         })
     }
 
-    /// Converts the key of a watch event; `None` if it is not below our prefix.
+    /// Converts the key of a watch event; `None` if the key is not below the configured prefix.
     pub fn entry(&self, kv: &KeyValue) -> Option<Entry> {
         self.own(kv)
     }
@@ -241,7 +241,8 @@ impl EtcdRegistry {
         Ok(Answer::LastSeen(ago))
     }
 
-    /// Returns whether flanneld may have created a lease and enough time is left. A lease with another time to live would expire between two renewals.
+    /// Returns whether flanneld may have created a lease and whether enough time is left. A lease with another time to live would expire between two
+    /// renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
         let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
@@ -291,28 +292,32 @@ impl EtcdRegistry {
         key: &str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, EtcdTrouble> {
-        match connection
-            .until_cut(tokio::time::timeout(deadline, call))
-            .await?
-        {
-            Ok(Ok(answer)) => {
-                self.counters.heard();
-                Ok(answer)
-            }
-            Ok(Err(error)) => {
-                if !is_answer(&error) {
-                    self.connections.leave(connection.number).await;
+        let outcome = async {
+            match connection
+                .until_cut(tokio::time::timeout(deadline, call))
+                .await?
+            {
+                Ok(Ok(answer)) => Ok(answer),
+                Ok(Err(error)) => {
+                    if !is_answer(&error) {
+                        self.connections.leave(connection.number).await;
+                    }
+                    Err(EtcdTrouble::Refused(
+                        connection.endpoint.clone(),
+                        self.connections.explain(key, &error),
+                    ))
                 }
-                Err(EtcdTrouble::Refused(
-                    connection.endpoint.clone(),
-                    self.connections.explain(key, &error),
-                ))
+                Err(_) => {
+                    self.connections.leave(connection.number).await;
+                    Err(EtcdTrouble::NoAnswer(connection.endpoint.clone(), deadline))
+                }
             }
-            Err(_) => {
-                self.connections.leave(connection.number).await;
-                Err(EtcdTrouble::NoAnswer(connection.endpoint.clone(), deadline))
-            }
+        };
+        let outcome = self.counters.timed(outcome).await;
+        if outcome.is_ok() {
+            self.counters.heard();
         }
+        outcome
     }
 
     async fn judge(

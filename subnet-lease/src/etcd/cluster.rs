@@ -1,20 +1,20 @@
-//! Decides which cluster is the right one, as a pure function of the cluster ids that the endpoints report.
+//! Decides which cluster to use, as a pure function of the cluster ids that the endpoints report.
 
 /// Verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// The endpoint may be used.
+    /// The daemon may use the endpoint.
     Right,
-    /// Every endpoint belongs to this endpoint's cluster. etcd was rebuilt, and the endpoint may be used. Contains the former cluster id.
+    /// Every endpoint reports the cluster of this endpoint, so etcd was rebuilt. The daemon may use the endpoint. Contains the former cluster id.
     Moved(u64),
-    /// The endpoint belongs to another cluster than this one, which is in use. It must not be used.
+    /// The endpoint belongs to another cluster than the cluster in use, whose id this variant contains. The daemon must not use the endpoint.
     Foreign(u64),
 }
 
-/// The right cluster, and the endpoints that have reported another one since the right one last replied.
+/// The cluster in use, and the endpoints that have reported another cluster since the cluster in use last replied.
 ///
-/// The first reply decides. From then on, another cluster is accepted only if *every* endpoint has reported that very cluster since the right
-/// one last replied. An endpoint that does not reply has no vote, however often the others do.
+/// The first reply selects the cluster. From then on, another cluster replaces it only if *every* endpoint has reported that same cluster since the
+/// cluster in use last replied. An endpoint that does not reply has no vote, however often the other endpoints reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Recognition {
     known: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct Recognition {
 }
 
 impl Recognition {
-    /// Creates the state for this number of endpoints. No cluster is known yet.
+    /// Creates the state for this number of endpoints, before any endpoint has reported its cluster.
     pub(crate) fn new(endpoints: usize) -> Self {
         Self {
             known: None,

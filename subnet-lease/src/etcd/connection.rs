@@ -1,4 +1,4 @@
-//! Keeps one connection to one endpoint at a time. If the connection fails, the next one goes to the next endpoint.
+//! Keeps one connection to one endpoint at a time. After a failure, the client connects to the next endpoint.
 //!
 //! The client drops a connection if the endpoint does not reply or belongs to another cluster, or if the TLS files on disk have changed. HTTP/2 pings
 //! detect dead connections. etcd refuses pings on connections without a stream, so the client sends pings only during a request or a watch.
@@ -29,9 +29,9 @@ pub struct Connection {
     pub endpoint: String,
     /// Serial number, so that a failure on an older connection is not attributed to this one.
     pub number: u64,
-    /// Cancels every wait on this connection once replies can no longer reach this host.
+    /// Cancels every wait on this connection when replies can no longer reach this host.
     pub cut: CancellationToken,
-    /// Ends the streams on this connection when it is to be replaced. Requests may still get replies. Cancelled together with `cut`.
+    /// Ends the streams on this connection before the client replaces it. Requests may still get replies. Cancelled together with `cut`.
     pub outdated: CancellationToken,
     /// Local address of the connection; `None` for a unix socket.
     local: Option<IpAddr>,
@@ -64,7 +64,7 @@ pub struct Connections {
     /// The connection in use, for callers that cannot wait for a new one, and a signal that this host's addresses changed.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
-    /// Number of renewals. A connection whose setup overlaps with a renewal is outdated.
+    /// Number of renewals. If the setup of a connection overlaps with a renewal, the connection is outdated.
     renewals: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ impl Connections {
         &self.options
     }
 
-    /// Returns the current connection, or a new one to the next endpoint that replies and belongs to the right cluster.
+    /// Returns the current connection, or a new connection to the next endpoint that replies and belongs to the cluster in use.
     ///
     /// # Errors
     /// Returns an error that names every endpoint with its error.
@@ -169,7 +169,7 @@ impl Connections {
         ))
     }
 
-    /// Drops a connection that failed. The next one goes to the next endpoint.
+    /// Drops a connection that failed. The next connection goes to the next endpoint.
     pub async fn leave(&self, number: u64) {
         let mut present = self.present.lock().await;
         if present
@@ -182,7 +182,7 @@ impl Connections {
         }
     }
 
-    /// Drops the connection in use and its streams. The next one goes to the same endpoint, with the present TLS files.
+    /// Drops the connection in use and its streams. The next connection goes to the same endpoint, with the current TLS files.
     pub fn renew(&self) {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         if let Some(connection) = &*self.in_use.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -190,7 +190,7 @@ impl Connections {
         }
     }
 
-    /// Sets this host's current addresses. A connection from any other address is dropped at once, even while it is being set up.
+    /// Sets this host's current addresses. Drops a connection from any other address at once, even during its setup.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self
             .in_use
@@ -213,7 +213,7 @@ impl Connections {
         self.moves.send_modify(|count| *count += 1);
     }
 
-    /// Returns when this host's addresses change.
+    /// Waits until this host's addresses change.
     pub async fn moved(&self) {
         let _ = self.moves.subscribe().changed().await;
     }
@@ -253,7 +253,7 @@ impl Connections {
         judged.map_err(|why| EtcdTrouble::Foreign(connection.endpoint.clone(), why))
     }
 
-    /// Returns when the TLS files last changed.
+    /// Returns the modification times of the TLS files.
     fn stamp(&self) -> Vec<Option<SystemTime>> {
         let identity = self
             .options
@@ -272,7 +272,7 @@ impl Connections {
             .collect()
     }
 
-    /// Connects to an endpoint. Requests its cluster id before anything else, and logs in if etcd requires it.
+    /// Connects to an endpoint. First requests the endpoint's cluster id, then logs in if etcd requires a user.
     async fn connect(
         &self,
         at: usize,
@@ -362,7 +362,7 @@ impl Connections {
         }
     }
 
-    /// Reads the cluster id from a key that every role may read. Used where etcd, or a proxy in front of it, does not report its status.
+    /// Reads the cluster id from a key that every role may read. The client does so if etcd, or a proxy in front of etcd, does not report its status.
     async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
@@ -393,7 +393,7 @@ impl Connections {
     }
 }
 
-/// Whether this host no longer has an address. Loopback addresses stay, and link-local ones are not among the reported addresses.
+/// Whether this host no longer has an address. Loopback addresses stay, and the reported addresses do not include link-local addresses.
 fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     let link_local = match local {
         IpAddr::V4(v4) => v4.is_link_local(),

@@ -28,7 +28,7 @@ use tonic::transport::{Channel, Endpoint};
 /// Maximum time for one step of connecting.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Beginning of an HTTP/2 connection, with settings that change nothing.
+/// Beginning of an HTTP/2 connection, with an empty list of settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Layout of an HTTP/2 frame: three bytes of length, then the type. The first frame of a server has the type SETTINGS.
 const FRAME: usize = 9;
@@ -104,7 +104,7 @@ type Noted = Arc<Mutex<Option<rustls::Error>>>;
 /// Connects to an endpoint.
 ///
 /// # Errors
-/// Returns an error with the cause if the connection fails, or with the side that refuses and its reason.
+/// Returns an error with the cause if the connection fails. If TLS fails, the error names the side that refuses and its reason.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
@@ -294,7 +294,7 @@ struct Listening<S> {
     noted: Noted,
     /// Error of the last write, kept while the server's last data is read.
     failed: Option<io::Error>,
-    /// Whether reading has ended, so that there is nothing more to wait for.
+    /// Whether reading has ended, so that no more data can arrive.
     ended: bool,
 }
 
@@ -309,7 +309,8 @@ impl<S: AsyncRead + Unpin> Listening<S> {
         }
     }
 
-    /// Reads what the server sent before a write failed. A TLS alert may still be unread or in transit. Because the connection is dead, the read ends soon.
+    /// Reads the data that the server sent before a write failed. A TLS alert may still be unread or in transit. Because the connection is dead, the
+    /// read ends soon.
     fn exit_report(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
         if self.ended {
             return Poll::Ready(error);

@@ -1,4 +1,4 @@
-//! Classifies etcd's refusals, by etcd's text if there is one, else by the gRPC code. The same refusal has different codes in different
+//! Classifies etcd's refusals, by etcd's text if the error has a text, otherwise by the gRPC code. The same refusal has different codes in different
 //! versions, and a cancelled watch has only text.
 
 use crate::foreign::ConnectFailure;
@@ -19,7 +19,7 @@ pub enum FailureKind {
     TimedOut,
     /// The user name or the password is invalid.
     Credentials,
-    /// The server requires a user, and none is configured.
+    /// The server requires a user, but the options name no user.
     NoUser,
     /// The log-in has expired; the next request logs in again.
     StaleLogIn,
@@ -38,7 +38,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// Whether another log-in, or no log-in, would help.
+    /// Whether the request may succeed with another log-in or without a log-in.
     pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
@@ -201,7 +201,7 @@ pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     }
 }
 
-/// Whether the lease to be renewed does not exist. etcd's client reports that only as text.
+/// Whether a renewal failed because the lease does not exist. etcd's client reports this only as text.
 pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }

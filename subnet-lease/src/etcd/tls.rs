@@ -24,14 +24,14 @@ pub(super) struct Tls {
     client: Option<(PathBuf, CertificateDer<'static>)>,
 }
 
-/// The server's certificate that was last refused.
+/// The server certificate that this node last refused.
 type Seen = Arc<Mutex<Option<CertificateDer<'static>>>>;
 
 impl Tls {
     /// Reads the TLS files.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, or does not contain what it should.
+    /// Returns an error if a file is unreadable, or does not contain the expected certificate or key.
     pub(super) async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(
@@ -116,7 +116,7 @@ impl Tls {
     }
 }
 
-/// Verifies as usual, and remembers a certificate that was refused.
+/// Verifies certificates as usual, and remembers a refused certificate.
 #[derive(Debug)]
 struct Remembering {
     inner: Arc<WebPkiServerVerifier>,
@@ -191,7 +191,7 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
     Ok(roots)
 }
 
-/// Reads the certificates of a PEM bundle. Fails if there is none.
+/// Reads the certificates of a PEM bundle. Fails if the bundle contains no certificate.
 async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsTrouble> {
     let bundle = file(path).await?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();

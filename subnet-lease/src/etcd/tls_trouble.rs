@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use types::problem::StoreCause;
 use types::{Coded, Detail};
 
-/// The certificate that a file should contain.
+/// The kind of certificate that a file should contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOf {
     /// The authority's certificate.
@@ -48,9 +48,9 @@ pub enum Refusal {
 /// Reason why etcd aborts a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortCause {
-    /// The two sides have no TLS parameters in common.
+    /// This node and etcd have no TLS parameters in common.
     Parameters,
-    /// The two sides have no TLS version in common.
+    /// This node and etcd have no TLS version in common.
     Version,
     /// etcd does not serve the requested name.
     Name,
@@ -65,7 +65,7 @@ pub enum AbortCause {
 /// Reason why TLS fails or cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsTrouble {
-    /// A file cannot be read. Contains the system's error.
+    /// A file is unreadable. Contains the system's error.
     Unread(PathBuf, String),
     /// A file is not in PEM form.
     NotPem(FileOf, PathBuf),
@@ -84,7 +84,7 @@ pub enum TlsTrouble {
         /// File of the certificate.
         certificate: PathBuf,
     },
-    /// Certificate and key cannot be used.
+    /// This node's certificate and key are unusable.
     Identity {
         /// File of the private key.
         key: PathBuf,
@@ -93,9 +93,9 @@ pub enum TlsTrouble {
         /// Text of rustls' error.
         fault: String,
     },
-    /// The authorities cannot be used. Contains rustls' error.
+    /// The trusted authorities are unusable. Contains rustls' error.
     Authorities(String),
-    /// TLS cannot be set up. Contains rustls' error.
+    /// The setup of TLS failed. Contains rustls' error.
     Setup(String),
     /// This node refuses etcd's certificate.
     ServerCertificate {
@@ -145,7 +145,7 @@ pub enum TlsTrouble {
     Failed(String),
     /// etcd does not speak TLS.
     ServerIsPlain,
-    /// etcd speaks TLS, and this node does not.
+    /// etcd speaks TLS, but this node does not.
     ServerWantsTls,
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail, Problem};
 
-/// The step that an endpoint did not reply to.
+/// The step to which an endpoint did not reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The first request.
@@ -21,7 +21,7 @@ pub enum Asked {
     LogIn(String),
 }
 
-/// What is missing for the refused request to succeed.
+/// The right, log-in or space that the refused request lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// Nothing known.
@@ -39,7 +39,7 @@ pub enum Lack {
     Space,
 }
 
-/// Reason why one endpoint cannot be used, or did not carry out a request.
+/// Reason why one endpoint is unusable or did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointTrouble {
     /// This host's addresses changed during the request.
@@ -67,7 +67,7 @@ pub enum EndpointTrouble {
         /// Missing permission, log-in or space that explains the refusal.
         lack: Lack,
     },
-    /// The endpoint belongs to another cluster than the one in use.
+    /// The endpoint belongs to another cluster than the cluster in use.
     ForeignCluster {
         /// Cluster ID that the endpoint reports.
         cluster: u64,
@@ -89,7 +89,7 @@ impl From<Refusal> for EndpointTrouble {
 }
 
 impl EndpointTrouble {
-    /// Returns the kind of the refusal, if this is one.
+    /// Returns the kind of the refusal; `None` if this error is not a refusal.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
@@ -215,7 +215,7 @@ impl Lasting for EndpointTrouble {
 /// Reason why etcd did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EtcdTrouble {
-    /// No endpoint can be used. Contains each endpoint with its error, in the configured order.
+    /// All endpoints are unusable. Contains each endpoint with its error, in the configured order.
     Endpoints(Vec<(String, EndpointTrouble)>),
     /// An endpoint turned out to belong to another cluster.
     Foreign(String, EndpointTrouble),
@@ -231,7 +231,7 @@ pub enum EtcdTrouble {
     WatchClosed,
     /// A watch was not opened in time.
     WatchNotOpened(Duration),
-    /// A watch delivers nothing, not even the requested progress notification.
+    /// A watch delivers no message, not even the requested progress notification.
     WatchSilent,
     /// A request during the setup of a watch got no reply.
     WatchUnanswered,
@@ -241,7 +241,7 @@ pub enum EtcdTrouble {
     WatchCancelled(Refusal),
     /// The network configuration is missing below this prefix.
     NoConfig(String),
-    /// The network configuration below this prefix cannot be used.
+    /// The network configuration below this prefix is unusable.
     Config(String, ConfigError),
 }
 

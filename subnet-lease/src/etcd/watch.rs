@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 use tonic::Code;
 
-/// Time without a message on a stream after which a progress notification is requested.
+/// Time without a message on a stream after which the client requests a progress notification.
 const QUIET: Duration = Duration::from_secs(45);
 /// Maximum time until the progress notification arrives.
 const SIGN: Duration = Duration::from_secs(10);
@@ -45,15 +45,15 @@ impl Change {
 /// Reason why a watch ended. The caller connects again, or lists again.
 #[derive(Debug)]
 pub enum Broken {
-    /// The stream broke: connect and resume.
+    /// The stream broke. The caller must connect and resume.
     Stream(EtcdTrouble),
-    /// The connection is being replaced, without an error.
+    /// The client is replacing the connection, without an error.
     Renewed,
-    /// The last event seen has vanished from the store's history, or etcd has compacted it: read all keys again.
+    /// The last seen event has vanished from the store's history, or etcd has compacted it. The caller must read all keys again.
     History(History),
 }
 
-/// Difference between the store's history and the one seen so far.
+/// Difference between the store's history and the history that the watch has seen so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum History {
     /// This revision now has a different event.
@@ -101,11 +101,11 @@ impl fmt::Display for History {
 /// Start of a watch: the newest state seen of the store.
 #[derive(Clone, Debug)]
 pub enum Anchor {
-    /// A list with the key that was written last.
+    /// A list with the most recently written key.
     Listed {
-        /// Revision of the list. The watch begins at the next one.
+        /// Revision of the list. The watch begins at the next revision.
         revision: i64,
-        /// Entry of the list with the greatest modification revision. If it differs, the store was restored.
+        /// Entry of the list with the greatest modification revision. If the store has another entry, the store was restored.
         newest: Option<Entry>,
     },
     /// The last event seen.
@@ -290,7 +290,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Checks that this store had the newest entry of our list at the list's revision. The present value does not prove this, because the key's owner may
+    /// Checks that this store had the newest entry of our list at the list's revision. The current value does not prove this, because the key's owner may
     /// have written it into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");

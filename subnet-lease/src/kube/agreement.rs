@@ -1,4 +1,4 @@
-//! Tests that all nodes agree on who holds which subnet: each node about itself and about the others, whatever it saw in which order.
+//! Tests that all nodes agree on the holder of each subnet, about themselves and about other nodes, in whatever order they saw the Nodes.
 
 use super::annotations::Prefix;
 use super::assigned::Assigned;
@@ -18,7 +18,7 @@ use types::Subnets;
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// podCIDRs that overlap each other in all combinations, and some that no Node can hold.
+/// podCIDRs that overlap each other in all combinations, and some podCIDRs that no Node can hold.
 const CIDRS: [&str; 17] = [
     r#"["10.244.0.0/24"]"#,
     r#"["10.244.1.0/24"]"#,
@@ -39,7 +39,7 @@ const CIDRS: [&str; 17] = [
     r#"[]"#,
 ];
 
-/// Annotations of a Node: none, ones that cannot be read, or a lease.
+/// Annotations of a Node: none, unreadable annotations, or a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Annotations {
     Nothing,
@@ -140,7 +140,7 @@ fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     })
 }
 
-/// Returns what a node knows after these events, and the leases that result from them.
+/// Returns the state of a node after these events, and the resulting leases.
 fn seen(
     own: &str,
     cluster: &[Node],

@@ -41,8 +41,8 @@ const WRITTEN: [&str; 6] = [
 const NO_DATA: &str = "null";
 
 /// First member of the backend data that this program writes. The member distinguishes flannel-rs' nodes from Go flannel's, which do not reply to
-/// probes. Go flannel ignores this member, and writes data without it when it takes over the Node. The value must be a number, because Go flannel
-/// finds the MAC of its own Node at the only `:"` in the data.
+/// probes. Go flannel ignores this member, and writes data without it when it takes over the Node. The value of the member must be a number, because
+/// Go flannel finds the MAC of its own Node at the only `:"` in the data.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.
@@ -89,7 +89,7 @@ impl Prefix {
     }
 }
 
-/// The annotations of a Node under our prefix, by their short names.
+/// The annotations of a Node under flannel's prefix, by their short names.
 pub type Annotations = BTreeMap<String, String>;
 
 /// Whether flannel runs on the Node: `kube-subnet-manager` is `true`.
@@ -102,7 +102,7 @@ pub fn managed(annotations: &Annotations) -> bool {
 /// Reads the attributes that a Node publishes.
 ///
 /// # Errors
-/// Returns an error that names the annotation that cannot be read. The error does not quote the value, because any client with the API's
+/// Returns an error that names the unreadable annotation. The error does not quote the value, because any client with the API's
 /// permissions may have written it.
 pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
@@ -134,7 +134,7 @@ pub fn by_go(annotations: &Annotations) -> bool {
     data.peek().is_none() || data.any(|text| after_mark(text).is_none())
 }
 
-/// Returns the backend's data with our mark.
+/// Returns the backend's data with the mark of flannel-rs.
 fn with_mark(data: Option<&RawJson>) -> String {
     match data.map(|data| data.as_str()) {
         None => format!("{{{MARK}}}"),
@@ -147,7 +147,7 @@ fn with_mark(data: Option<&RawJson>) -> String {
     }
 }
 
-/// Returns the backend's data without our mark; `None` if there is only the mark.
+/// Returns the backend's data without the mark of flannel-rs; `None` if the data contains only the mark.
 fn without_mark(text: &str) -> Option<Cow<'_, str>> {
     match after_mark(text) {
         None => Some(text.into()),
@@ -156,7 +156,7 @@ fn without_mark(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns the text after our mark in the backend's data.
+/// Returns the text after the mark of flannel-rs in the backend's data.
 fn after_mark(text: &str) -> Option<&str> {
     text.strip_prefix('{')?
         .strip_prefix(MARK)
@@ -167,7 +167,7 @@ fn after_mark(text: &str) -> Option<&str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAddress;
 
-/// Returns the IPv4 address in an annotation; `None` if it is absent, empty or 0.0.0.0.
+/// Returns the IPv4 address in an annotation; `None` if the annotation is absent, empty or 0.0.0.0.
 ///
 /// # Errors
 /// Returns an error if the text is not an IPv4 address.
@@ -182,7 +182,7 @@ pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoA
     }
 }
 
-/// Returns the IPv6 address in an annotation; `None` if it is absent, empty or `::`.
+/// Returns the IPv6 address in an annotation; `None` if the annotation is absent, empty or `::`.
 ///
 /// # Errors
 /// Returns an error if the text is not an IPv6 address.
@@ -236,7 +236,7 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
         .collect()
 }
 
-/// Returns what a node has to publish: each annotation that the daemon writes, with its value, or `None` if the annotation must not exist.
+/// Returns the annotations of a node: each annotation that the daemon writes, with its value, or `None` if the annotation must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
     let text = |data: &Option<RawJson>| Some(with_mark(data.as_ref()));
     let mut out: BTreeMap<&'static str, Option<String>> =

@@ -24,13 +24,13 @@ use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// Time without a reply to keepalive probes after which a connection ends. Nothing else detects a server that lost power.
+/// Time without a reply to keepalive probes after which a connection ends. Only these probes detect a server that lost power.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum time to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Maximum time until the head of a response.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// Maximum size of a response that is read as a whole, in bytes.
+/// Maximum size in bytes of a response that the client reads as a whole.
 pub(super) const BODY: usize = 32 << 20;
 /// Mount path of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -48,7 +48,7 @@ pub(super) struct Call {
     pub method: Method,
     /// Path and query.
     pub path: String,
-    /// Content type and content, if the request has any.
+    /// Content type and content of the request, if any.
     pub content: Option<(&'static str, Vec<u8>)>,
 }
 
@@ -83,7 +83,7 @@ struct ConnectionState {
     connection: Option<Connection>,
     /// Index of the server in use among the configured servers.
     at: usize,
-    /// Number of connections so far, so that many requests that fail together change the server only once.
+    /// Number of connections so far. With this number, requests that fail together change the server only once.
     generation: u64,
 }
 
@@ -112,7 +112,7 @@ impl Api {
         &self.options
     }
 
-    /// Reads the credentials once, so that a mistake in them is reported at the start.
+    /// Reads the credentials once, so that the daemon reports a mistake in them at the start.
     ///
     /// # Errors
     /// Returns `Refused` for a mistake, and `Unavailable` for files that may still appear.
@@ -147,7 +147,7 @@ impl Api {
         Ok(())
     }
 
-    /// Sends a request. The response's body is not read yet.
+    /// Sends a request and returns the response before its body is read.
     ///
     /// # Errors
     /// Returns an error if the server does not respond or refuses the request.
@@ -155,7 +155,7 @@ impl Api {
         self.counters.call(call.kind);
         let connection = self.connection().await?;
         let (server, generation) = (connection.server.clone(), connection.generation);
-        let outcome = self.ask(connection, call).await;
+        let outcome = self.counters.timed(self.ask(connection, call)).await;
         if let Err(failure) = &outcome {
             if let Some(status) = failure.status {
                 self.counters.call(label(status));
@@ -326,7 +326,8 @@ impl Api {
         (at + 1) % self.options.urls.len().max(1)
     }
 
-    /// Drops the connection, so that the next request goes to the next server and reads the files again. Does nothing if another request already did so.
+    /// Drops the connection, so that the next request goes to the next server and reads the files again. Has no effect if another request already
+    /// dropped the connection.
     pub(super) fn give_up(&self, generation: u64) {
         let mut state = self.state();
         if state.generation == generation && state.connection.is_some() {
@@ -356,7 +357,7 @@ impl Api {
     }
 }
 
-/// A response whose body is not read yet.
+/// A response with an unread body.
 pub(super) struct Answer {
     /// Body of the response.
     pub body: Incoming,
@@ -435,7 +436,7 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
     Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
 }
 
-/// Returns the configuration for another address, with the pod's service account if there is one. A token is not sent without TLS.
+/// Returns the configuration for another address, with the pod's service account if there is one. Never sends a token without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (
@@ -504,7 +505,7 @@ fn shown(url: &http::Uri) -> String {
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    /// If the server demands a longer pause, the request is repeated after this time (seconds) nevertheless.
+    /// Maximum pause in seconds before a repeated request, even if the server demands a longer pause.
     const LONGEST: u64 = 60;
     let seconds: u64 = headers
         .get(header::RETRY_AFTER)?

@@ -16,7 +16,7 @@ pub(super) struct Assigned {
 }
 
 impl Assigned {
-    /// Reads a Node. Nothing may be published before this succeeds.
+    /// Reads a Node. The daemon must not publish its attributes before this succeeds.
     ///
     /// # Errors
     /// Returns an error if the podCIDRs are missing or unusable, with the remedy.

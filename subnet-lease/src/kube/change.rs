@@ -21,7 +21,7 @@ pub(super) enum Change {
     Bookmark {
         /// Version up to which the watch has seen all changes.
         version: String,
-        /// Whether this ends the complete list at the beginning of the watch.
+        /// Whether this bookmark ends the complete list at the beginning of the watch.
         complete: bool,
     },
     /// The server ended the watch with this status.
@@ -31,7 +31,7 @@ pub(super) enum Change {
         /// Text of the status.
         message: String,
     },
-    /// A Node that cannot be read at all.
+    /// A Node that is unreadable as a whole.
     Odd(NodeError),
 }
 

@@ -6,10 +6,10 @@ use crate::manager::Claimant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The addresses of one Node, and whether they can be trusted.
+/// The addresses of one Node, and whether they are trustworthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Whether the kubelet reports. Without that, the Node may be a machine that is gone, or an object created manually.
+    /// Whether the kubelet reports. If not, the Node may be a machine that is gone, or an object that an operator created manually.
     alive: bool,
     /// Boot id of the Node's machine.
     boot: Option<String>,
@@ -38,7 +38,7 @@ impl Claims {
         }
     }
 
-    /// Adds the Node's claims to those of others. Skips a Node with the boot id `boot`, which is the same machine under another name.
+    /// Adds the Node's claims to the claims of other Nodes. Skips a Node with the boot id `boot`, which is the same machine under another name.
     pub(super) fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;

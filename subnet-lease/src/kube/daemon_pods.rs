@@ -5,7 +5,7 @@ use super::trouble::KubeTrouble;
 use serde_json::Value;
 use types::DaemonPod;
 
-/// Annotation on the pods of our chart.
+/// Annotation on the pods of flannel-rs' chart.
 const OF_CHART: &str = "flannel-rs/net-conf";
 
 /// Lists flannel's pods on a node, except those that are terminating.

@@ -36,7 +36,7 @@ impl EventReason {
 pub(super) enum NodeEvent {
     /// The node has no subnet, for this reason.
     PodCidr(PodCidrTrouble),
-    /// The node has another subnet. Pods with addresses of the old one cannot reach other pods.
+    /// The node has another subnet. Pods with addresses of the old subnet cannot reach other pods.
     PodCidrChanged {
         /// Name of the node.
         node: String,
@@ -97,7 +97,7 @@ impl fmt::Display for NodeEvent {
     }
 }
 
-/// Events posted so far, so that none is posted twice.
+/// Events that the daemon has posted, so that it posts no Event twice.
 #[derive(Debug, Default)]
 pub(super) struct PostedEvents {
     events: Vec<NodeEvent>,
@@ -106,11 +106,11 @@ pub(super) struct PostedEvents {
 }
 
 impl PostedEvents {
-    /// Records an Event and returns whether to post it. An Event is not posted twice. It is also not posted if an Event with the same reason was posted
+    /// Records an Event and returns whether to post it. Returns false if the Event was posted before, or if an Event with the same reason was posted
     /// less than a minute ago.
     pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
-        /// Limits the memory. If more Events than this differ, some are posted again.
+        /// Maximum number of remembered Events. With more Events, the daemon posts some of them again.
         const KEPT: usize = 50;
         if self.events.contains(event)
             || self
@@ -128,8 +128,8 @@ impl PostedEvents {
         true
     }
 
-    /// Forgets an Event that could not be posted, so that it is posted later. The limit of one per minute still applies, because the server may be
-    /// overloaded.
+    /// Forgets an Event after a failed post, so that the daemon posts the Event later. The limit of one per minute still applies, because the server
+    /// may be overloaded.
     pub(super) fn retract(&mut self, event: &NodeEvent) {
         self.events.retain(|posted| posted != event);
     }

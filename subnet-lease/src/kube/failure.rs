@@ -5,18 +5,18 @@ use super::trouble::{KubeTrouble, Nonsense, Silence};
 use http::StatusCode;
 use std::time::Duration;
 
-/// What to do about the connection after a failure.
+/// The treatment of the connection after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Keep the connection.
     Stay,
-    /// Use another server, if there is one.
+    /// Use another server, if the options name several.
     NextServer,
     /// Connect again to the next server, with the credentials read again.
     Anew,
 }
 
-/// A failed request: no response, an unusable one, or a refusal.
+/// A failed request: no response, an unusable response, or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// The server's status; `None` if there was no response.
@@ -65,7 +65,7 @@ impl Failure {
         }
     }
 
-    /// Creates the failure for a response that is not the Kubernetes API's.
+    /// Creates the failure for a response that does not come from the Kubernetes API.
     pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
         let trouble = KubeTrouble::Nonsense {
             server: server.to_owned(),
@@ -101,7 +101,7 @@ impl Failure {
         }
     }
 
-    /// Returns what to do about the connection, after a request that only `reads` or also writes.
+    /// Returns how to treat the connection after the failure. `reads` is whether the request only reads.
     pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,

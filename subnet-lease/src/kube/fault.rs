@@ -69,16 +69,16 @@ pub enum Wanted {
     Json,
 }
 
-/// Reason why a Node is not used.
+/// Reason why flanneld does not use a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeFault {
-    /// Its podCIDRs are not subnets.
+    /// The Node's podCIDRs are not subnets.
     PodCidr(PodCidrError),
     /// This annotation does not have the expected type.
     Annotation(&'static str, Wanted),
-    /// Its podCIDR is not inside the network.
+    /// The Node's podCIDR is not inside the network.
     Outside(Subnets),
-    /// Its podCIDR overlaps the podCIDR of an older Node. Contains the older Node's name.
+    /// The Node's podCIDR overlaps the podCIDR of an older Node. Contains the older Node's name.
     Overlaps(Subnets, String),
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for PrefixError {
 
 impl std::error::Error for PrefixError {}
 
-/// Reason why a response is not one of the Kubernetes API.
+/// Reason why a response does not come from the Kubernetes API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nonsense {
     /// The text is not JSON.
@@ -162,9 +162,9 @@ pub enum Nonsense {
     ListWithoutMetadata,
     /// A list has no version.
     ListWithoutVersion,
-    /// The items of a list are not a list.
+    /// The member `items` of a list is not a list.
     Items(MemberError),
-    /// The request cannot be built for this server. Contains the library's error.
+    /// The library cannot build the request for this server. Contains the library's error.
     Request(String),
 }
 

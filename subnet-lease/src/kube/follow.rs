@@ -20,17 +20,18 @@ use types::backoff::Backoff;
 
 /// Delay between two attempts. The actual delay is up to twice as long, at random.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// A server that does not support streamed lists never marks their end. After this time without another line, pages are listed instead.
+/// Maximum time without a line of a streamed list. A server that does not support streamed lists never marks their end; the follower then lists pages
+/// instead.
 const STREAM: Duration = Duration::from_secs(3);
 /// Time limit for the first line of a streamed list. A busy server needs more time.
 const FIRST: Duration = Duration::from_secs(10);
-/// A watch receives a bookmark each minute. One that is silent for longer than this is opened again.
+/// Maximum silence of a watch, after which the follower opens it again. A watch receives a bookmark each minute.
 const QUIET: Duration = Duration::from_secs(100);
-/// Nodes per page. A page is held in memory as a whole.
+/// Number of Nodes per page. The follower holds a whole page in memory.
 const PAGE: usize = 100;
-/// A watch that ends more than this before its time ends early.
+/// Time before the end of a watch's time limit. A watch that ends earlier than this ended early.
 const EARLY: Duration = Duration::from_secs(10);
-/// Time for which the Nodes must be unreachable before the health reports it.
+/// Time without access to the Nodes after which the health report contains the fault.
 const AWAY: Duration = Duration::from_secs(60);
 
 /// Receives listed and watched Nodes.
@@ -41,9 +42,9 @@ pub(super) trait Sink: Send {
     fn put(&mut self, node: Node);
     /// Handles a deleted Node.
     fn gone(&mut self, name: &str, version: u64);
-    /// Handles an interruption: changes are not seen, for this reason.
+    /// Handles an interruption, during which changes may be missed, for this reason.
     fn interrupted(&mut self, why: &Reason);
-    /// Handles the end of an interruption: changes are seen again.
+    /// Handles the end of an interruption.
     fn resumed(&mut self);
     /// Returns the known Node with the highest version: name, uid, version.
     fn newest(&self) -> Option<(String, String, u64)>;
@@ -55,7 +56,7 @@ enum Ended {
     Normally,
     /// The server does not know the version. The follower lists all Nodes again.
     Unknown(KubeTrouble),
-    /// The server ended the watch cleanly before its time, e.g. because the server stops, or because of a proxy in between.
+    /// The server ended the watch cleanly before its time limit, e.g. because the server stops or a proxy closed the connection.
     Early(Failure),
     /// The watch broke.
     Broken(Failure),
@@ -68,12 +69,12 @@ pub(super) struct Follower<'a, S> {
     only: Option<&'a str>,
     stagger: &'a RequestStagger,
     sink: S,
-    /// Version up to which changes are seen; `None`: list first.
+    /// Version up to which the follower has seen changes; `None` before the first list.
     version: Option<String>,
     interrupted: bool,
-    /// When the present watch was established.
+    /// Time at which the current watch was established.
     standing: Option<Instant>,
-    /// When the watch reaches its time limit.
+    /// Time at which the watch reaches its time limit.
     until: Instant,
     /// Problems logged since the last success.
     log: LogOnce,
@@ -226,8 +227,8 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.stands();
     }
 
-    /// Watches from a version on. A server that was restored from a backup does not know the version, but does not report that. Comparing the
-    /// newest Node detects it.
+    /// Watches from a version on. A server that was restored from a backup does not know the version, but does not report this. The follower detects
+    /// it by a comparison of the newest Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
             .open(&format!(
@@ -298,7 +299,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Returns the next change; `None` if none arrived for a while. Returns [`Ended`] at the end of a watch, or after an error of the server.
+    /// Returns the next change; `None` if none arrived for a while. Returns [`Ended`] at the end of a watch or after an error from the server.
     async fn change(
         &mut self,
         lines: &mut Lines,
@@ -353,7 +354,8 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Lines, Failure> {
-        /// Servers end watches after 30 to 60 minutes by themselves. This shorter time keeps the watches from gathering on one server.
+        /// Minimum time limit of a watch in seconds. Without a limit, servers end watches after 30 to 60 minutes. A shorter time keeps the watches
+        /// from gathering on one server.
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
@@ -410,7 +412,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 }
 
-/// Returns the pause after a failure with `failures` preceding ones.
+/// Returns the pause after a failure that `failures` other failures precede.
 fn pause(failures: u32) -> Duration {
     RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>())
 }
@@ -420,7 +422,7 @@ fn selector(only: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// Lists Nodes page by page, and returns them with the version of the list. An incomplete list is discarded.
+/// Lists Nodes page by page, and returns them with the version of the list. Discards an incomplete list.
 ///
 /// # Errors
 /// Returns an error if the API server does not respond or refuses the request.

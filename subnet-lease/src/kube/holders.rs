@@ -1,13 +1,13 @@
 //! Determines which Node holds which subnet among the Nodes that claim it, as pure functions.
 //!
-//! Each node computes this about itself and about the others. All get the same result, in whatever order they saw the Nodes.
+//! Each node computes this about itself and about the other nodes. All nodes get the same result, in whatever order they saw the Nodes.
 
 use crate::admission::UsedSubnets;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use types::Subnets;
 
-/// A Node with its podCIDRs. Sorted by age: among Nodes created in the same second, the first by name is older.
+/// A Node with its podCIDRs. Nodes are sorted by age. Among Nodes that were created in the same second, the first by name is older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim<'a> {
     /// Time of the Node's creation, in whole seconds since 1970.
@@ -26,7 +26,7 @@ pub(super) struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    /// Determines the holders among all claims. A Node that loses to an older one blocks no other Node.
+    /// Determines the holders among all claims. A Node that loses to an older Node blocks no other Node.
     pub(super) fn among(mut claims: Vec<Claim<'a>>) -> Self {
         claims.sort_unstable();
         let mut holders = Self::default();
@@ -36,7 +36,7 @@ impl<'a> Holders<'a> {
         holders
     }
 
-    /// Takes a Node's subnets. The Nodes must be passed in the order of age.
+    /// Takes a Node's subnets. The caller must pass the Nodes in the order of age.
     ///
     /// # Errors
     /// Returns the name of an older Node that already has the subnets or a part of them.

@@ -1,4 +1,4 @@
-//! Splits a watch into lines.
+//! Splits the response to a watch request into lines.
 
 use super::api::Answer;
 use super::failure::Failure;
@@ -21,7 +21,7 @@ pub(super) struct Lines {
 pub(super) enum Line {
     /// A line.
     Text(String),
-    /// No data within the time.
+    /// No data arrived within the time.
     Quiet,
     /// The response has ended.
     End,
@@ -37,13 +37,13 @@ impl Lines {
         }
     }
 
-    /// Returns the next line. Waits at most `patience` for each part of it.
+    /// Returns the next line. Waits at most `patience` for each part of the line.
     ///
     /// # Errors
     /// Returns an error if the connection broke, or if a line is too long.
     ///
     /// # Cancel safety
-    /// Data that was read stays in the buffer.
+    /// Data that this reader has received stays in the buffer.
     pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, Failure> {
         loop {
             if let Some(end) = self

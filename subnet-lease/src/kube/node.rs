@@ -1,4 +1,4 @@
-//! A Node, parsed leniently. Only the parts that flannel needs are kept, because the whole object is many times larger.
+//! A Node, parsed leniently. This module keeps only the parts that flannel needs, because the whole object is many times larger.
 
 use super::annotations::{Annotations, Prefix};
 use super::fault::{NodeError, PodCidrError};
@@ -24,15 +24,15 @@ pub struct Node {
     /// # Errors
     /// Contains an error if the podCIDRs are not subnets, or if there are too many.
     pub subnets: Result<Option<Subnets>, PodCidrError>,
-    /// Annotations under our prefix, by their short names.
+    /// Annotations under flannel's prefix, by their short names.
     pub annotations: Annotations,
     /// Addresses of type InternalIP.
     pub internal: Vec<IpAddr>,
-    /// Status of the condition NetworkUnavailable, if there is one.
+    /// Status of the condition NetworkUnavailable, if the Node has this condition.
     pub unavailable: Option<String>,
     /// Whether the kubelet reports: the condition Ready is True or False.
     pub alive: bool,
-    /// Id of the machine's present boot.
+    /// Id of the machine's current boot.
     pub boot: Option<String>,
     /// Readiness and cordon of the Node; `None` without the condition Ready.
     pub report: Option<Report>,
@@ -43,14 +43,14 @@ pub struct Node {
 pub struct Report {
     /// Whether the condition Ready is True.
     pub ready: bool,
-    /// When the condition got its status, in seconds since 1970; 0 if unknown.
+    /// Time at which the condition got its status, in seconds since 1970; 0 if unknown.
     pub since: i64,
     /// Whether the Node is cordoned.
     pub cordoned: bool,
 }
 
 impl Node {
-    /// Parses a Node. A malformed part is treated as absent, because one malformed Node must not hide the others.
+    /// Parses a Node. Treats a malformed part as absent, because one malformed Node must not hide the other Nodes.
     ///
     /// # Errors
     /// Returns an error if the text is not a JSON object, or if it has no metadata or no name.

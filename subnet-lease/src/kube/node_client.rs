@@ -1,4 +1,4 @@
-//! Reads and changes Nodes for tools, without serving one.
+//! Reads and changes Nodes for tools that do not serve a Node.
 
 use super::annotations;
 use super::api::{Api, Call};
@@ -30,7 +30,7 @@ pub struct Listed {
     /// Attributes that the Node publishes.
     ///
     /// # Errors
-    /// Contains the annotation that cannot be read.
+    /// Contains the unreadable annotation.
     pub attrs: Result<LeaseAttrs, NodeFault>,
 }
 
@@ -176,7 +176,7 @@ impl LeaseStore for NodeClient {
         })
     }
 
-    /// Only the kubelet reports whether a Node is alive.
+    /// Returns no sign of life, because only the kubelet reports whether a Node is alive.
     async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
         Ok(Liveness::default())
     }
@@ -199,8 +199,8 @@ impl LeaseStore for NodeClient {
     }
 }
 
-/// Converts a Node to an entry with a key like in the other stores, so that tools show it alike. The key of a Node without a usable podCIDR contains no
-/// subnet.
+/// Converts a Node to an entry with a key as in the other stores, so that tools show the entry in the same way. The key of a Node without a usable
+/// podCIDR contains no subnet.
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
     // The uid distinguishes a Node from one that was created again with the same name.

@@ -1,6 +1,7 @@
 //! The known Nodes, and the leases derived from them. Pure.
 //!
-//! A Node is not a key: two Nodes may have the same podCIDR. They are kept by name. Among those that claim a subnet, the oldest one holds it.
+//! A Node is not a key: two Nodes may have the same podCIDR. Nodes are therefore stored by name. Among the Nodes that claim a subnet, the oldest Node
+//! holds it.
 
 use super::annotations;
 use super::claims::Claims;
@@ -19,13 +20,13 @@ use types::{Dual, Subnets};
 /// Time for which a Node's lease stays in force after its mark is removed, because an operator may be replacing the annotations.
 pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
 
-/// A Node, reduced to what matters to other nodes.
+/// A Node, reduced to the parts that affect other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     uid: String,
     version: u64,
     created: i64,
-    /// All podCIDRs of the Node. Which of them are used depends on the network, which may change.
+    /// All podCIDRs of the Node. The network, which may change, determines which of them are in use.
     subnets: Option<Subnets>,
     /// Addresses that the Node claims.
     claims: Claims,
@@ -39,11 +40,11 @@ struct Known {
 enum Published {
     /// Flannel does not run on the Node, or the Node has no podCIDR.
     Nothing,
-    /// The Node cannot be read, for this reason. Its last readable lease, if any, stays in force.
+    /// The Node is unreadable, for this reason. Its last readable lease, if any, stays in force.
     Unreadable(NodeFault, Option<Arc<Lease>>),
     /// A lease with all podCIDRs of the Node.
     Lease(Arc<Lease>),
-    /// The mark was removed at this time. The lease stays in force for a while.
+    /// The mark disappeared at this time. The lease stays in force for [`WITHDRAWAL`].
     Withdrawn(Arc<Lease>, Duration),
 }
 
@@ -51,7 +52,7 @@ enum Published {
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     known: BTreeMap<String, Known>,
-    /// Networks of the configuration. podCIDRs of a family that they lack are ignored.
+    /// Networks of the configuration. This set ignores podCIDRs of a family that these networks lack.
     networks: Option<Subnets>,
     /// This node's name. The node's own lease is not among the others' leases.
     own: String,
@@ -62,14 +63,14 @@ pub struct Nodes {
 pub struct Leases {
     /// Readable leases, by subnets.
     pub readable: BTreeMap<Subnets, Arc<Lease>>,
-    /// Subnets of Nodes whose annotations cannot be read, with the Nodes' names.
+    /// Subnets of Nodes with unreadable annotations, with the Nodes' names.
     pub unreadable: BTreeMap<Subnets, String>,
-    /// Nodes that are not used, with the reasons.
+    /// Nodes that flanneld does not use, with the reasons.
     pub left_out: BTreeMap<String, NodeFault>,
 }
 
 impl Nodes {
-    /// Creates an empty set, for the Node of this name.
+    /// Creates an empty set, for a daemon whose own Node has this name.
     pub fn new(own: &str) -> Self {
         Self {
             known: BTreeMap::new(),
@@ -83,7 +84,7 @@ impl Nodes {
         self.networks.replace(networks) != Some(networks)
     }
 
-    /// Replaces all Nodes by a complete list. Returns whether anything relevant changed.
+    /// Replaces all Nodes with a complete list. Returns whether a relevant part changed.
     pub fn replace(&mut self, nodes: Vec<Node>, now: Duration) -> bool {
         let names: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let before = self.known.len();
@@ -94,7 +95,7 @@ impl Nodes {
             .fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
-    /// Adds or updates a Node. Returns whether anything relevant changed. Heartbeats are not relevant.
+    /// Adds or updates a Node. Returns whether a relevant part changed. Heartbeats are not relevant.
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
@@ -136,12 +137,12 @@ impl Nodes {
         self.known.len()
     }
 
-    /// Whether no Node is known.
+    /// Whether the set contains no Node.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Returns the addresses that the other Nodes claim, except for Nodes of this machine's present boot.
+    /// Returns the addresses that the other Nodes claim, except for Nodes of this machine's current boot.
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
         let mut out = BTreeMap::new();
         self.known
@@ -191,7 +192,7 @@ impl Nodes {
         self.known.get(self.holder(subnets)?)?.report
     }
 
-    /// Returns the claims of all Nodes. A podCIDR that is not inside the network is ignored.
+    /// Returns the claims of all Nodes. Ignores a podCIDR that is not inside the network.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
             let subnets = self
@@ -218,7 +219,7 @@ impl Nodes {
             .is_none_or(|networks| inside(subnets, networks))
     }
 
-    /// Returns the leases of the other Nodes, and the time of the next call if no Node changes before.
+    /// Returns the leases of the other Nodes, and the time of the next call if no Node changes earlier.
     pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
         let mut out = Leases::default();
         let mut due: Option<Duration> = None;
@@ -352,7 +353,7 @@ impl Known {
         }
     }
 
-    /// Returns the state of a lease after its mark was removed.
+    /// Returns the state of a lease after its mark disappeared.
     fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
         match &self.lease {
             Published::Lease(lease) | Published::Unreadable(_, Some(lease))
@@ -395,7 +396,7 @@ impl Known {
 }
 
 impl Leases {
-    /// Returns a `Reset` with all leases, after a `Delete` for each unreadable one that another Node held in `before`.
+    /// Returns a `Reset` with all leases, after a `Delete` for each unreadable lease that another Node held in `before`.
     pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
         let leases = self
             .readable
@@ -412,7 +413,7 @@ impl Leases {
             .collect()
     }
 
-    /// Returns the events that turn the leases `before` into these.
+    /// Returns the events that turn the leases `before` into these leases.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
         let gone = before
             .readable
@@ -443,7 +444,7 @@ impl Leases {
             .collect()
     }
 
-    /// Returns subnets of unreadable Nodes that another Node held before. That Node's lease is not the last good value of these.
+    /// Returns subnets of unreadable Nodes that another Node held before. The lease of that other Node is not the last good value of these Nodes.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
             before
@@ -471,7 +472,7 @@ impl Leases {
     }
 }
 
-/// Returns the lease reduced to these subnets. An unchanged lease is shared, so that a comparison is cheap.
+/// Returns the lease reduced to these subnets. Shares an unchanged lease, so that a comparison is cheap.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()

@@ -11,9 +11,9 @@ use types::Coded;
 /// Options of the Kubernetes manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// Addresses of API servers, in the order of attempts. If empty, the addresses of the kubeconfig or of the pod's environment are used.
+    /// Addresses of API servers, in the order of attempts. If empty, the manager uses the addresses of the kubeconfig or of the pod's environment.
     pub urls: Vec<Uri>,
-    /// Path of a kubeconfig; `None`: the pod's service account is used.
+    /// Path of a kubeconfig; `None` selects the pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// Prefix of all annotations; `flannel.alpha.coreos.com` unless a flag changes it.
     pub prefix: Prefix,
@@ -87,7 +87,7 @@ pub enum UrlError {
     NoHost,
     /// The port is not a port number.
     Port,
-    /// The host contains a character that a host cannot contain.
+    /// The host contains an invalid character.
     Host,
 }
 
@@ -127,6 +127,6 @@ pub enum Identity {
         /// Name of the pod.
         name: String,
     },
-    /// No Node, for a tool that reads all of them.
+    /// No Node, for a tool that reads all Nodes.
     Nobody,
 }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Interval at which annotations that another writer changes are restored.
+/// Interval at which the daemon restores annotations that another writer changes.
 pub(crate) const RESTORE_EVERY: Duration = Duration::from_secs(10);
-/// Interval at which the condition is restored, because cloud route controllers also write it.
+/// Interval at which the daemon restores the condition, because cloud route controllers also write this condition.
 pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 
 /// Desired content of the Node.
@@ -17,7 +17,7 @@ pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 pub struct Wanted<'a> {
     /// Attributes that this node publishes.
     pub attrs: &'a LeaseAttrs,
-    /// Whether the kernel is in sync with the leases, except for failures of single peers. Only then may pods be scheduled.
+    /// Whether the kernel is in sync with the leases, except for failures of single peers. Kubernetes may schedule pods only if this is true.
     pub programmed: bool,
     /// Whether this daemon should clear the condition NetworkUnavailable.
     pub clear_condition: bool,
@@ -28,7 +28,7 @@ pub struct Wanted<'a> {
 pub(crate) struct Due {
     /// Annotations to set, or to remove.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Whether to set the condition NetworkUnavailable to False. It is never set to True.
+    /// Whether to set the condition NetworkUnavailable to False. The daemon never sets it to True.
     pub condition: bool,
 }
 
@@ -77,12 +77,12 @@ pub fn withdrawn(
         .collect()
 }
 
-/// Limits how often a value that another writer changes is restored: at once the first time, then once per interval.
+/// Limits how often the daemon restores a value that another writer changes: the first time at once, then once per interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace(Option<Duration>);
 
 impl Pace {
-    /// Returns when to write, given the time of the last write that restored the value.
+    /// Returns the time of the next write, given the interval and the current time.
     pub fn next(self, every: Duration, now: Duration) -> Duration {
         self.0.map_or(now, |last| (last + every).max(now))
     }
@@ -93,8 +93,8 @@ impl Pace {
     }
 }
 
-/// Returns the body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. Because of the uid, the
-/// server refuses it for a Node that was created again meanwhile.
+/// Returns the body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. Because of the uid, the server
+/// refuses the patch for a Node that was created again meanwhile.
 pub(crate) fn annotations_body(
     uid: &str,
     annotations: &BTreeMap<String, Option<String>>,
@@ -102,7 +102,7 @@ pub(crate) fn annotations_body(
     serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } })
 }
 
-/// Returns the body of the patch of the condition. It is a strategic merge patch, because a JSON merge patch would replace the whole list.
+/// Returns the body of the patch of the condition. The body is a strategic merge patch, because a JSON merge patch would replace the whole list.
 pub(crate) fn condition_body(uid: &str, now: &str) -> serde_json::Value {
     serde_json::json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
         "type": "NetworkUnavailable",

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use types::Subnets;
 use types::{Coded, Detail};
 
-/// Reason why the podCIDR of this node's Node cannot be used.
+/// Reason why the podCIDR of this node's Node is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodCidrTrouble {
-    /// No podCIDR is assigned.
+    /// The Node has no podCIDR yet.
     Missing {
         /// Name of the Node.
         node: String,
@@ -139,7 +139,7 @@ impl Lasting for PodCidrTrouble {}
 /// Reason why this node lost its subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// The Node was deleted, and another one has its podCIDR.
+    /// The Node was deleted, and another Node has its podCIDR.
     Deleted {
         /// Name of the Node.
         node: String,
@@ -148,7 +148,7 @@ pub(super) enum Moved {
         /// Name of the other Node.
         other: String,
     },
-    /// The Node was created again, and another one has its former podCIDR.
+    /// The Node was created again, and another Node has its former podCIDR.
     Recreated {
         /// Name of the Node.
         node: String,
@@ -161,10 +161,10 @@ pub(super) enum Moved {
     Subnet {
         /// The podCIDR that the Node has.
         now: Subnets,
-        /// The podCIDR of the lease that was held.
+        /// The podCIDR of the lease that the node held.
         before: Subnets,
     },
-    /// The Node's podCIDR cannot be used.
+    /// The Node's podCIDR is unusable.
     PodCidr(PodCidrTrouble),
 }
 

@@ -99,7 +99,7 @@ impl Publisher {
     }
 }
 
-/// A lease that is held.
+/// A lease that this node holds.
 pub(super) struct Holding<'a> {
     /// Client for the API.
     pub api: &'a Arc<Api>,
@@ -111,22 +111,22 @@ pub(super) struct Holding<'a> {
     pub(crate) own_out: &'a watch::Sender<OwnState>,
     /// All Nodes.
     pub all: &'a All,
-    /// Whether this daemon lists all Nodes. If not, other Nodes are unknown.
+    /// Whether this daemon lists all Nodes. If not, it does not know the other Nodes.
     pub lists: bool,
     /// The network configuration.
     pub config: &'a NetworkConfig,
-    /// The lease that is held.
+    /// The lease that this node holds.
     pub lease: Lease,
 }
 
 /// State of the writes to the Node.
 #[derive(Default)]
 struct Written {
-    /// Uid of the Node that was written.
+    /// Uid of the Node that the daemon last wrote.
     uid: String,
-    /// Attributes published last; `None` before the first write.
+    /// Attributes that the daemon last published; `None` before the first write.
     attrs: Option<LeaseAttrs>,
-    /// Annotations of `attrs`. A missing value means that the annotation is removed.
+    /// Annotations of `attrs`. `None` as a value means that the daemon removes the annotation.
     published: Option<BTreeMap<&'static str, Option<String>>>,
     annotations: Pace,
     condition: Pace,
@@ -136,7 +136,7 @@ struct Written {
 }
 
 impl Written {
-    /// Writes what is due. If the rate limit postpones a write, returns when to check again.
+    /// Makes the writes that are due. If the rate limit postpones a write, returns the time of the next check.
     async fn publish(
         &mut self,
         publisher: &mut Publisher,
@@ -205,7 +205,7 @@ impl Written {
     }
 }
 
-/// Problem that the other nodes do not know this node's address yet.
+/// Problem for an address of this node that the other nodes do not know yet.
 struct AddressUnpublished(String);
 
 impl Coded for AddressUnpublished {
@@ -226,11 +226,11 @@ impl fmt::Display for AddressUnpublished {
     }
 }
 
-/// Verdict on the present Node.
+/// Verdict on the current Node.
 enum Verdict {
-    /// The lease is still this node's.
+    /// The lease still belongs to this node.
     Ours,
-    /// Nothing can be published, for this reason.
+    /// The daemon cannot publish its attributes, for this reason.
     Wait(Reason),
     /// The lease ended.
     Over(Moved),
@@ -274,7 +274,7 @@ impl Holding<'_> {
         }
     }
 
-    /// Decides whether the lease is still this node's.
+    /// Decides whether the lease still belongs to this node.
     fn judge(&self, present: &OwnState) -> Verdict {
         let subnets = self.lease.subnets;
         match &present.own {
@@ -310,7 +310,7 @@ impl Holding<'_> {
                         }),
                         None => Verdict::Wait(why.into()),
                     },
-                    // The reason refers to the configuration in use. The present configuration decides about the new podCIDR.
+                    // The reason refers to the configuration in use. The current configuration decides about the new podCIDR.
                     Err(why) => Verdict::Over(match &node.subnets {
                         Ok(Some(now))
                             if !subnets.nets().all(|net| now.nets().any(|now| now == net)) =>
@@ -334,7 +334,7 @@ impl Holding<'_> {
             .filter(|_| self.lists)
     }
 
-    /// Writes what is due. Returns the problem, if any, and when to check again.
+    /// Makes the writes that are due. Returns the problem, if any, and the time of the next check.
     async fn write(
         &self,
         publisher: &mut Publisher,

@@ -15,20 +15,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Permissions that old manifests do not grant. Without one, the node does without the feature, and logs that once.
+/// State of features whose permissions old manifests do not grant. Without a permission, the node skips the feature, and logs this once.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     events: AtomicBool,
     slices: AtomicBool,
-    /// When an Event was last refused.
+    /// Time at which the server last refused an Event.
     refused: Mutex<Option<Instant>>,
-    /// The addresses of the API servers, and when they were read.
+    /// The addresses of the API servers, and the time of their last read.
     servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
-/// Time for which the addresses of the API servers are cached. They change when the control plane gets another node.
+/// Time for which the node caches the addresses of the API servers. These addresses change when the control plane gets another node.
 const SERVERS: Duration = Duration::from_secs(300);
-/// Time after a refusal during which no Event is posted. An administrator may grant the permission later.
+/// Time after a refusal during which the node posts no Event. An administrator may grant the permission later.
 const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {
@@ -42,7 +42,7 @@ impl Extras {
         }
     }
 
-    /// Posts an Event on a Node, for operators who check Events first. Returns whether it was posted.
+    /// Posts an Event on a Node, for operators who check Events first. Returns whether the server accepted the Event.
     pub(super) async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
         if self
             .refused
@@ -96,7 +96,7 @@ impl Extras {
         }
     }
 
-    /// Returns the addresses of the API servers. The list is empty if they cannot be read.
+    /// Returns the addresses of the API servers. The list is empty if the addresses are unreadable.
     pub(super) async fn servers(&self, api: &Api) -> Vec<IpAddr> {
         let cached = self
             .servers

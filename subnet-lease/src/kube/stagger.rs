@@ -10,27 +10,27 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Subnets;
 
-/// After a disturbance, the nodes of a cluster come back one after another. This many do so per second, but all within [`SPREAD`].
+/// Number of nodes per second that reconnect after a disturbance. All nodes of a cluster reconnect within [`SPREAD`].
 const A_SECOND: f64 = 40.0;
-/// Maximum delay before a node comes back.
+/// Maximum delay before a node reconnects.
 pub(super) const SPREAD: Duration = Duration::from_secs(12);
 /// Number of nodes per second that list Nodes after their hosts have booted. This number may exceed [`A_SECOND`], because each node has its own turn.
 const TURNS_A_SECOND: u32 = 45;
-/// Number of turns. In larger clusters, several nodes share one.
+/// Number of turns. In larger clusters, several nodes share a turn.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
-/// For this long after its boot, a host may be one of many that were switched on together.
+/// Time after its boot during which a host may be one of many hosts that were switched on together.
 const BOOTED: Duration = Duration::from_secs(300);
 
-/// Time for which lists are requested in pages from a server that did not stream one. Without streaming, the server reads each page from etcd.
+/// Time for which a node requests lists in pages after the server did not stream a list. Without streaming, the server reads each page from etcd.
 const PAGES: Duration = Duration::from_secs(3600);
 
 /// Knowledge about the cluster and its server that determines how a node spreads its requests.
 #[derive(Debug, Default)]
 pub(super) struct RequestStagger {
     nodes: AtomicUsize,
-    /// Index of this node's subnet among the network's subnets, from 0. Not set until its Node is known.
+    /// Index of this node's subnet among the network's subnets, from 0. Unset until the daemon knows its Node.
     place: OnceLock<u128>,
-    /// When the server last did not stream a list.
+    /// Time at which the server last failed to stream a list.
     pages: Mutex<Option<Instant>>,
 }
 
@@ -64,7 +64,7 @@ impl RequestStagger {
         *self.since() = None;
     }
 
-    /// Whether lists are requested in pages.
+    /// Whether the node requests lists in pages.
     pub(super) fn pages(&self) -> bool {
         self.since().is_some_and(|since| since.elapsed() < PAGES)
     }
@@ -73,7 +73,8 @@ impl RequestStagger {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns this node's delay within the time that all nodes take together. The order of the podCIDRs spreads nodes more evenly than random delays.
+    /// Returns this node's delay within the time in which all nodes reconnect. The order of the podCIDRs spreads nodes more evenly than random
+    /// delays.
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub(super) fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);

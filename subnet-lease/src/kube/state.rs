@@ -12,21 +12,21 @@ use tokio::sync::watch;
 /// State of this node's Node.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Own {
-    /// The Node was not read yet.
+    /// The daemon has not read the Node yet.
     #[default]
     Unknown,
     /// The Node does not exist.
     Absent,
-    /// The Node, as it was last seen.
+    /// The Node, in its last known state.
     Present(Arc<Node>),
 }
 
-/// This node's Node, and whether its changes are seen.
+/// This node's Node, and the state of its watch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnState {
     /// The Node.
     pub own: Own,
-    /// Why the watch is interrupted; `None` while it works.
+    /// Reason why the watch is interrupted; `None` while the watch works.
     pub trouble: Option<Reason>,
 }
 
@@ -107,9 +107,9 @@ struct Inner {
 pub(super) struct Look {
     /// Whether a complete list was read.
     pub listed: bool,
-    /// Number of complete lists read. If it grows, the follower may have missed changes in between.
+    /// Number of complete lists read. If this number grows, the follower may have missed changes in between.
     pub lists: u64,
-    /// Why the watch is interrupted; `None` while it works.
+    /// Reason why the watch is interrupted; `None` while the watch works.
     pub trouble: Option<Reason>,
 }
 
@@ -134,12 +134,12 @@ impl All {
         self.changes.subscribe()
     }
 
-    /// Sets the networks that all Nodes are checked against, including those that are already known.
+    /// Sets the networks that must contain the podCIDRs of all Nodes, including the Nodes that are already known.
     pub(super) fn serve(&self, networks: types::Subnets) {
         self.change(|inner| inner.nodes.serve(networks));
     }
 
-    /// Forgets the Nodes, because following them has ended.
+    /// Forgets the Nodes, because the task that follows them has ended.
     pub(super) fn forget(&self) {
         self.change(|inner| {
             inner.nodes.replace(Vec::new(), boot_time());
@@ -153,7 +153,7 @@ impl All {
         read(&self.inner().nodes)
     }
 
-    /// Returns whether the Nodes are listed and current.
+    /// Returns the state of the watch of all Nodes.
     pub(super) fn look(&self) -> Look {
         let inner = self.inner();
         Look {

@@ -1,4 +1,4 @@
-//! The bearer token of requests, from the kubeconfig or from a file that is read again after 50 s.
+//! The bearer token of requests, from the kubeconfig or from a file that the client reads again after 50 s.
 //!
 //! kube's own layer sends the text of the file verbatim. Editors end a file with a newline, which client-go trims.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time for which the content of the file is used. client-go has the same limit.
+/// Time for which the client uses the content of the file. client-go has the same limit.
 const FRESH: Duration = Duration::from_secs(50);
 
 /// A bearer token.
@@ -23,7 +23,7 @@ pub(super) struct Token {
 struct Held {
     /// Value of the header `Authorization`.
     header: Option<HeaderValue>,
-    /// When the file was last read.
+    /// Time at which the client last read the file.
     read: Option<Instant>,
 }
 
@@ -38,10 +38,10 @@ pub enum Stray {
     NotAscii,
 }
 
-/// Reason why a text cannot be sent as a token.
+/// Reason why a text is not a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenFault {
-    /// The file cannot be read. Contains the system's error.
+    /// The file is unreadable. Contains the system's error.
     Unread(String),
     /// The text is not UTF-8.
     NotUtf8,
@@ -51,11 +51,11 @@ pub enum TokenFault {
     SeveralLines,
     /// The text contains a character of this kind at this position (from 1).
     Stray(Stray, usize),
-    /// The text cannot be part of a header. Contains the library's error.
+    /// The text is not valid in a header. Contains the library's error.
     Header(String),
 }
 
-/// Reason why a token cannot be sent. Never quotes the token.
+/// Error for an invalid token. Never quotes the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenError {
     /// The token in the kubeconfig.
@@ -97,7 +97,7 @@ impl Token {
     /// Takes the token and its file out of these credentials. As in client-go, the file takes precedence.
     ///
     /// # Errors
-    /// Returns why the token cannot be sent. The error never quotes the token.
+    /// Returns the reason why the token is invalid. The error never quotes the token.
     pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
         // kube prefers these two kinds of credentials.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
@@ -125,7 +125,7 @@ impl Token {
         }))
     }
 
-    /// Returns the value of the header `Authorization`. While the file cannot be used, the last token remains in use.
+    /// Returns the value of the header `Authorization`. While the file is unusable, the last token stays in use.
     ///
     /// # Errors
     /// Returns an error that names the file, if its content is not a token.

@@ -84,9 +84,9 @@ impl fmt::Display for Silence {
 pub enum Mistake {
     /// The cluster has a proxy.
     Proxy,
-    /// The kubeconfig cannot be read. Contains the parser's error.
+    /// The kubeconfig is unreadable. Contains the parser's error.
     Unread(String),
-    /// The token cannot be sent.
+    /// The client cannot send the token.
     Token(TokenError),
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Mistake {
 /// Reason why the network configuration cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetConfFault {
-    /// The file cannot be read. Contains the system's error.
+    /// The file is unreadable. Contains the system's error.
     System(String),
     /// The file has more bytes than this.
     TooLong(usize),
@@ -153,7 +153,7 @@ pub enum KubeTrouble {
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// A response is not one of the Kubernetes API.
+    /// A response does not come from the Kubernetes API.
     Nonsense {
         /// URL of the server.
         server: String,
@@ -162,19 +162,19 @@ pub enum KubeTrouble {
         /// The reason.
         why: Nonsense,
     },
-    /// The token for a server cannot be sent.
+    /// The client cannot send the token to a server.
     Token(String, TokenError),
-    /// A connection to a server cannot be set up. Contains the library's error.
+    /// The client cannot set up a connection to a server. Contains the library's error.
     Connection(String, String),
     /// A mistake in the kubeconfig.
     Kubeconfig(PathBuf, Mistake),
     /// A mistake in the token of the service account.
     AccountToken(TokenError),
-    /// There is neither a kubeconfig nor a service account.
+    /// The client found neither a kubeconfig nor a service account.
     NoPod,
-    /// The service account in this directory cannot be read. Contains the library's error.
+    /// The service account in this directory is unreadable. Contains the library's error.
     Account(&'static str, String),
-    /// The CA certificate of the service account cannot be read. Contains the library's error.
+    /// The CA certificate of the service account is unreadable. Contains the library's error.
     Authority(PathBuf, String),
     /// No Node to serve was configured.
     Nobody,
@@ -185,7 +185,7 @@ pub enum KubeTrouble {
         /// Name of the pod.
         name: String,
     },
-    /// The pod of this daemon cannot be read.
+    /// The daemon cannot read its own pod from the API server.
     Pod {
         /// Namespace of the pod.
         namespace: String,
@@ -204,7 +204,7 @@ pub enum KubeTrouble {
     NotListed,
     /// A task has ended.
     Stopped(Stopped),
-    /// The podCIDR cannot be used.
+    /// The podCIDR is unusable.
     PodCidr(PodCidrTrouble),
     /// An operator mistyped the value of an annotation.
     Typo {
@@ -217,22 +217,22 @@ pub enum KubeTrouble {
         /// The expected address family.
         family: &'static str,
     },
-    /// The network configuration cannot be read.
+    /// The network configuration is unreadable.
     NetConf(PathBuf, NetConfFault),
-    /// The network configuration cannot be used.
+    /// The network configuration is unusable.
     Config(PathBuf, ConfigError),
-    /// The API server does not continue where it stopped, e.g. after a restore from a backup.
+    /// The API server does not continue from its last state, e.g. after a restore from a backup.
     Discontinuity {
         /// URL of the server.
         server: String,
-        /// Name of the Node that shows it.
+        /// Name of the Node that shows the discontinuity.
         node: String,
-        /// Whether the Node is gone. If not, it is an older one than before.
+        /// Whether the Node is gone. If not, its version is older than before.
         gone: bool,
     },
-    /// A file that a tool needs cannot be read. Contains the system's error.
+    /// A file that a tool needs is unreadable. Contains the system's error.
     File(PathBuf, String),
-    /// The network configuration at this place cannot be used.
+    /// The network configuration at this place is unusable.
     ConfigAt(String, ConfigError),
     /// A ConfigMap with a network configuration is missing.
     NoConfigMap,
@@ -240,9 +240,9 @@ pub enum KubeTrouble {
     ConfigMapsDiffer(Vec<String>),
     /// A response cannot be parsed. Contains the parser's error.
     Answer(String),
-    /// A listed lease contains no Node.
+    /// A listed lease does not name its Node.
     NoNodeNamed(String),
-    /// Subnets cannot be reserved on Kubernetes.
+    /// Kubernetes does not support reserved subnets.
     NothingReserved,
 }
 

@@ -15,10 +15,10 @@ pub(super) struct Watching<'a> {
     /// The leases that result from the events sent so far.
     sent: Option<Leases>,
     lists: u64,
-    /// The change up to which the queue is filled.
+    /// Number of the last change whose events are in the queue.
     generation: Option<u64>,
     interrupted: bool,
-    /// When to check again even if no Node changes.
+    /// Time of the next check if no Node changes.
     due: Option<Duration>,
     queue: Vec<LeaseEvent>,
 }
@@ -93,7 +93,8 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// Records and logs the Nodes that are not used. The status API lists all of them. The log does not, because a cluster can have thousands.
+    /// Records and logs the Nodes that flanneld does not use. The status API lists all of them. The log does not, because a cluster can have
+    /// thousands.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
         let news = leases

@@ -1,4 +1,4 @@
-//! Acquires a lease: this node's own if it has one, else a new one. Every write is a compare-and-swap.
+//! Acquires a lease: this node's existing lease, or a new lease. Every write is a compare-and-swap.
 
 use super::ask::{
     ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn,
@@ -24,13 +24,13 @@ use types::backoff::Backoff;
 /// Time for which a new instance waits before it takes over a contested lease. A live holder renews every 60 s.
 pub(crate) const CONTEST: Duration = Duration::from_secs(66);
 
-/// Interval at which an exhausted pool is checked again.
+/// Interval at which the node checks an exhausted pool again.
 const POOL_LOOK: Duration = Duration::from_millis(1500);
 
-/// Delay before the state of the store is read again after an unsuccessful attempt.
+/// Delay before the node reads the store's state again after an unsuccessful attempt.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
-/// Returns what this node published last time, if a key is its own. Refuses in the same cases as [`acquire`].
+/// Returns the attributes that this node last published, if a key belongs to this node. Refuses in the same cases as [`acquire`].
 pub async fn stored(
     io: Io,
     claim: Claim,
@@ -181,7 +181,7 @@ async fn keep(
     })
 }
 
-/// Moves our lease to a key with one address family more or less.
+/// Moves this node's lease to a key with one address family more or less.
 async fn reshape(
     io: &Io,
     claim: &Claim,
@@ -236,9 +236,9 @@ async fn reshape(
     })
 }
 
-/// Returns the lease to attach our key to. If a former instance of this node was granted the present lease, reuses it, because otherwise every
-/// start would leave a lease behind. Else grants a new one, which is also returned as granted. A reservation always gets a new one, which
-/// distinguishes a running instance from an operator's copy.
+/// Returns the etcd lease for this node's key. If a former instance of this node was granted the current etcd lease, reuses it, because otherwise
+/// every start would leave a lease behind. Otherwise grants a new lease, and also returns this lease as granted. A reservation always gets a new
+/// lease, which distinguishes a running instance from an operator's copy.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -250,8 +250,8 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// Returns when the lease was last renewed. A new lease is taken as renewed. An inherited lease is renewed only after the key is ours, because a
-/// recent renewal is the sign of a live holder. If the renewal fails, the next one is due at once.
+/// Returns the time of the last renewal of the lease. A new lease is treated as renewed. This function renews an inherited lease only after the key
+/// belongs to this node, because a recent renewal is the sign of a live holder. If the renewal fails, the next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
@@ -270,12 +270,12 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
 
 enum Allocation {
     Got(Box<Tenure>),
-    /// A reply was lost, or every candidate was taken meanwhile. The caller reads the store again.
+    /// A reply got lost, or other nodes took every candidate meanwhile. The caller reads the store again.
     Unsure,
     Exhausted,
 }
 
-/// Tries free subnets in this node's own order until one is created.
+/// Tries free subnets in this node's own order until it has created a lease.
 async fn allocate(
     io: &Io,
     claim: &Claim,
@@ -348,8 +348,8 @@ async fn allocate(
     Allocation::Unsure
 }
 
-/// Runs a transaction and returns the new revision; `None` if the transaction did not succeed. If the store refused the transaction, revokes the lease
-/// that was granted for it.
+/// Runs a transaction and returns the new revision; `None` if the transaction did not succeed. If the store refused the transaction, revokes the etcd
+/// lease that was granted for the transaction.
 async fn commit(
     io: &Io,
     compare: Vec<Compare>,

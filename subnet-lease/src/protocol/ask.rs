@@ -1,4 +1,4 @@
-//! Requests of the protocol to the store, one per function, and how long they wait for a reply.
+//! Requests of the protocol to the store, one per function, with their time limits for a reply.
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
@@ -50,7 +50,7 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
     }
 }
 
-/// Runs a transaction. Returns whether it was done, the revision, and the present entry if it was not.
+/// Runs a transaction. Returns whether the transaction succeeded, the revision, and, if the transaction failed, the current entry.
 pub(super) async fn txn(
     io: &Io,
     compare: Vec<Compare>,
@@ -88,7 +88,7 @@ pub(super) async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
     }
 }
 
-/// Whether the holder of a key was seen within that time.
+/// Whether the holder of a key gave a sign of life within that time.
 pub(super) async fn seen_within(io: &Io, item: &Item, within: Duration) -> bool {
     last_seen_of(io, item).await.is_some_and(|ago| ago < within)
 }
@@ -135,7 +135,7 @@ pub(super) fn put(key: &str, attrs: &LeaseAttrs, lease: i64) -> Write {
     }
 }
 
-/// Returns our attributes with the unknown fields of the key's present value, and our signature.
+/// Returns this node's attributes and signature, with the unknown fields of the key's current value.
 pub(super) fn signed(
     claim: &Claim,
     attrs: &LeaseAttrs,

@@ -1,7 +1,7 @@
 //! Runs straight-line async code as a state machine, without runtime, I/O or clock.
 //!
 //! The code in the coroutine can await only two things: the reply to one request ([`Io::ask`]), and the next notice or point in time
-//! ([`Io::wait`]). [`Coroutine::step`] runs it until it needs one of them, and returns which.
+//! ([`Io::wait`]). [`Coroutine::step`] runs the code until it needs a reply or a notice, and returns this need.
 
 use super::news::News;
 use super::registry::{Answer, Notice, Request, Unanswered};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// What a coroutine needs next.
+/// The next input that a coroutine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
     /// A reply to this request.
@@ -58,10 +58,10 @@ impl Io {
         self.mailbox().now
     }
 
-    /// Sends one request and waits for its reply. Notices that arrive meanwhile are kept.
+    /// Sends one request and waits for its reply. Keeps notices that arrive meanwhile.
     ///
     /// # Errors
-    /// Returns an error if the store did not reply. The store may have executed the request nevertheless.
+    /// Returns an error if the store did not reply. The store may still have executed the request.
     pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
         self.mailbox().request = Some(request);
         std::future::poll_fn(|_| match self.mailbox().answer.take() {
@@ -71,7 +71,7 @@ impl Io {
         .await
     }
 
-    /// Waits for the next notice; returns `None` once `until` is reached.
+    /// Waits for the next notice. Returns `None` at the time `until`.
     pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
         std::future::poll_fn(|_| {
             let mut mailbox = self.mailbox();
@@ -139,7 +139,7 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// Continues at that time until the code needs something.
+    /// Continues at that time until the code needs the next input.
     pub fn step(&mut self, now: Duration) -> Step<T> {
         {
             let mut mailbox = self.io.mailbox();

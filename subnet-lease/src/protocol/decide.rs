@@ -1,4 +1,4 @@
-//! Decides at the start which lease is ours, from a list and the facts about this host.
+//! Decides at the start which lease belongs to this node, from a list and the facts about this host.
 
 use super::problem::LeaseProblem;
 use super::view::{Item, View};
@@ -9,39 +9,39 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// A holder that was seen within this time is alive: holders renew every 60 s.
+/// Time after its last sign of life during which a holder is alive. Holders renew every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// Time since each holder was last seen, by key; `None` if never, or unknown.
+/// Time since the last sign of life from each holder, by key; `None` if there was none or the time is unknown.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
-/// What to do about a lease.
+/// Decision about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Ask how long ago the holder of this key was seen, then decide again.
+    /// The caller must ask for the last sign of life from the holder of this key, then decide again.
     AskLastSeen(String),
-    /// This key is ours: write our attributes to it.
+    /// This key belongs to this node, which must write its attributes to the key.
     Keep(Keep),
-    /// Our key gains or loses a family: move it from this key to these subnets.
+    /// This node's key gains or loses a family. The node must move the lease from this key to these subnets.
     Reshape(String, Subnets),
-    /// No key is ours: allocate a new subnet, and try these first.
+    /// No key belongs to this node, which must allocate a new subnet. It tries these subnets first.
     Allocate(Vec<Subnets>),
-    /// Another node holds the lease that would be ours.
+    /// Another node holds the lease that this node would keep.
     Refuse(Box<LeaseProblem>),
 }
 
-/// A key that is ours.
+/// A key that belongs to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// The key.
     pub key: String,
-    /// Whether its data (MAC, keys) is also ours. It is not after a takeover from a node that is gone.
+    /// Whether the key's data (MAC, keys) also belongs to this node. It does not after a takeover from a node that is gone.
     pub ours: bool,
-    /// Whether another instance had to defend the key. If so, wait to see whether that instance is alive.
+    /// Whether another instance had to defend the key. If so, this instance waits to see whether the other instance is alive.
     pub contested: bool,
 }
 
-/// Decides, or returns what must be known first.
+/// Returns the decision about this node's lease, or the fact that the decision still needs.
 pub fn decide(
     claim: &Claim,
     config: &NetworkConfig,
@@ -126,9 +126,9 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
 }
 
-/// Returns the lease that this host shows signs of, where an address identifies no node. A sign is the host's identity to the backend, or
-/// subnet.env together with its address. A lease of Go flannel has no id, and a host may have had another id. A cloned node has the signs of
-/// the original node, which is alive.
+/// Returns the lease for which this host shows signs, if an address identifies no node. A sign is the host's identity in the backend, or subnet.env
+/// together with the host's address. A lease of Go flannel has no id, and a host may have had another id. A cloned node has the signs of the original
+/// node, which is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
     let signs = |item: &&Item| named(item) || identified(claim, item);
@@ -152,7 +152,8 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Returns the best of several items. Prefers the lease in subnet.env, then a reservation, then a lease with our address, then the oldest lease.
+/// Returns the best of several items. Prefers the lease in subnet.env, then a reservation, then a lease with this node's address, then the oldest
+/// lease.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {
         (
@@ -186,7 +187,7 @@ fn identified(claim: &Claim, item: &Item) -> bool {
     both.is_some_and(|(attrs, host)| host.is_own(attrs))
 }
 
-/// Whether subnet.env contains these subnets. One family is sufficient, because the other may have been added or dropped since.
+/// Whether subnet.env contains these subnets. One family is sufficient, because the configuration may have added or dropped the other family since.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
     let Some(previous) = &claim.host.previous else {
         return false;
@@ -204,14 +205,14 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
         .find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Whether a holder was seen lately; `None` if that is not known yet.
+/// Whether a holder gave a sign of life recently; `None` if this is not known yet.
 pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen
         .get(&item.entry.key)
         .map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
-/// Decides what to do with a key that is ours.
+/// Decides how to handle a key that belongs to this node.
 fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
     let contested = item
         .node()
@@ -256,7 +257,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
     config.fits(&wanted).then_some(wanted)
 }
 
-/// Returns the subnets to try first: those in subnet.env, if they are free and fit.
+/// Returns the subnets that the node tries first: the subnets in subnet.env, if they are free and fit.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
     let Some(previous) = &claim.host.previous else {
         return Vec::new();

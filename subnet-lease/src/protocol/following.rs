@@ -14,9 +14,9 @@ use types::Subnets;
 pub(crate) struct Following {
     counters: Arc<Counters>,
     ready: VecDeque<LeaseEvent>,
-    /// Whether a list was passed on.
+    /// Whether the reader has passed on a list.
     listed: bool,
-    /// Whether `Interrupted` was passed on.
+    /// Whether the reader has passed on `Interrupted`.
     interrupted: bool,
     /// Whether the last attempt failed.
     failing: bool,
@@ -47,8 +47,8 @@ impl Following {
         self.failing
     }
 
-    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. These keys are added after the list is read, because
-    /// reading the list resets the counts.
+    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. Adds these keys after it has read the list,
+    /// because reading the list resets the counts.
     pub(crate) fn listed(
         &mut self,
         listing: Listing,
@@ -72,7 +72,7 @@ impl Following {
         }
     }
 
-    /// Handles a key whose value cannot be read.
+    /// Handles a key with an unreadable value.
     pub(crate) fn unreadable(&mut self, subnets: Subnets) {
         self.ready.push_back(LeaseEvent::Unreadable(subnets));
     }
@@ -84,7 +84,7 @@ impl Following {
             .extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
-    /// Handles a failure to follow the store: a list that is not followed becomes stale. Logs `why` if it is given and new.
+    /// Handles a failure to follow the store, after which the list becomes stale. Logs `why` if it is given and new.
     pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {

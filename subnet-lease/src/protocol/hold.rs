@@ -1,4 +1,4 @@
-//! Holds a lease: renews it, proves it, defends it or gives it up. Each possible change of the key has a rule.
+//! Holds a lease: renews the lease, proves its ownership, defends it or gives it up. Each possible change of the key has a rule.
 
 mod publish;
 mod restore;
@@ -20,16 +20,16 @@ use crate::wire;
 use std::time::Duration;
 use types::backoff::Backoff;
 
-/// Interval at which the lease is renewed.
+/// Interval at which the node renews the lease.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Interval at which the node proves that the key is its own. A renewal does not prove this: it succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
-/// Interval at which the node writes back a key that another instance keeps overwriting.
+/// Interval at which the node restores a key that another instance keeps overwriting.
 const DEFENCE: Duration = Duration::from_secs(60);
 
-/// Pauses between corrections after a manual edit, which is not expected to be repeated.
+/// Pauses between corrections after a manual edit. Operators rarely repeat such an edit.
 const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
 
 /// Delay between two attempts to publish changed attributes.
@@ -44,7 +44,7 @@ const UNSURE: usize = 16;
 /// Time for which the node is not ready after another writer overwrote the key.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 
-/// Time for which a foreign identity may stay in our key after a discontinuity.
+/// Time for which a foreign identity may stay in this node's key after a discontinuity.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// The state of a held lease.
@@ -57,7 +57,7 @@ struct Holder {
     proof: Duration,
     renewal_failures: u32,
     defence: Defence,
-    /// Attributes that the daemon wants to publish. The tenure contains those that the store is known to hold.
+    /// Attributes that the daemon wants to publish. The tenure contains the attributes that the store is known to hold.
     wanted: LeaseAttrs,
     publication: Publication,
     /// Writes without a reply. If the store's value equals such a write, the value is ours.
@@ -67,9 +67,9 @@ struct Holder {
 /// The defence of the key against other writers.
 #[derive(Default)]
 struct Defence {
-    /// When the key may be written back again.
+    /// Earliest time at which the node may restore the key again.
     next_write: Duration,
-    /// Number of manual edits that were recently undone.
+    /// Number of manual edits that the node recently undid.
     corrections: u32,
     /// End of the time in which the node is not ready, because another writer overwrote the key.
     distrusted_until: Duration,
@@ -80,14 +80,14 @@ struct Defence {
 /// The publication of changed attributes.
 #[derive(Default)]
 struct Publication {
-    /// Since when the store does not hold what the daemon wants.
+    /// Time since which the store lacks the attributes that the daemon wants.
     pending_since: Option<Duration>,
-    /// When the next attempt is due.
+    /// Time of the next attempt.
     next: Duration,
     failures: u32,
 }
 
-/// Keeps the lease until it is lost for good.
+/// Keeps the lease until the node permanently loses it.
 pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -> Lost {
     let now = io.now();
     let mut holder = Holder {
@@ -205,7 +205,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Compares the key with our last write. After a discontinuity, also deletes our leftovers.
+    /// Compares the key with this node's last write. After a discontinuity, also deletes this node's leftover keys.
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();

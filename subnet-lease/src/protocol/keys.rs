@@ -1,4 +1,4 @@
-//! The manager of all key-value stores: it runs the protocol on the store.
+//! The manager of leases in key-value stores, which runs the protocol on the store.
 
 use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
 use types::Subnets;
 
-/// Maximum age of a list that is reused.
+/// Maximum age of a list that a reader may reuse.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// A key-value store. Contains what differs between etcd and a directory.
+/// A key-value store. This trait covers the differences between etcd and a directory.
 #[async_trait]
 pub trait KeyStore: Registry {
     /// See [`SubnetManager::network_config`].
@@ -91,7 +91,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Deletes a lease's key, unless it changed since it was listed. Returns whether it was deleted.
+    /// Deletes a lease's key, unless the key has changed since the listing. Returns whether the key was deleted.
     ///
     /// # Errors
     /// Returns an error if the store did not reply.
@@ -117,7 +117,8 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Writes a key that never expires: a new one, or a replacement of `present` unless that changed since it was listed. Returns whether it was written.
+    /// Writes a key that never expires: a new key, or a replacement of `present`, unless that key has changed since the listing. Returns whether the
+    /// key was written.
     ///
     /// # Errors
     /// Returns an error if the store did not reply.
@@ -154,7 +155,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Runs a part of the protocol. `first` serves as its first list, and the last list is kept for the next reader.
+    /// Runs a part of the protocol. `first` serves as its first list. Keeps the last list for the next reader.
     async fn run<T, F>(
         &self,
         first: Option<Listing>,
@@ -349,7 +350,7 @@ impl Recent {
     }
 }
 
-/// A registry that answers the first `List` with a list at hand, and keeps the last one.
+/// A registry that answers the first `List` with an existing list, and keeps the last list.
 struct Reuse<'a> {
     registry: &'a dyn Registry,
     first: Mutex<Option<Listing>>,

@@ -10,13 +10,13 @@ use types::Coded;
 /// A change of a lease's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// An operator wrote the key again without a lease, which reserves it.
+    /// An operator rewrote the key without an etcd lease, which makes the key a reservation.
     Reserved(String),
-    /// The key was deleted, and was put back.
+    /// The key was deleted, and this node restored it.
     PutBack(String),
-    /// The key expired while this machine was not running, and was put back.
+    /// The key expired while this machine was off, and this node restored it.
     PutBackAfterExpiry(String),
-    /// Another writer wrote a value that cannot be read.
+    /// Another writer wrote an unreadable value.
     Unreadable(String),
     /// Another writer changed the address.
     AddressEdited {
@@ -27,7 +27,7 @@ pub enum News {
     },
     /// Another writer edited the key in another way.
     Edited(String),
-    /// Another instance overwrote the key, and this one has precedence.
+    /// Another instance overwrote the key, but this instance has precedence.
     Contested {
         /// Key of the lease.
         key: String,
@@ -36,19 +36,19 @@ pub enum News {
         /// Public address of the other instance.
         address: String,
     },
-    /// A new address is published.
+    /// The node publishes a new address.
     Readdressed {
         /// Key of the lease.
         key: String,
-        /// Address that is published.
+        /// Address that the node now publishes.
         now: String,
-        /// Address that was published until now.
+        /// Address that the node published before.
         before: String,
     },
 }
 
 impl News {
-    /// Creates the line for a key that was put back.
+    /// Creates the line for a key that this node restored.
     pub fn put_back(key: &str, expired: bool) -> Self {
         if expired {
             Self::PutBackAfterExpiry(key.to_owned())
@@ -57,7 +57,7 @@ impl News {
         }
     }
 
-    /// Creates the line for an edit that was undone.
+    /// Creates the line for an edit that this node undid.
     pub fn undone(key: &str, item: &Item, claim: &Claim, published: &LeaseAttrs) -> Self {
         let key = key.to_owned();
         match &item.attrs {

@@ -1,4 +1,4 @@
-//! Reasons why a lease cannot be acquired or kept: what happened to which key, why, and the remedy.
+//! Reasons why a node cannot acquire or keep a lease, with the event, the key, the cause and the remedy.
 
 use super::registry::Answer;
 use super::view::Item;
@@ -99,7 +99,7 @@ pub enum LeaseProblem {
         /// The lease.
         subnets: Subnets,
     },
-    /// Another instance of this node has written the lease back: it may be alive.
+    /// Another instance of this node has restored the lease, so that instance may be alive.
     MayBeContested(Subnets),
     /// A reservation outside the configured network.
     ReservedOutside {
@@ -110,7 +110,7 @@ pub enum LeaseProblem {
         /// Networks of the configuration.
         networks: Subnets,
     },
-    /// Another node has our key.
+    /// Another node has this node's key.
     Taken {
         /// Key of the lease in the store.
         key: String,
@@ -119,7 +119,7 @@ pub enum LeaseProblem {
         /// Address of the other node.
         address: String,
     },
-    /// Our key was deleted, and its subnet is no longer free.
+    /// This node's key was deleted, and its subnet is no longer free.
     Deleted(String),
     /// Another instance of this node holds the key with precedence.
     Displaced {
@@ -130,7 +130,7 @@ pub enum LeaseProblem {
         /// Address of the other instance.
         address: String,
     },
-    /// A Go flannel (or an operator) wrote to our key.
+    /// A Go flannel (or an operator) overwrote this node's key.
     Overwritten(String),
     /// The pool is exhausted.
     OutOfSubnets {
@@ -145,7 +145,7 @@ pub enum LeaseProblem {
     OddAnswer(Box<Answer>),
 }
 
-/// What the peers do not know.
+/// Values that the peers do not know yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unpublished {
     /// This node's address.
@@ -173,7 +173,7 @@ fn name(item: &Item) -> String {
 }
 
 impl LeaseProblem {
-    /// Creates the problem for an address that another live node has.
+    /// Creates the problem for an address that another live node uses.
     pub(crate) fn address_in_use(claim: &Claim, item: &Item) -> Self {
         let choice = claim.host.choice.clone().map(Box::new);
         let (holder, key) = (Holder::of(item), item.entry.key.clone());

@@ -1,4 +1,4 @@
-//! Reads entries of the store into leases. Entries that cannot be read are counted and logged once.
+//! Reads entries of the store into leases. Counts unreadable entries and logs each of them once.
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
@@ -11,7 +11,7 @@ use std::fmt;
 use types::Subnets;
 use types::{Coded, Problem};
 
-/// Reads an entry into a lease. An entry that cannot be read is counted, and logged once.
+/// Reads an entry into a lease. Counts an unreadable entry and logs it once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
@@ -30,14 +30,14 @@ pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Su
     }
 }
 
-/// Counts a key that cannot be read at all. Returns its subnets, if it is the key of a lease.
+/// Counts a key whose file is unreadable. Returns the subnets in the key, or `None` if the key does not belong to a lease.
 #[cfg(feature = "dir")]
 pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
     tell(counters, key, why);
     wire::parse_key(key)
 }
 
-/// Reason why an entry cannot be read as a lease.
+/// Reason why an entry is not a readable lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     /// The key names no subnet in canonical form.
@@ -68,7 +68,7 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
     }
 }
 
-/// Returns the leases of a complete list, and the subnets whose values cannot be read.
+/// Returns the leases of a complete list, and the subnets with unreadable values.
 pub(crate) fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();

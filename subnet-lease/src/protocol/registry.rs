@@ -18,20 +18,20 @@ pub enum Request {
     List,
     /// Grants a lease to which a key can be attached.
     Grant,
-    /// Reads how long ago the holder of a key was last seen.
+    /// Reads the time since the last sign of life from the holder of a key.
     LastSeen {
         /// The key.
         key: String,
-        /// The lease that its holder keeps alive; 0 for none.
+        /// The store's lease that the holder keeps alive; 0 if the holder keeps no lease alive.
         lease: i64,
     },
     /// Compares and, if all conditions hold, writes.
     Txn {
         /// Conditions, all of which must hold.
         compare: Vec<Compare>,
-        /// Writes executed if they hold, all or none.
+        /// Writes that the store executes, all or none, if the conditions hold.
         write: Vec<Write>,
-        /// Key that is read if they do not hold.
+        /// Key that the store reads if the conditions do not hold.
         key: String,
     },
     /// Renews a lease. In a directory, touches the file.
@@ -41,7 +41,7 @@ pub enum Request {
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
     },
-    /// Checks whether a lease may have been granted to a former instance of this node, and lasts long enough to be reused.
+    /// Checks whether the store may have granted a lease to a former instance of this node, and whether the lease lasts long enough for reuse.
     Inherit {
         /// ID of the store's lease; 0 in stores without leases.
         lease: i64,
@@ -56,14 +56,14 @@ pub enum Request {
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// The key is unchanged since it was read.
+    /// The key is unchanged since the last read.
     Unchanged {
         /// The key.
         key: String,
         /// Its modification revision.
         modified: i64,
     },
-    /// The key has this value. In a restored store, another write may have the revision of ours.
+    /// The key has this value. In a restored store, another write may have the revision of this node's write.
     Holds {
         /// The key.
         key: String,
@@ -79,7 +79,7 @@ pub enum Compare {
     },
     /// No key has this prefix.
     NoneUnder(String),
-    /// No key but the known ones publishes these addresses. A store whose revisions are the order of its writes does not check this.
+    /// No unknown key publishes these addresses. A store whose revisions give the order of its writes does not check this condition.
     NoneElseAt {
         /// Keys of the list that preceded the transaction.
         known: Arc<BTreeSet<String>>,
@@ -97,7 +97,7 @@ pub enum Write {
         key: String,
         /// The value.
         value: String,
-        /// The lease to which the key is attached; 0 for none.
+        /// The lease to which the key is attached; 0 if the key is not attached to a lease.
         lease: i64,
     },
     /// Deletes a key.
@@ -114,18 +114,18 @@ pub enum Answer {
     Listing(Listing),
     /// Reply to `Grant`: the id of the lease.
     Granted(i64),
-    /// Reply to `LastSeen`: how long ago; `None` if the lease is gone or the key has none.
+    /// Reply to `LastSeen`: time since the last sign of life; `None` if the lease is gone or the key has no lease.
     LastSeen(Option<Duration>),
     /// Reply to `Txn`.
     Txn {
-        /// Whether the writes were made.
+        /// Whether the store executed the writes.
         done: bool,
         /// The store's revision after the transaction. If the transaction wrote keys, the revision of these writes.
         revision: i64,
-        /// The requested key, if the writes were not made.
+        /// The requested key, if the store did not execute the writes.
         present: Option<Entry>,
     },
-    /// Reply to `KeepAlive` and `Inherit`: whether the lease exists and can be used.
+    /// Reply to `KeepAlive` and `Inherit`: whether the lease exists and is usable.
     Alive(bool),
     /// Reply to `Revoke`.
     Revoked,
@@ -152,11 +152,11 @@ impl std::error::Error for Unanswered {}
 /// A message to the protocol that is not a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// This node's key was written, by us or by another writer.
+    /// This node or another writer wrote this node's key.
     Written(Entry),
-    /// This node's key was deleted, at this revision.
+    /// This node's key was deleted at this revision.
     Deleted(i64),
-    /// The watch of this node's key is up again, and missed no event.
+    /// The watch of this node's key has resumed, without a missed event.
     Reconnected,
     /// The watch may have missed events, or the store may have another history.
     Discontinuity,
@@ -164,7 +164,7 @@ pub enum Notice {
     Publish(Box<crate::lease::LeaseAttrs>),
 }
 
-/// Returns a key as text. Bytes that are not UTF-8 are escaped, so that such a key can be reported. The key of a lease never contains such bytes.
+/// Returns a key as text. Escapes bytes that are not UTF-8, so that messages can contain such a key. The key of a lease never contains such bytes.
 #[cfg(any(feature = "dir", feature = "etcd"))]
 pub(crate) fn key_text(key: &[u8]) -> String {
     let chunks = key.utf8_chunks();

@@ -16,8 +16,8 @@ pub(super) enum Settled {
     Refused(Box<LeaseProblem>),
 }
 
-/// Lists the keys once more after a write, and resolves conflicts. An older lease that overlaps wins. A new lease that contains an older node's
-/// address is given up. If two new nodes have one address, the later one is refused.
+/// Lists the keys once more after a write, and resolves conflicts. If leases overlap, the older lease wins. A node gives up a new lease that contains
+/// an older node's address. If two new nodes have the same address, the later node is refused.
 pub(super) async fn settle(
     io: &Io,
     claim: &Claim,
@@ -77,7 +77,7 @@ pub(super) async fn settle(
     Settled::Ours(view)
 }
 
-/// Deletes unused keys with our address or id: this host's keys, and keys whose holder is gone. Never deletes a reservation.
+/// Deletes unused keys with this node's address or id: this host's keys, and keys whose holder is gone. Never deletes a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
     for item in view
         .items

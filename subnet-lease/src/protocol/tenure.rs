@@ -17,11 +17,11 @@ pub struct Tenure {
     pub attrs: LeaseAttrs,
     /// Revision that created the key. A lower revision means an older lease.
     pub created: i64,
-    /// Revision of our last write.
+    /// Revision of this node's last write.
     pub modified: i64,
     /// The store's lease to which the key is attached; 0 for a reservation.
     pub lease: i64,
-    /// The store's lease that is kept alive. It is the same one, or for a reservation one without a key.
+    /// The store's lease that this node keeps alive: the same lease, or for a reservation a lease without a key.
     pub keepalive: i64,
     /// Time of the last successful renewal, on the boot-time clock.
     pub renewed: Duration,

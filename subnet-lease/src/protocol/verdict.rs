@@ -1,4 +1,4 @@
-//! Judges changes of our own key.
+//! Judges changes of this node's own key.
 
 use super::tenure::Tenure;
 use super::view::{Item, publishes};
@@ -8,26 +8,26 @@ use crate::wire;
 /// Meaning of a changed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Our own write, whose reply was lost.
+    /// The change is this node's own write, whose reply got lost.
     OwnWrite,
-    /// An operator detached the key from its lease, which makes it our reservation.
+    /// An operator detached the key from its lease, which makes the key this node's reservation.
     Reserve,
-    /// The key is ours, but was overwritten. Write it back at once, then rarely.
+    /// Another writer overwrote this node's key. The node restores the key at once, then rarely.
     WriteBack {
-        /// Whether another instance of this node overwrote it.
+        /// Whether another instance of this node overwrote the key.
         contested: bool,
     },
-    /// A Go flannel (or an operator) overwrote the key with our address. Write it back rarely, and warn.
+    /// A Go flannel (or an operator) overwrote the key with this node's address. The node restores the key rarely, and warns.
     Overwritten,
     /// Another instance of this node has precedence.
     Displaced,
     /// The key belongs to another node.
     Taken,
-    /// Unknown until the store reports when the writer was last seen.
+    /// The verdict needs the time of the writer's last sign of life from the store.
     AskLastSeen,
 }
 
-/// Judges the present value of our key. `alive` is whether the writer was seen lately, if known.
+/// Judges the current value of this node's key. `alive` is whether the writer gave a sign of life recently, if known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else {
         return Verdict::WriteBack { contested: false };

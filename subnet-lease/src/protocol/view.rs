@@ -24,7 +24,7 @@ pub struct Item {
     pub entry: Entry,
     /// Subnets in the key.
     pub subnets: Subnets,
-    /// Parsed value; `None` if it cannot be read.
+    /// Parsed value; `None` if the value is unreadable.
     pub attrs: Option<LeaseAttrs>,
 }
 
@@ -43,7 +43,8 @@ impl View {
         self.items.iter().find(|item| item.entry.key == key)
     }
 
-    /// Returns what a new lease of this node must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's networks.
+    /// Returns the networks that a new lease of this node must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's
+    /// networks.
     pub fn taken(&self, claim: &Claim) -> Vec<Subnets> {
         let nodes = self
             .items
@@ -64,7 +65,7 @@ impl View {
 }
 
 impl Item {
-    /// Parses an entry; `None` if its key is not the key of a lease.
+    /// Parses an entry; `None` if the key does not belong to a lease.
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
@@ -96,12 +97,12 @@ impl Item {
             .flatten()
     }
 
-    /// Whether the key never expires: it is attached to no lease of the store.
+    /// Whether the key never expires, because it is attached to no lease of the store.
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }
 
-    /// Returns the store's lease that the holder keeps alive; 0 for none.
+    /// Returns the store's lease that the holder keeps alive; 0 if the holder keeps no lease alive.
     pub fn keepalive(&self) -> i64 {
         if self.reserved() {
             self.node().and_then(|node| node.lease).unwrap_or(0)
@@ -110,7 +111,7 @@ impl Item {
         }
     }
 
-    /// Returns the lease, if its value can be read.
+    /// Returns the lease; `None` if its value is unreadable.
     pub fn lease(&self) -> Option<Lease> {
         let term = if self.reserved() {
             Term::Reserved

@@ -234,7 +234,7 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// Before the watch is back, the newest key exists again with a higher revision. Its present value therefore proves nothing.
+/// Before the watch is back, the newest key exists again with a higher revision. Its current value therefore proves nothing.
 async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     let value = |last: u8| format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#);
     bed.configure(CONFIG);

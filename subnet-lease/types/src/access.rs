@@ -1,16 +1,16 @@
-//! Access to the store of the leases, for printed commands.
+//! Options for access to the store of the leases, for printed commands.
 
 use std::path::PathBuf;
 
 /// Access to a store from the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// The access is unknown.
+    /// The store is unknown.
     #[default]
     Unknown,
     /// With etcdctl.
     Etcd(Etcd),
-    /// As files in this directory.
+    /// The leases are files in this directory.
     Directory(PathBuf),
     /// With kubectl.
     Kubernetes,

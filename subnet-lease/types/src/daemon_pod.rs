@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 pub struct DaemonPod {
     /// The name of the pod.
     pub name: String,
-    /// Object that creates and replaces the pod, e.g. `DaemonSet/kube-flannel-ds`; `None` if there is none.
+    /// Object that creates and replaces the pod, e.g. `DaemonSet/kube-flannel-ds`; `None` if no object owns the pod.
     pub owner: Option<String>,
     /// The labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Whether our Helm chart created it.
+    /// Whether flannel-rs' Helm chart created the pod.
     pub charted: bool,
 }

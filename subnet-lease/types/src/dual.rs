@@ -49,7 +49,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Whether it has a half of this family.
+    /// Whether the value has a half of this family.
     pub fn has(&self, family: Family) -> bool {
         family.pick(self.v4().is_some(), self.v6().is_some())
     }
@@ -79,7 +79,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns this value's halves. A half that this value lacks is taken from the other value.
+    /// Returns this value's halves. Takes a half that this value lacks from the other value.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {

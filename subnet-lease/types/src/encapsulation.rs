@@ -14,7 +14,7 @@ pub enum Encapsulation {
     Udp {
         /// UDP port for the packets of each family.
         ports: Dual<u16, u16>,
-        /// Family of the outer packets, if one tunnel carries all families. `None`: each family travels over its own.
+        /// Family of the outer packets, if one tunnel carries all families. `None` means that packets of each family travel over the same family.
         outer: Option<Family>,
     },
     /// IP in IP (RFC 2003), over IPv4.

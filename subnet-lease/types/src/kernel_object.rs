@@ -11,23 +11,23 @@ pub struct Object {
     pub kind: ObjectKind,
     /// The object as `ip` and `bridge` print it.
     pub text: String,
-    /// The node that the object is for; `None` if it is this node's own.
+    /// The node for which the object exists; `None` if the object is this node's own.
     #[serde(rename = "for")]
     pub holder: Option<Holder>,
     /// State of the object in the kernel.
     pub state: ObjectState,
-    /// The object in its place, if it is different.
+    /// The object that the kernel has instead, if it is different.
     pub found: Option<String>,
     /// The kernel's error, and the remedy.
     pub why: Option<String>,
 }
 
-/// Another node that an object is for, in one address family.
+/// Another node for which an object exists, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Name of the node; `None` for Go flannel, which writes no name into the store.
     pub node: Option<String>,
-    /// A subnet of its lease.
+    /// A subnet of the node's lease.
     pub subnet: IpNet,
     /// The public address in the lease.
     pub address: IpAddr,
@@ -59,9 +59,9 @@ pub enum ObjectKind {
     WireguardPeer,
     /// An allowed IP of a WireGuard peer.
     AllowedIp,
-    /// A route that forwards.
+    /// A route that forwards packets.
     Route,
-    /// A route that drops.
+    /// A route that drops packets.
     Blackhole,
 }
 
@@ -74,24 +74,24 @@ pub enum ObjectState {
     InSync,
     /// The kernel does not have the object.
     Missing,
-    /// A different object is in its place.
+    /// The kernel has a different object instead.
     Different,
     /// The kernel refused the object.
     Refused,
 }
 
-/// An object of another program, or one of ours that is no longer wanted.
+/// An object of another program, or an object of flannel that the daemon no longer wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foreign {
     /// The kind of the object.
     pub kind: ObjectKind,
     /// The object as `ip`, `bridge` or `wg` prints it.
     pub text: String,
-    /// Description of the program that created it.
+    /// Description of the program that created the object.
     pub by: String,
-    /// Whether it is a route inside this node's own subnets, like the routes to its pods.
+    /// Whether the object is a route inside this node's own subnets, like the routes to its pods.
     pub own_subnet: bool,
-    /// Wanted objects that this object conflicts with: subnets with their nodes, or devices. Usually empty.
+    /// Wanted objects with which this object conflicts: subnets with their nodes, or devices. Usually empty.
     #[serde(rename = "in_the_way_of")]
     pub conflicts_with: Vec<String>,
 }

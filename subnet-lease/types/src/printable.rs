@@ -10,16 +10,16 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Maximum number of characters shown of an untrusted value.
+/// Maximum number of displayed characters of an untrusted value.
 pub const VALUE: usize = 256;
-/// Maximum number of characters shown of a line.
+/// Maximum number of displayed characters of a line.
 pub const LINE: usize = 8192;
 /// Space reserved for the note about truncated text.
 const CUT: usize = 40;
 /// Resets all colours.
 const PLAIN: &str = "\u{1b}[0m";
 
-/// Characters that are kept in addition to printable ones, and the maximum length.
+/// Characters that stay in addition to printable characters, and the maximum length.
 #[derive(Clone, Copy)]
 struct Allowed {
     newlines: bool,
@@ -69,7 +69,7 @@ pub fn styled_line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns several lines of our own. Works like [`line()`], but newlines stay and nothing is truncated.
+/// Returns several lines that this program wrote. Works like [`line()`], but keeps newlines and does not truncate.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -81,7 +81,7 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns several lines of our own. Works like [`lines`], but colours stay.
+/// Returns several lines that this program wrote. Works like [`lines`], but keeps colours.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(
         text,
@@ -93,7 +93,7 @@ pub fn styled_lines(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns a JSON text with escaped strings that keep their value. Outside of strings, JSON contains nothing to escape.
+/// Returns a JSON text with escaped strings that keep their value. Outside of strings, JSON contains no characters to escape.
 pub fn json(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| c == '\n' || is_printable(c)) {
         return Cow::Borrowed(text);

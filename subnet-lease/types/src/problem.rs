@@ -23,7 +23,7 @@ pub trait Coded: fmt::Display {
         Detail::None
     }
 
-    /// Returns the problems that this one consists of, if there are several.
+    /// Returns the problems of which this problem consists, if it consists of several.
     fn parts(&self) -> Vec<Problem> {
         Vec::new()
     }
@@ -50,12 +50,12 @@ pub fn text<E: Coded>(
 pub struct Problem {
     /// Code of the problem.
     pub code: Cow<'static, str>,
-    /// What happened, why, and the remedy, for people.
+    /// Text for people: the event, its cause and the remedy.
     pub text: String,
     /// Data that other components act on.
     #[serde(default, deserialize_with = "lenient")]
     pub detail: Detail,
-    /// Problems that this one consists of.
+    /// Problems of which this problem consists.
     #[serde(default)]
     pub parts: Vec<Problem>,
 }
@@ -81,7 +81,7 @@ impl Problem {
         }
     }
 
-    /// Returns this problem and those that it consists of, at any depth.
+    /// Returns this problem and the problems of which it consists, at any depth.
     pub fn all(&self) -> Vec<&Problem> {
         let mut all = vec![self];
         let mut next = 0;
@@ -92,7 +92,7 @@ impl Problem {
         all
     }
 
-    /// Returns the details of this problem and of those that it consists of.
+    /// Returns the details of this problem and of the problems of which it consists.
     pub fn details(&self) -> impl Iterator<Item = &Detail> {
         self.all()
             .into_iter()
@@ -100,7 +100,7 @@ impl Problem {
             .filter(|detail| !detail.is_none())
     }
 
-    /// Whether this problem, or one that it consists of, has this code.
+    /// Whether this problem, or a problem of which it consists, has this code.
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -131,7 +131,7 @@ pub enum Detail {
     PortTaken {
         /// Number of the port.
         number: u16,
-        /// Whether it is a UDP port.
+        /// Whether the port is a UDP port.
         udp: bool,
         /// Purpose for which this program needs the port.
         purpose: PortPurpose,
@@ -141,7 +141,7 @@ pub enum Detail {
         /// Name of the module.
         name: String,
     },
-    /// The store cannot be used.
+    /// The store is unusable.
     Store {
         /// The cause.
         cause: StoreCause,
@@ -152,12 +152,12 @@ pub enum Detail {
     },
     /// The network configuration does not exist.
     ConfigMissing {
-        /// Where it must be.
+        /// Required location of the configuration.
         place: ConfigPlace,
         /// A valid configuration.
         example: String,
     },
-    /// The network configuration exists, but cannot be used.
+    /// The network configuration exists, but is unusable.
     ConfigInvalid {
         /// Location of the configuration, if known.
         place: Option<ConfigPlace>,
@@ -200,13 +200,13 @@ pub enum Detail {
         /// Path of the lock file.
         file: PathBuf,
     },
-    /// A detail of a later version.
+    /// A detail from a later version of this program.
     #[serde(other)]
     Unknown,
 }
 
 impl Detail {
-    /// Whether there is no data to act on.
+    /// Whether the detail contains no data.
     pub const fn is_none(&self) -> bool {
         matches!(self, Detail::None)
     }
@@ -226,7 +226,7 @@ pub enum PortPurpose {
     Tunnel,
 }
 
-/// Cause why a store cannot be used. The causes are ordered by how much they help an operator: if there are several, the smallest one is shown.
+/// Cause why a store is unusable. The causes are ordered by their value to an operator: of several causes, messages show the smallest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
@@ -234,13 +234,13 @@ pub enum StoreCause {
     NoSpace,
     /// The user lacks the permission.
     Role,
-    /// User, password, token or certificate is refused.
+    /// The store refuses the user, password, token or certificate.
     User,
     /// A certificate is not valid yet.
     CertificateNotYetValid,
     /// A certificate has expired.
     CertificateExpired,
-    /// A certificate is signed by an authority that the other side does not trust.
+    /// The other side does not trust the authority that signed a certificate.
     CertificateAuthority,
     /// The store's certificate is for another name or address.
     CertificateName,
@@ -248,7 +248,7 @@ pub enum StoreCause {
     Tls,
     /// The store's members have no quorum.
     NoQuorum,
-    /// The store's name cannot be resolved.
+    /// The resolver cannot resolve the store's name.
     Name,
     /// No process listens on the port.
     Refused,
@@ -273,7 +273,7 @@ pub enum ConfigPlace {
     Mounted(PathBuf),
 }
 
-/// Deserializes a detail leniently. An unknown detail (of a later version, or one that was tampered with) must not discard the text.
+/// Deserializes a detail leniently. An unknown detail (from a later version, or manipulated) must not discard the text.
 fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Detail, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).unwrap_or(Detail::Unknown))

@@ -1,11 +1,11 @@
-//! Profiles of backends: properties that can be used without running the backend. The daemon, the options, the doctor, tools and docs use this data.
+//! Profiles of backends: properties that are available without a running backend. The daemon, the options, the doctor, tools and docs use this data.
 //!
 //! Each backend has its profile in its own file, and the registry of the backends lists the profiles. No code branches on the name of a backend.
 
 use crate::encapsulation::Encapsulation;
 use crate::family::Family;
 
-/// Properties of a backend that do not require running it.
+/// Properties of a backend that are available without a running backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Name in the network configuration.
@@ -16,11 +16,11 @@ pub struct Profile {
     pub overhead: Overhead,
     /// Encapsulation of pod packets, with the default ports.
     pub encapsulation: Encapsulation,
-    /// Encapsulation to assume if only the backend's devices are known; `None` if that would be a guess.
+    /// Encapsulation to assume if only the backend's devices are known; `None` if the devices do not determine it.
     pub seen_as: Option<Encapsulation>,
-    /// Whether the backend carries packets of pods. If not, another mechanism does.
+    /// Whether the backend carries packets of pods. If not, another mechanism carries them.
     pub carries: bool,
-    /// Whether packets of pods are protected against reading and forging between the nodes.
+    /// Whether the backend encrypts and authenticates packets of pods between the nodes.
     pub encrypts: bool,
     /// Whether the underlay must reach all nodes without a gateway.
     pub needs_links: bool,
@@ -41,7 +41,7 @@ pub struct Device {
     pub is_numbered: bool,
     /// Possible kinds of the device, as named by the kernel. The kind of the kernel's own implementation is the first.
     pub kinds: &'static [&'static str],
-    /// Family whose packets the device carries, if it is only one.
+    /// Family whose packets the device carries; `None` if the device carries both families.
     pub family: Option<Family>,
 }
 
@@ -57,9 +57,9 @@ pub struct Overhead {
 /// Keys of a `Backend` object.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Key of its UDP port.
+    /// Key of the UDP port.
     pub port: Option<&'static str>,
-    /// Whether it has the key `MTU`.
+    /// Whether the object has the key `MTU`.
     pub has_mtu: bool,
 }
 
@@ -69,8 +69,8 @@ impl Profile {
         self.devices.iter().find(|device| device.is_named(name))
     }
 
-    /// Returns the device for the packets of a family. If the families may share one device or have two, the encapsulation decides. Returns `None`
-    /// if the device is unknown.
+    /// Returns the device for the packets of a family. If the families may share one device or have one each, the encapsulation decides. Returns
+    /// `None` if the device is unknown.
     pub fn device_of(
         &self,
         family: Family,
@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Returns the name of the device; `None` if the VNI is a part of it and unknown.
+    /// Returns the name of the device; `None` if the name contains the VNI and the VNI is unknown.
     pub fn named(&self, vni: Option<u32>) -> Option<String> {
         if self.is_numbered {
             vni.map(|vni| format!("{}{vni}", self.name))

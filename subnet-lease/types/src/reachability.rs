@@ -9,20 +9,20 @@ use std::fmt;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// The peer was never probed, or cannot be probed.
+    /// This node has not probed the peer, or cannot probe it.
     #[default]
     Unknown,
     /// Packets of every size arrive, and replies come back.
     Well,
-    /// Like [`State::Well`], but much slower than usual.
+    /// Packets of every size arrive, but replies take much longer than usual.
     Slow,
     /// Some probes get no reply.
     LosesSome,
-    /// Small packets pass. Packets as large as the MTU of pods do not.
+    /// Small packets pass, but packets as large as the MTU of pods do not.
     SmallMtu,
-    /// The peer receives our packets over the overlay, but its replies do not arrive.
+    /// The peer receives this node's packets over the overlay, but its replies do not arrive.
     OneWay,
-    /// Our packets do not arrive over the overlay. Over the underlay, the peer replies.
+    /// This node's packets do not arrive over the overlay, but the peer replies over the underlay.
     OverlayCut,
     /// No reply of any kind arrives.
     CutOff,
@@ -37,9 +37,9 @@ pub enum Impact {
     Unknown,
     /// The state does not affect packets of pods.
     None,
-    /// Some packets are lost, or all are slow.
+    /// Some packets get lost, or all packets are slow.
     Some,
-    /// All packets are lost.
+    /// All packets get lost.
     All,
 }
 
@@ -57,7 +57,7 @@ impl State {
         State::WrongNode,
     ];
 
-    /// Returns the name in JSON, metrics, tables, logs and documentation.
+    /// Returns the state's name in JSON, metrics, tables, logs and documentation.
     pub const fn name(self) -> &'static str {
         match self {
             State::Unknown => "unknown",
@@ -137,7 +137,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict without the grades `slow` and `loses-some`, which statistics add to `well`.
+    /// Returns the verdict without the states `slow` and `loses-some`, which statistics derive from `well`.
     #[must_use]
     pub const fn ungraded(self) -> Self {
         match self.state {

@@ -1,15 +1,15 @@
-//! Former names of flanneld's flags. They work for one release and cause a warning.
+//! Former names of flanneld's flags. Former names work for one release and cause a warning.
 
 /// A flag that had another name in the previous release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RenamedFlag {
     /// The former name, without dashes.
     pub former: &'static str,
-    /// The present name, without dashes.
+    /// The current name, without dashes.
     pub present: &'static str,
     /// The environment variable of the former name.
     pub former_variable: &'static str,
-    /// The environment variable of the present name.
+    /// The environment variable of the current name.
     pub present_variable: &'static str,
 }
 
@@ -29,7 +29,7 @@ pub const FLAGS: &[RenamedFlag] = &[
     },
 ];
 
-/// Returns the present name for a former name of a flag.
+/// Returns the current name for a former name of a flag.
 pub fn present(former: &str) -> Option<&'static str> {
     FLAGS
         .iter()

@@ -1,4 +1,4 @@
-//! WireGuard keys. Secrets are never printed, and are erased when dropped.
+//! WireGuard keys. Secrets never appear in output, and a drop erases them.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Length of all keys in bytes.
 pub const KEY: usize = 32;
 
-/// Go's decoder ignores the bits after the last byte.
+/// Base64 decoder that, like Go's, ignores the bits after the last byte.
 const AS_GO: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -20,7 +20,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret made with such a point is known to everyone.
+/// Points of small order on Curve25519 (RFC 7748, 6.1). Everyone knows a shared secret that was made with such a point.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     first_byte(1),
@@ -81,7 +81,7 @@ impl PublicKey {
         decode(text).map(|bytes| Self(*bytes))
     }
 
-    /// Whether a peer can have the key. A point of small order cannot be used, because its shared secret is not secret.
+    /// Whether a peer can have the key. A point of small order is unusable, because its shared secret is not secret.
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
         // The highest bit is ignored (RFC 7748, 5).
@@ -129,7 +129,7 @@ impl Secret {
         Ok(Self(Arc::new(bytes)))
     }
 
-    /// Returns this private key as the kernel stores it (RFC 7748, 5). It is the same key, but with the ignored bits set to fixed values.
+    /// Returns this private key as the kernel stores it (RFC 7748, 5). The result is the same key, but with fixed values in the ignored bits.
     #[must_use]
     pub fn clamped(&self) -> Self {
         let mut bytes = Zeroizing::new(*self.bytes());

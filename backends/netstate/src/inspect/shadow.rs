@@ -1,4 +1,4 @@
-//! Finds foreign routes that divert packets from a peer. A longer prefix wins, then the lower metric, then the route that came first.
+//! Finds foreign routes that divert packets from a peer. The kernel prefers the longer prefix, then the lower metric, then the older route.
 
 use crate::object::{Key, Value};
 use crate::route::{RouteKind, metric};
@@ -7,10 +7,10 @@ use crate::survey::Seen;
 use ipnet::IpNet;
 use types::kernel_object::Holder;
 
-/// The maximum number of peers that are named for one foreign route.
+/// The maximum number of peers that a message names for one foreign route.
 const NAMED: usize = 16;
 
-/// The peers. Each has the network and metric of its route, and whether that route is in place.
+/// The peers, each with the network and metric of its route, and whether that route exists.
 pub(super) struct Shadows<'a> {
     peers: Vec<(&'a Holder, IpNet, u32, bool)>,
 }

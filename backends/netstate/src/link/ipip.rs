@@ -6,21 +6,22 @@ use std::net::Ipv4Addr;
 /// The kernel's name for the kind and for its module.
 pub const KIND: &str = "ipip";
 
-/// The properties of an IPIP interface. INVARIANT: a desired one has no remote address, so that routes choose it for each packet.
+/// The properties of an IPIP interface. INVARIANT: a desired interface has no remote address, so that routes choose the remote address for each
+/// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpipSpec {
-    /// The outer source address. Without one, `tunl0` receives the packets: an interface that the module creates in each namespace.
+    /// The outer source address. Without this address, `tunl0` receives the packets, an interface that the module creates in each namespace.
     pub local: Option<Ipv4Addr>,
     /// The outer destination, if it is the same for all packets.
     pub remote: Option<Ipv4Addr>,
-    /// The outer TTL; 0 copies that of the inner packet.
+    /// The outer TTL; 0 copies the TTL of the inner packet.
     pub ttl: u8,
-    /// Whether outer packets must not be fragmented, regardless of the inner packets.
+    /// Whether routers must not fragment outer packets, regardless of the inner packets.
     pub pmtudisc: bool,
 }
 
 impl IpipSpec {
-    /// Whether it has the same local and remote addresses. The kernel has one interface for each pair of them.
+    /// Whether both interfaces have the same local and remote addresses. The kernel allows one interface for each pair of addresses.
     pub(crate) fn has_ends_of(&self, other: &IpipSpec) -> bool {
         (self.local, self.remote) == (other.local, other.remote)
     }

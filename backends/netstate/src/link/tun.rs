@@ -8,7 +8,7 @@ pub const KIND: &str = "tun";
 /// The properties of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunSpec {
-    /// Whether our packet engine has the device open. Otherwise packets that enter the device are lost.
+    /// Whether flanneld's packet engine has the device open. If not, packets that enter the device are lost.
     pub held: bool,
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// The kernel's name for the kind.
 pub const KIND: &str = "vxlan";
-/// The UDP port that the kernel uses by default, unless the module parameter `udp_port` sets another one (drivers/net/vxlan).
+/// The UDP port that the kernel uses by default, unless the module parameter `udp_port` sets another port (drivers/net/vxlan).
 pub const PORT: u16 = 8472;
 
 /// The properties of a vxlan interface.
@@ -43,7 +43,7 @@ impl VxlanSpec {
         (self.local, self.lower, self.learning)
     }
 
-    /// Whether it is the same tunnel endpoint. The kernel identifies one by VNI and port.
+    /// Whether both interfaces are the same tunnel endpoint. The kernel identifies an endpoint by VNI and port.
     pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
         (self.vni, self.port) == (other.vni, other.port)
     }

@@ -26,7 +26,7 @@ pub(super) struct SeenRoute {
     pub table: u32,
     /// The address from which this host sends over this route.
     pub source: Option<IpAddr>,
-    /// Whether it is an ordinary route of the main table.
+    /// Whether the route is an ordinary route of the main table.
     pub plain: bool,
     pub spec: RouteSpec,
 }
@@ -112,7 +112,7 @@ pub(super) struct SeenNeighbor {
     flags: u8,
     pub dst: Option<IpAddr>,
     pub mac: Option<Mac>,
-    /// The protocol number of the program that added it, if the program sets one.
+    /// The protocol number of the program that added the entry, if that program sets a number.
     pub protocol: Option<u8>,
 }
 
@@ -121,24 +121,24 @@ impl SeenNeighbor {
         self.state & NUD_PERMANENT != 0
     }
 
-    /// Whether a program learned it in place of the kernel.
+    /// Whether a program learned the entry in place of the kernel.
     pub(super) fn fed(&self) -> bool {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
-    /// Whether the entry's resolution has not failed, and the entry is not one that every interface has (multicast, loopback).
+    /// Whether the entry's resolution has not failed, and the entry does not exist on every interface (multicast, loopback).
     pub(super) fn says_something(&self) -> bool {
         // Static FDB entries that are not permanent are also NOARP.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
             && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
-    /// Whether another host has answered for it.
+    /// Whether another host has answered for the entry's address.
     pub(super) fn answered(&self) -> bool {
         self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
     }
 
-    /// Whether the kernel has asked for its MAC and no host has answered.
+    /// Whether the kernel has asked for the entry's MAC but no host has answered.
     pub(super) fn unanswered(&self) -> bool {
         self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
     }

@@ -19,7 +19,7 @@ pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
     }
 }
 
-/// Turns the kernel's answer into an error. This is the complete errno policy.
+/// Converts the kernel's answer to an error. This function contains all rules about errnos.
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
@@ -54,7 +54,7 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     ))
 }
 
-/// Whether the kernel refused an operation because its result is already there.
+/// Whether the kernel refused an operation because its result already exists.
 fn is_already_done(op: &Op, code: i32) -> bool {
     match (op, op.key()) {
         (Op::Delete(..), _) => matches!(

@@ -1,4 +1,4 @@
-//! Transmit checksum offload of a device. Uses the ethtool ioctl, because the netlink feature has no fixed name.
+//! Transmit checksum offload of a device. This module uses the ethtool ioctl, because the netlink feature has no fixed name.
 #![allow(unsafe_code)]
 
 use crate::names::LinkName;

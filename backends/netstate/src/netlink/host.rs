@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// The maximum number of policy routing tables that are read, and of routes that are read from each table.
+/// The maximum number of policy routing tables that flanneld reads, and of routes that it reads from each table.
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
@@ -81,7 +81,8 @@ impl HostReader {
     /// Lists the routes of the main table that `keep` accepts, IPv4 first.
     ///
     /// # Errors
-    /// Returns an error if the list of IPv4 routes is incomplete. A kernel without IPv6 refuses to list IPv6 routes, so that failure is only logged.
+    /// Returns an error if the list of IPv4 routes is incomplete. A kernel without IPv6 refuses to list IPv6 routes, so this function only logs that
+    /// failure.
     pub async fn routes(
         &mut self,
         keep: impl Fn(&Route) -> bool,
@@ -118,7 +119,7 @@ impl HostReader {
         Ok(routes)
     }
 
-    /// Looks up where packets from this host to these addresses go. The results are in the same order.
+    /// Looks up the routes of packets from this host to these addresses. The results are in the same order.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() {
@@ -131,7 +132,7 @@ impl HostReader {
         self.answers(targets.iter().map(query).collect()).await
     }
 
-    /// Looks up where forwarded packets go. The results are in the same order.
+    /// Looks up the routes of forwarded packets. The results are in the same order.
     pub async fn look_up_forwarded(
         &mut self,
         packets: &[Forwarded],
@@ -175,7 +176,8 @@ impl HostReader {
     /// Lists the policy routing rules, IPv4 first, in the order in which the kernel evaluates them.
     ///
     /// # Errors
-    /// Returns an error if the list of IPv4 rules is incomplete. A kernel without IPv6 refuses to list IPv6 rules, so that failure is only logged.
+    /// Returns an error if the list of IPv4 rules is incomplete. A kernel without IPv6 refuses to list IPv6 rules, so this function only logs that
+    /// failure.
     pub async fn policy_rules(&mut self) -> Result<Vec<PolicyRule>, KernelError> {
         let mut rules = Vec::new();
         for family in Family::ALL {
@@ -333,7 +335,7 @@ impl HostEvents {
     }
 
     /// Returns after an event that may change an interface. These are events about the interface with this index or name, about any address, or about a route
-    /// out of the interface without a gateway. Pod interfaces, which come and go all the time, are ignored.
+    /// out of the interface without a gateway. Ignores pod interfaces, which appear and disappear all the time.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.

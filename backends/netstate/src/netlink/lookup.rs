@@ -1,4 +1,4 @@
-//! Single lookups in the kernel along one path: where a packet leaves, and the state of the next hop. Nothing is cached.
+//! Single lookups in the kernel along one path, without a cache: the route of a packet, and the state of the next hop.
 
 use super::decode::{SeenRoute, link, neighbor, route};
 use super::header::{link_header, lookup_header, neighbor_header, route_header};
@@ -26,7 +26,7 @@ pub struct Hop {
     pub net: IpNet,
     /// The gateway. `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The interface; empty if there is none.
+    /// The interface; empty if the route has no interface.
     pub dev: LinkName,
     /// The index of the interface.
     pub index: u32,
@@ -45,9 +45,9 @@ pub struct Hop {
 /// The result of a route lookup for a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The packet leaves over this route.
+    /// The packet leaves by this route.
     Sent(Hop),
-    /// A route drops the packet. `None` if that route was not found.
+    /// A route drops the packet. `None` if the lookup did not find that route.
     Dropped(Option<Hop>),
     /// No route matches (ENETUNREACH).
     NoRoute,
@@ -56,11 +56,11 @@ pub enum Fate {
 /// The state of a neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// It has this hardware address.
+    /// The entry has this hardware address.
     Known(Mac),
-    /// The kernel asks for its MAC, and no host answers.
+    /// The kernel asks for the MAC, but no host answers.
     Silent,
-    /// The kernel has no entry.
+    /// The kernel has no entry for the address.
     Absent,
 }
 
@@ -136,7 +136,7 @@ impl Lookup {
         })
     }
 
-    /// Finds the most specific of the routes that drop packets to an address.
+    /// Finds the most specific route that drops packets to an address.
     async fn obstacle(&mut self, to: IpAddr) -> Result<Option<Hop>, KernelError> {
         let (family, _) = family(to);
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
@@ -249,7 +249,7 @@ impl Lookup {
         found
     }
 
-    /// Returns the name of an interface. Empty if there is none.
+    /// Returns the name of an interface. Empty if the interface does not exist.
     async fn name(&mut self, index: u32) -> LinkName {
         let mut found = LinkName::default();
         if index != 0 {

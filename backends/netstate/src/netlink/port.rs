@@ -1,8 +1,8 @@
-//! A port of the pods' bridge for flanneld's own probes: a veth pair, and addresses that the bridge resolves to it.
+//! A port of the pods' bridge for flanneld's own probes: a veth pair, and addresses that the bridge resolves to this pair.
 //!
-//! One end is in the bridge, like a pod's. The other end has no address, and its MAC differs from the destination of the frames that it receives ([`MAC`]). The
-//! host therefore accepts none of the frames, and a packet socket receives all of them. The bridge floods no broadcasts and multicasts to the port, so that the
-//! host does not receive them twice.
+//! One end is in the bridge, like the end of a pod's pair. The other end has no address, and its MAC differs from the destination of the frames that
+//! it receives ([`MAC`]). The host therefore accepts none of the frames, and a packet socket receives all of them. The bridge floods no broadcasts
+//! and multicasts to the port, so that the host does not receive such packets twice.
 
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};
@@ -19,11 +19,11 @@ use types::Errno;
 
 /// The MAC of the probe addresses. Each bridge has one probe port, so all ports can share it.
 pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
-/// The MAC of the end in the bridge. A bridge without a configured MAC takes the lowest one of its ports, and this is the highest.
+/// The MAC of the end in the bridge. A bridge without a configured MAC takes the lowest MAC of its ports, and this MAC is the highest possible.
 const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
 /// The MAC of the other end.
 const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
-/// The MTU of both ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest one of its ports.
+/// The MTU of both ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest MTU of its ports.
 const MTU: u32 = 65_535;
 
 /// Creates and removes probe ports.
@@ -52,7 +52,7 @@ impl Ports {
         self.host.interfaces().await
     }
 
-    /// Creates the port of a bridge, or reuses an existing one. Returns the index of the end that is not in the bridge.
+    /// Creates the port of a bridge, or reuses an existing port. Returns the index of the end that is not in the bridge.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses a request.
@@ -209,7 +209,7 @@ fn pair(outer: &str, inner: &str) -> Message {
         })
 }
 
-/// Returns the request that keeps an interface from getting an address of its own and from answering ARP.
+/// Returns the request that keeps the kernel from assigning an IPv6 address to an interface and the interface from answering ARP.
 fn silent(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,

@@ -1,4 +1,4 @@
-//! Reads the kernel state with filtered dumps, one for each kind of object, of our links only.
+//! Reads the kernel state of flannel's links with filtered dumps, one for each kind of object.
 
 use super::decode::{SeenLink, SeenRoute, address, link, neighbor, route};
 use super::header::{address_header, link_header, neighbor_header, route_header};
@@ -73,7 +73,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Reads the peers of those interfaces that were our WireGuard interfaces at the last full read.
+    /// Reads the peers of the interfaces that were flannel's WireGuard interfaces at the last full read.
     pub(super) async fn peers_of_all(
         &mut self,
         scope: &Scope,
@@ -101,7 +101,7 @@ impl NetlinkKernel {
             .collect())
     }
 
-    /// Lists all links, including those of others.
+    /// Lists all links, including the links of other programs.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests
@@ -352,7 +352,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Returns the names of links by index. Unknown indices are looked up.
+    /// Returns the names of links by index. Looks up unknown indices.
     async fn names(
         &mut self,
         indices: impl Iterator<Item = u32>,

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 use zeroize::{Zeroize, Zeroizing};
 
-/// The number of requests in one sendto. The kernel queues acknowledgements while sendmsg still runs. It silently drops those that do not fit the receive
-/// buffer.
+/// The number of requests in one sendto. The kernel queues acknowledgements while sendmsg still runs. The kernel silently drops acknowledgements that
+/// do not fit into the receive buffer.
 pub(super) const BATCH: usize = 128;
 /// The number of lookups in one sendto. The kernel allocates a page for each answer.
 pub(super) const LOOKUPS: usize = 48;
@@ -75,7 +75,8 @@ impl Requests {
         self.buffer.zeroize();
     }
 
-    /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that nothing of an interrupted dump remains.
+    /// Requests a dump and passes every message to `each`. Each attempt starts with a new state from `begin`, so that no part of an interrupted dump
+    /// remains.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses, does not answer, or keeps interrupting the dump.
@@ -280,10 +281,10 @@ impl Notices {
         })
     }
 
-    /// Returns after a relevant notification, or after notifications were lost.
+    /// Waits for a relevant notification. Also returns after notifications were lost.
     ///
     /// # Cancel safety
-    /// A datagram is received and evaluated without a point at which the future can be dropped.
+    /// The future receives and evaluates a datagram without a point at which it can be dropped.
     pub(super) async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
         loop {
             match receive(&self.socket, &mut self.buffer).await {

@@ -1,4 +1,4 @@
-//! Reads the objects in our networks and on our devices, of any origin.
+//! Reads the objects of any origin in flannel's networks and on flannel's devices.
 
 use super::NetlinkKernel;
 use super::decode::{SeenNeighbor, SeenRoute, neighbor, route};

@@ -28,7 +28,7 @@ impl Tunnels {
         })
     }
 
-    /// Returns the addresses to which vxlan interfaces with this UDP port send, from permanent FDB entries. Interfaces in `own` are skipped.
+    /// Returns the addresses to which vxlan interfaces with this UDP port send, from permanent FDB entries. Skips interfaces in `own`.
     ///
     /// # Errors
     /// Returns an error if a list is incomplete.
@@ -78,7 +78,7 @@ impl Tunnels {
         Ok(found)
     }
 
-    /// Returns when a vxlan interface or a permanent FDB entry has changed.
+    /// Waits until a vxlan interface or a permanent FDB entry has changed.
     pub async fn changed(&mut self) {
         let concerns = |message: &Received<'_>| match message.kind {
             RTM_NEWLINK | RTM_DELLINK => link(&Received {

@@ -15,10 +15,10 @@ pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),
     pub asking: bool,
-    /// Addresses that were found on-link.
+    /// Addresses that lookups found on-link.
     pub on_link: &'a BTreeSet<IpAddr>,
     pub scope: &'a Scope,
-    /// Our objects in the kernel, if they are known.
+    /// Flannel's objects in the kernel, if they are known.
     pub known: Option<&'a KernelState>,
 }
 
@@ -71,7 +71,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Whether a learned FDB entry has replaced one of ours.
+    /// Whether a learned FDB entry has replaced an entry of flannel.
     fn replaces(&self, seen: &SeenNeighbor) -> bool {
         let ours = self
             .links

@@ -1,6 +1,6 @@
-//! Netlink encoding: builds messages and parses datagrams. Pure. Malformed input yields nothing and never panics.
+//! Netlink encoding: builds messages and parses datagrams. Pure. For malformed input, the parser returns no messages and never panics.
 //!
-//! Only known attributes are parsed, so an attribute of a newer kernel or of another link cannot make a dump unreadable.
+//! It parses only known attributes, so an attribute of a newer kernel or of another link cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
@@ -8,10 +8,10 @@ use zeroize::Zeroizing;
 /// The length of a message header in bytes.
 pub(super) const HEADER: usize = 16;
 
-/// The initial capacity of a message in bytes, which is sufficient for most.
+/// The initial capacity of a message in bytes, which is sufficient for most messages.
 const ROOM: usize = 128;
 
-/// A message under construction. It may hold keys, so all memory that it used is erased.
+/// A message under construction. A message may contain keys, so this type erases all memory that it used.
 pub(super) struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
@@ -86,7 +86,7 @@ impl Message {
         self.pad();
     }
 
-    /// Appends bytes and erases outgrown memory. A vector that grows by itself leaves a copy behind.
+    /// Appends bytes and erases outgrown memory. A growing vector leaves a copy of the old content behind.
     fn append(&mut self, bytes: &[u8]) {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
@@ -117,13 +117,13 @@ const NESTED: u16 = 0x8000;
 pub(super) struct Received<'a> {
     pub kind: u16,
     pub flags: u16,
-    /// The sequence number of the request that it answers.
+    /// The sequence number of the request that the message answers.
     pub sequence: u32,
     /// The bytes after the header.
     pub body: &'a [u8],
 }
 
-/// Returns the messages of a datagram, up to the first truncated one.
+/// Returns the messages of a datagram, up to the first truncated message.
 pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;

@@ -1,7 +1,7 @@
 //! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
 //!
-//! A list of allowed IPs is never replaced as a whole, because the kernel drops the peer's packets in between. An allowed IP that is set on another peer
-//! moves atomically.
+//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's packets in between. An allowed IP that is set on
+//! another peer moves atomically.
 
 use super::NetlinkKernel;
 use super::errno::op_error;
@@ -40,7 +40,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns how many of its allowed IPs are, or were, inside our networks.
+    /// Returns how many of the peer's allowed IPs are, or were, inside flannel's networks.
     fn inside(&self, scope: &Scope) -> Inside {
         let ours = self
             .allowed
@@ -55,14 +55,14 @@ impl Seen {
     }
 }
 
-/// How many of a peer's allowed IPs are inside our networks.
+/// Classification of a peer by how many of its allowed IPs are inside flannel's networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
-    /// The peer is ours. This includes a peer without allowed IPs, which is a leftover.
+    /// The peer belongs to flannel. A peer without allowed IPs, which is a leftover, also belongs to flannel.
     All,
-    /// An operator gave more allowed IPs to one of our peers, or added a peer.
+    /// An operator gave more allowed IPs to a peer of flannel, or added a peer.
     Some,
-    /// The peer is an operator's.
+    /// The peer belongs to an operator.
     Nothing,
 }
 
@@ -99,8 +99,8 @@ impl Generic {
             .number(WGDEVICE_A_IFINDEX, index)
     }
 
-    /// Frees a port that other interfaces of ours use. Two interfaces cannot exchange their ports one after the other. Each of them gets its own port
-    /// afterwards.
+    /// Frees a port that other interfaces of flannel use, because two interfaces cannot exchange their ports one after the other. Each interface gets
+    /// its own port afterwards.
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
@@ -125,11 +125,11 @@ impl Generic {
 /// The state of the WireGuard peer to which packets for a network go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its public key.
+    /// The peer's public key.
     pub key: PublicKey,
     /// Address and port of the peer, if known.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last handshake was completed. `None` if there was none.
+    /// Time since the last completed handshake. `None` without a completed handshake.
     pub handshake: Option<Duration>,
 }
 
@@ -156,7 +156,7 @@ impl NetlinkKernel {
         Ok(self.generic.insert(generic))
     }
 
-    /// Reads an interface, and adds our peers on it to `found`.
+    /// Reads an interface, and adds flannel's peers on this interface to `found`.
     pub(super) async fn wireguard(
         &mut self,
         scope: &Scope,
@@ -252,7 +252,7 @@ impl NetlinkKernel {
         op_error(op, &answer)
     }
 
-    /// Starts sessions with peers that have no keepalive. Failures are ignored, because the first packet also starts the session.
+    /// Starts sessions with peers that have no keepalive. Ignores failures, because the first packet also starts the session.
     pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
             let Ok(generic) = self.generic().await else {
@@ -323,7 +323,7 @@ impl NetlinkKernel {
     }
 }
 
-/// Appends changes that make the kernel send a packet to a peer at once: keepalive is switched on, and off again.
+/// Appends changes that make the kernel send a packet to a peer at once: the changes switch keepalive on, and off again.
 fn greeting(list: Message, key: &PublicKey) -> Message {
     [1u16, 0].iter().fold(list, |list, interval| {
         list.nest(0, |message| {

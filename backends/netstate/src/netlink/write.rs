@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The number of operations that are turned into messages at a time. It limits memory use, not the size of the kernel's batches.
+/// The number of operations that this module converts to messages at a time. It limits memory use, not the size of the kernel's batches.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;
@@ -117,7 +117,7 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// Builds the message for an operation. Returns the name of the interface if it is missing, or `Err(None)` if nothing has to be done.
+/// Builds the message for an operation. Returns the name of the interface if it is missing, or `Err(None)` if the operation needs no message.
 fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,

@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left. These lead to exactly a leased subnet, over the underlay to that peer's address or on a flannel device. They are
-/// replaced in place, so that no packets are lost.
+/// Adopts desired routes that Go flannel left. Such routes lead to exactly a leased subnet, over the underlay to that peer's address or on a flannel
+/// device. The kernel replaces them in place, so that no packets get lost.
 ///
-/// A blackhole route for exactly our own subnet is replaced by ours. If no blackhole route is desired, it stays: it cannot be distinguished from an operator's.
+/// A blackhole route for exactly this node's own subnet is replaced by flannel-rs' blackhole route. If the plan wants no blackhole route, the
+/// existing route stays, because it may be an operator's.
 ///
-/// A route to a single peer is removed if one desired route leads to all peers, because it would divert that peer's packets.
+/// If one desired route leads to all peers, removes routes to single peers, because such a route would divert that peer's packets.
 ///
 /// Until the state is `settled`, also removes routes over the underlay that bypass an encrypting device and lead to a subnet of a node's length.
 /// Otherwise the next node with that subnet would get packets unencrypted.

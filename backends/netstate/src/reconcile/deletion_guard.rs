@@ -18,7 +18,7 @@ pub(super) enum DeletionGuard {
 }
 
 impl DeletionGuard {
-    /// Removes deletions from a first pass that would delete many of the existing routes, until they are due.
+    /// Removes deletions from a first pass that would delete many of the existing routes, until these deletions are due.
     pub(super) fn hold_back(
         &mut self,
         ops: &mut Vec<Op>,

@@ -1,6 +1,6 @@
 //! Separates failures of single peers from failures of this node. Pure.
 //!
-//! Any node of the cluster may publish an address that this node's kernel refuses. That is not a fault of this node.
+//! Any node of the cluster may publish an address that this node's kernel refuses. Such an address is not a fault of this node.
 
 use crate::kernel::{FailureKind, OpError};
 use crate::object::{KernelState, Key};
@@ -22,13 +22,13 @@ pub struct FailedPeer {
 pub struct Failures {
     /// Failures of this node's own objects, and failures with a cause on this host.
     pub node: Vec<OpError>,
-    /// Peers that failed for a reason of their own.
+    /// Peers that failed for a reason that concerns only them.
     pub peers: Vec<FailedPeer>,
 }
 
 impl Failures {
-    /// Sorts the errors of a pass. `own` has the objects that the node needs without any peer. `holders` has the peers, and `owners` the peer that each object
-    /// belongs to, as in [`holders`](crate::sighting::holders).
+    /// Sorts the errors of a pass. `own` contains the objects that the node needs without any peer. `holders` contains the peers, and `owners` the
+    /// peer to which each object belongs, as in [`holders`](crate::sighting::holders).
     ///
     /// If an address family has several peers and all of them fail, the cause is on this host.
     pub fn of(

@@ -26,7 +26,7 @@ pub struct Options {
 
 pub(super) struct Goal<P> {
     pub plan: P,
-    /// The plan's scope. The former networks are dropped once no object of them is left.
+    /// The plan's scope. The reconciler drops the former networks when no object of these networks is left.
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
@@ -45,7 +45,7 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// Whether the data plane cannot work without this object. With two families, one may fail.
+    /// Whether the data plane cannot work without this object. With two families, one family may fail.
     pub(super) fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
@@ -58,7 +58,7 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// Returns the desired state: the plan's objects, and those that all networks share.
+    /// Returns the desired state: the plan's objects, and the objects that all networks share.
     pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
         let mut desired = Desired::whole(&self.plan, leases, facts);
         if self.options.blackhole {
@@ -82,7 +82,7 @@ impl<P: Plan> Goal<P> {
         Failures::of(errors.to_vec(), &own, &holders, &owners)
     }
 
-    /// Ends the cleanup of the previous run: objects that appear in its networks later belong to others.
+    /// Ends the cleanup of the previous run: objects that later appear in its networks belong to other programs.
     pub(super) fn forget_former(&mut self, want: &KernelState) {
         self.scope.former = None;
         self.scope.links.retain(|name| want.link(*name).is_some());

@@ -1,4 +1,4 @@
-//! Conflicts with another program about the MAC of our link. Rewriting the MAC again and again would only disrupt the peers.
+//! Conflicts with another program about the MAC of flannel's link. Repeated rewrites of the MAC would only disrupt the peers.
 
 use crate::fit::Fit;
 use crate::names::{LinkName, Mac};
@@ -11,12 +11,13 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub(super) struct MacConflicts {
     seen: BTreeMap<LinkName, VecDeque<Instant>>,
-    /// The MACs that were accepted.
+    /// The MACs that the reconciler has accepted.
     pub accepted_macs: BTreeMap<LinkName, Mac>,
 }
 
 impl MacConflicts {
-    /// Records links whose MAC is not the desired one. Returns whether a MAC was rewritten more than three times in ten seconds and is accepted from now on.
+    /// Records links with another MAC than the desired MAC. Returns whether another program rewrote a MAC more than three times in ten seconds, after
+    /// which the reconciler accepts that MAC.
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;

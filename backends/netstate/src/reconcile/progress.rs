@@ -1,14 +1,15 @@
-//! The progress of the reconciler: written by its loop, read by others.
+//! The progress of the reconciler, which its loop writes and other tasks read.
 
 use super::failures::FailedPeer;
 use super::repairs::Repairs;
 use super::tunnels::Silent;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::time::Instant;
-use types::Problem;
+use types::{Durations, Histogram, Problem};
 
 use crate::object::{KernelState, Key};
 
@@ -19,6 +20,8 @@ pub struct Progress {
     pub(super) writes: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) repairs: AtomicU64,
+    pub(super) pass_durations: Histogram,
+    pub(super) repairs_by_kind: Mutex<BTreeMap<&'static str, u64>>,
     pub(super) in_sync: AtomicBool,
     pub(super) comparing: AtomicBool,
     pub(super) trouble: Mutex<Option<Problem>>,
@@ -33,7 +36,7 @@ pub struct Progress {
 pub struct TunnelPeers {
     /// The number of peers on all WireGuard devices.
     pub peers: usize,
-    /// Peers that do not respond although packets are sent to them.
+    /// Peers that do not respond although this node sends packets to them.
     pub silent: Vec<Silent>,
 }
 
@@ -85,25 +88,29 @@ impl Counts {
 /// The progress of the reconciler at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Passes since the start, full and incremental ones.
+    /// Number of full and incremental passes since the start.
     pub passes: u64,
-    /// Operations that the kernel accepted since the start.
+    /// Number of operations that the kernel accepted since the start.
     pub writes: u64,
-    /// Operations and reads that failed since the start.
+    /// Number of operations and reads that failed since the start.
     pub failures: u64,
-    /// Operations that reverted a change of another program.
+    /// Number of operations that reverted a change by another program.
     pub repairs: u64,
+    /// These operations by kind of object, as [`Key::label`] names it.
+    pub repairs_by_kind: BTreeMap<&'static str, u64>,
+    /// Durations of the passes.
+    pub pass_durations: Durations,
     /// Whether the kernel is in the desired state, apart from `failed_peers`.
     pub in_sync: bool,
-    /// Whether a full pass holds two states of the kernel, the desired and the actual one. With thousands of peers, they take much memory.
+    /// Whether a full pass holds two states of the kernel, the desired and the actual one. With thousands of peers, these states use much memory.
     pub comparing: bool,
-    /// The current problem. None while the kernel is in sync. Its parts are the first refusals.
+    /// The current problem, whose parts are the first refusals. `None` while the kernel is in sync.
     pub trouble: Option<Problem>,
-    /// Peers whose objects the kernel refuses, each for a reason of its own.
+    /// Peers whose objects the kernel refuses, each for a reason that concerns only this peer.
     pub failed_peers: Vec<FailedPeer>,
     /// Counts of the objects in the desired state.
     pub wanted: Counts,
-    /// The objects that were restored in the last ten minutes, and how often.
+    /// The objects that flanneld restored in the last ten minutes, with the number of repairs.
     pub repaired: Vec<(Key, u32)>,
     /// The WireGuard peers.
     pub tunnels: TunnelPeers,
@@ -124,6 +131,12 @@ impl Progress {
             writes: self.writes.load(Relaxed),
             failures: self.failures.load(Relaxed),
             repairs: self.repairs.load(Relaxed),
+            repairs_by_kind: self
+                .repairs_by_kind
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            pass_durations: self.pass_durations.snapshot(),
             in_sync: self.in_sync.load(Relaxed),
             comparing: self.comparing.load(Relaxed),
             trouble: self

@@ -1,17 +1,17 @@
-//! Kernel audits that other tasks request from the running loop. Each is answered from a fresh read of the kernel.
+//! Kernel audits that other tasks request from the running loop. The loop answers each request from a fresh read of the kernel.
 
 use crate::failure::{Failure, KernelError, Request};
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 
-/// The channel for the result of an audit. Its receiver may be gone.
+/// The channel for the result of an audit. The requesting task may be gone.
 pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 
 /// Requests kernel audits from a running reconciler. Clones share its queue.
 #[derive(Clone, Debug)]
 pub struct KernelAudit(mpsc::Sender<Question>);
 
-/// Creates the queue of requests. It holds one request at a time, because each one reads the whole kernel state.
+/// Creates the queue of requests. The queue holds one request at a time, because each request reads the whole kernel state.
 pub(super) fn channel() -> (KernelAudit, mpsc::Receiver<Question>) {
     let (sender, receiver) = mpsc::channel(1);
     (KernelAudit(sender), receiver)
@@ -24,7 +24,7 @@ impl KernelAudit {
     /// Returns an error if the kernel cannot be read or the loop has ended.
     ///
     /// # Cancel safety
-    /// A request whose future was dropped is not answered.
+    /// The loop does not answer a request whose future was dropped.
     pub async fn look(&self) -> Result<Sighting, KernelError> {
         let ended = || KernelError {
             what: Request::Look,

@@ -1,13 +1,13 @@
-//! The objects that were restored recently, and how often. Another program keeps changing them.
+//! The objects that flanneld restored recently because another program changed them, with the number of repairs.
 
 use crate::object::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for which a repair is remembered.
+/// Time for which the reconciler remembers a repair.
 const WINDOW: Duration = Duration::from_secs(600);
-/// The maximum number of remembered objects, and of remembered repairs of each. A conflict over more objects also shows in these.
+/// The maximum number of remembered objects, and of remembered repairs of each. These objects are enough to detect a conflict over more objects.
 const WATCHED: usize = 64;
 
 /// The repairs of the last ten minutes.
@@ -15,7 +15,7 @@ const WATCHED: usize = 64;
 pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 
 impl Repairs {
-    /// Records that objects were restored.
+    /// Records the repair of objects.
     pub(super) fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
         self.0.retain(|_, times| {
             times
@@ -34,7 +34,7 @@ impl Repairs {
         }
     }
 
-    /// Returns the objects that were restored in the last ten minutes, and how often.
+    /// Returns the objects that flanneld restored in the last ten minutes, with the number of repairs.
     pub(super) fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
         let count = |times: &VecDeque<Instant>| {
             times

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use types::Coded;
 use types::Problem;
 
-/// The interval at which the same problem is logged again.
+/// The interval at which the loop logs the same problem again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// The number of repairs of one object within a minute that make a conflict.
+/// The number of repairs of one object within a minute that indicate a conflict.
 const CONFLICT_REPAIRS: u32 = 5;
-/// The number of objects tracked for conflicts. A conflict over more objects also shows in these.
+/// The number of objects that the loop tracks for conflicts. These objects are enough to detect a conflict over more objects.
 const WATCHED: usize = 64;
-/// The number of peers that are logged one by one.
+/// The maximum number of peers that the loop logs one by one.
 const LOGGED_PEERS: usize = 20;
 
 /// Reports the work of the loop.
@@ -43,6 +43,11 @@ impl Report {
 
     pub(super) fn pass(&self) {
         self.progress.passes.fetch_add(1, Relaxed);
+    }
+
+    /// Reports the duration of a pass.
+    pub(super) fn took(&self, duration: Duration) {
+        self.progress.pass_durations.record(duration);
     }
 
     /// Reports that a full pass is comparing, until the guard is dropped.
@@ -82,8 +87,8 @@ impl Report {
         *wanted = count(*wanted);
     }
 
-    /// Counts and logs operations. If `repair` is set, operations that only a change by another program explains are repairs. `repair` has the errors of the
-    /// previous pass, whose objects are retried and not repaired.
+    /// Counts and logs operations. If `repair` is set, operations that only a change by another program explains are repairs. `repair` contains the
+    /// errors of the previous pass, whose objects are retries, not repairs.
     pub(super) fn applied(
         &mut self,
         ops: &[Op],
@@ -121,6 +126,15 @@ impl Report {
                 self.progress
                     .repairs
                     .fetch_add(repairs.len() as u64, Relaxed);
+                let mut by_kind = self
+                    .progress
+                    .repairs_by_kind
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                for op in &repairs {
+                    *by_kind.entry(op.key().label()).or_default() += 1;
+                }
+                drop(by_kind);
                 self.progress
                     .repaired
                     .lock()
@@ -152,7 +166,7 @@ impl Report {
         );
     }
 
-    /// Whether another program keeps undoing our repairs.
+    /// Whether another program keeps undoing flanneld's repairs.
     pub(super) fn has_conflict(&self) -> bool {
         self.repaired
             .values()
@@ -204,7 +218,7 @@ impl Report {
         self.peers(&failures.peers);
     }
 
-    /// Reports the peers that failed for a reason of their own. Each failure is logged once, because it lasts until an operator acts on it.
+    /// Reports the peers that failed for a reason that concerns only them. Logs each failure once, because it lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
         let mut last = self
             .progress
@@ -239,7 +253,7 @@ impl Report {
         last.extend_from_slice(failed);
     }
 
-    /// Reports that the kernel could not be read.
+    /// Reports a failed read of the kernel.
     pub(super) fn unreadable(&mut self, error: &KernelError) {
         self.progress.failures.fetch_add(1, Relaxed);
         self.set_problem(Some(Problem::of(error)), false);
@@ -287,7 +301,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
     format!("{} ({total} in all)", parts.join(", "))
 }
 
-/// Guard of a full pass that is comparing.
+/// Guard of a full pass during its comparison.
 pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {

@@ -1,4 +1,4 @@
-//! Schedules the work of the reconciler, so that frequent events cannot use up a CPU.
+//! Schedules the work of the reconciler, so that frequent events do not occupy a whole CPU.
 
 use crate::link::LinkKind;
 use crate::object::{KernelState, Value};
@@ -9,18 +9,18 @@ use types::backoff::Backoff;
 
 /// Time without a notification after which the collection of notifications ends.
 pub(super) const QUIET: Duration = Duration::from_millis(20);
-/// Maximum time for which notifications are collected.
+/// Maximum time for which the loop collects notifications.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
-/// The pause after a full pass and after a change, as a multiple of the time they took.
+/// The pause after a full pass and after a change, as multiples of the duration of the pass or change.
 const PAUSE_FACTORS: (u32, u32) = (2, 40);
 /// The pause between repairs while another program keeps undoing them.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// Minimum interval at which WireGuard peers are read, because the kernel does not announce their changes.
+/// Minimum interval between reads of WireGuard peers. The kernel does not announce changes of peers.
 const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between two reads of the WireGuard peers, as a multiple of the time that a read takes.
 const TUNNEL_READ_FACTOR: u32 = 20;
-/// Maximum interval at which WireGuard peers are read. Also the interval of full passes while the desired peers are not known.
+/// Maximum interval between reads of WireGuard peers. Also the interval of full passes while the desired peers are unknown.
 const MAX_TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct Schedule {
@@ -30,7 +30,7 @@ pub(super) struct Schedule {
     pub changes_after: Instant,
     /// The time of the next read of the WireGuard peers. `None` if there is no WireGuard interface.
     pub tunnel_read: Option<Instant>,
-    /// The last pass that was made because the desired peers were not known.
+    /// The time of the last pass that ran because the desired peers were unknown.
     last_blind_pass: Option<Instant>,
 }
 
@@ -73,7 +73,7 @@ impl Schedule {
         self.tunnel_read = Some(Instant::now() + interval);
     }
 
-    /// Returns whether a pass is due because the desired peers are not known. If so, records it as made.
+    /// Returns whether a pass is due because the desired peers are unknown. If so, records the pass.
     pub(super) fn take_blind_pass(&mut self, began: Instant) -> bool {
         let due = self
             .last_blind_pass
@@ -85,12 +85,12 @@ impl Schedule {
     }
 }
 
-/// Returns the end of the pause after some work, as a multiple of the time it took.
+/// Returns the end of the pause after some work. The pause is a multiple of the work's duration.
 fn pause_end(began: Instant, times: u32) -> Instant {
     Instant::now() + (began.elapsed() * times).clamp(QUIET, MAX_DELAY)
 }
 
-/// Returns the delay before a retry: 50 ms, doubled with each failure up to 5 s, with 25 % jitter.
+/// Returns the delay before a retry: 50 ms, which doubles with each failure up to 5 s, with 25 % jitter.
 pub(super) fn backoff(failures: u32) -> Duration {
     RETRY
         .after(failures.saturating_sub(1))

@@ -5,7 +5,7 @@ use std::fmt;
 use types::problem::text;
 use types::{Coded, Problem};
 
-/// The maximum number of refusals that are named.
+/// The maximum number of refusals that the problem names.
 const NAMED: usize = 3;
 
 /// The work that a pass left undone.
@@ -16,7 +16,7 @@ pub(super) struct Unfinished<'e> {
 }
 
 impl<'e> Unfinished<'e> {
-    /// Returns `None` if nothing was left undone.
+    /// Returns `None` if the pass left no work undone.
     pub(super) fn of(held: bool, errors: &'e [OpError]) -> Option<Self> {
         (held || !errors.is_empty()).then_some(Self { held, errors })
     }

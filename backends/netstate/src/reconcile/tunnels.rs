@@ -1,7 +1,7 @@
-//! Tracks WireGuard peers: the endpoints that were set, and whether the peers respond.
+//! Tracks WireGuard peers: the endpoints that flanneld has set, and whether the peers respond.
 //!
-//! The kernel moves an endpoint when its peer sends from another address (roaming). flanneld sets it again only if the lease's endpoint has changed, or if
-//! nothing responds at the current one.
+//! The kernel moves an endpoint when its peer sends from another address (roaming). flanneld sets the endpoint again only if the lease's endpoint has
+//! changed, or if the peer does not respond at the current endpoint.
 
 use crate::kernel::Sessions;
 use crate::names::LinkName;
@@ -14,12 +14,12 @@ use tokio::time::Instant;
 
 /// Time after its handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Time after an unanswered packet at which a peer is considered not responding. WireGuard repeats its handshake every 5 s, so by then two handshakes are
-/// unanswered.
+/// Time after an unanswered packet at which flanneld considers a peer silent. WireGuard repeats its handshake every 5 s, so by then two handshakes
+/// are unanswered.
 const NO_ANSWER: Duration = Duration::from_secs(20);
-/// Time without a response, while packets are sent to a peer, after which the peer is silent.
+/// Time without a response, while this node sends packets to a peer, after which the peer is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
-/// Time without packets to a peer after which the peer cannot be evaluated.
+/// Time without packets to a peer after which flanneld cannot evaluate the peer.
 const AT_REST: Duration = Duration::from_secs(180);
 /// The length of a keepalive in bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
 const KEEPALIVE: u64 = 32;
@@ -35,13 +35,13 @@ pub struct Silent {
     pub link: LinkName,
     /// The public key of the peer.
     pub key: PublicKey,
-    /// The endpoint from its lease, to which packets are sent.
+    /// The endpoint from the peer's lease, to which this node sends packets.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last handshake was completed. `None` if there was none.
+    /// Time since the last completed handshake. `None` without a completed handshake.
     pub handshake: Option<Duration>,
     /// Time for which this node has sent packets to the peer without a response.
     pub silence: Duration,
-    /// Whether handshakes of the peer arrive during this silence. None of them is completed.
+    /// Whether handshakes of the peer arrive during this silence without completion.
     pub initiates: bool,
 }
 
@@ -49,14 +49,15 @@ pub struct Silent {
 struct TunnelPeer {
     /// The endpoint that follows from the lease, as of the last pass.
     set: Option<SocketAddr>,
-    /// Seconds between two keepalives to the peer. 0: WireGuard sends keepalives only in answer to data.
+    /// Seconds between two keepalives to the peer. With 0, WireGuard sends keepalives only in answer to data.
     keepalive: u16,
     session: Session,
     /// The time of the last read.
     looked: Option<Instant>,
-    /// The time of the last completed handshake. The first read takes it from the wall clock. Later it is the time at which the handshake was noticed.
+    /// The time of the last completed handshake. The first read takes this time from the wall clock. Later reads set it to the time at which they
+    /// noticed the handshake.
     handshake_at: Option<Instant>,
-    /// Whether its session was already over at the first read.
+    /// Whether the peer's session was already over at the first read.
     over: bool,
     /// The time since which this node has sent packets to the peer without a response.
     unanswered: Option<Instant>,
@@ -67,7 +68,7 @@ struct TunnelPeer {
 }
 
 impl TunnelPeer {
-    /// Whether it responds, as far as is known. An idle peer is assumed to respond.
+    /// Whether the peer responds, as far as known. The reconciler treats an idle peer as responding.
     fn works(&self, now: Instant) -> bool {
         !self.over
             && self
@@ -75,7 +76,7 @@ impl TunnelPeer {
                 .is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
-    /// Whether the bytes sent since the last read may be only keepalives, which need no response. A message with data is longer, and so is a handshake.
+    /// Whether the bytes sent since the last read may be only keepalives, which need no response. Messages with data and handshakes are longer.
     fn only_kept_alive(&self, sent: u64, now: Instant) -> bool {
         let between = match self.keepalive {
             0 => KEEPALIVE_TIMEOUT,
@@ -143,8 +144,8 @@ impl Tunnels {
         }
     }
 
-    /// Finds peers that moved to another endpoint and respond there. Sets their endpoints in `have` to the desired ones, so that they are in sync, and returns
-    /// the peers.
+    /// Finds peers that moved to another endpoint and respond at it. Sets their endpoints in `have` to the desired endpoints, so that these peers are
+    /// in sync, and returns the peers.
     pub(super) fn accept(
         &self,
         have: &mut KernelState,

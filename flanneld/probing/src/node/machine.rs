@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use types::Family;
+use types::{Family, Histogram};
 
 /// A node that probes its peers and replies to their probes.
 pub struct Node {
@@ -41,6 +41,8 @@ pub struct Node {
     pub(super) viewer: Viewer,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
+    /// Round trips over the overlay.
+    pub(super) rtts: Histogram,
     /// Unknown senders: hosts without a lease that probe this node.
     pub(super) strangers: BTreeMap<IpAddr, Asked>,
     pub(super) out: Vec<Send>,
@@ -105,6 +107,7 @@ impl Node {
             viewer: Viewer::new(Bucket::new(ROW_QUESTIONS, now)),
             sessions: Sessions::default(),
             traffic: Traffic::default(),
+            rtts: Histogram::default(),
             strangers: BTreeMap::new(),
             out: Vec::new(),
             notices: Vec::new(),
@@ -206,7 +209,7 @@ impl Node {
 
     /// Does all work that is due. Returns when to call it again.
     pub fn wake(&mut self, now: Now) -> Duration {
-        self.outstanding.expire(now.at);
+        self.traffic.lost += self.outstanding.expire(now.at);
         self.close_rounds(now);
         self.step_mtu_searches(now);
         self.repeat(now);

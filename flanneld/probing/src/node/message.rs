@@ -31,6 +31,10 @@ pub struct LocalNode {
     pub who_v4: Option<u64>,
     /// Its number in IPv6.
     pub who_v6: Option<u64>,
+    /// Its IPv4 subnet.
+    pub subnet_v4: Option<IpNet>,
+    /// Its IPv6 subnet.
+    pub subnet_v6: Option<IpNet>,
     /// Its IPv4 address in the overlay, if it has one now.
     pub overlay_v4: Option<IpAddr>,
     /// Its IPv6 address in the overlay, if it has one now.

@@ -32,11 +32,13 @@ impl Outstanding {
         self.by_nonce.retain(|_, waiting| stays(&waiting.key));
     }
 
-    /// Drops the probes whose replies would be too late even to show that nothing was lost.
-    pub(super) fn expire(&mut self, now: Duration) {
+    /// Drops the probes whose replies would be too late even to show that nothing was lost. Returns their number.
+    pub(super) fn expire(&mut self, now: Duration) -> u64 {
+        let mut lost = 0;
         while let Some((_, nonce)) = self.expiries.pop_front_if(|(until, _)| *until <= now) {
-            self.by_nonce.remove(&nonce);
+            lost += u64::from(self.by_nonce.remove(&nonce).is_some());
         }
+        lost
     }
 
     pub(super) fn delay(&mut self, by: Duration) {

@@ -122,6 +122,7 @@ impl Node {
             .filter(|ip| overlay_addresses(&waiting.key).contains(ip));
         if waiting.path == Path::Overlay {
             peer.history.round_trip(rtt);
+            self.rtts.record(rtt);
         }
         self.answered(now, waiting, at, rtt, body.heard_overlay_ms);
     }
@@ -142,6 +143,7 @@ impl Node {
             .filter(|peer| peer.standing.present.ping_only && waiting.path == Path::Overlay)
         {
             peer.history.round_trip(rtt);
+            self.rtts.record(rtt);
         }
         self.answered(now, waiting, at, rtt, None);
     }
@@ -153,6 +155,7 @@ impl Node {
             .get(nonce)
             .filter(|waiting| waiting.to == from);
         let Some(waiting) = asked else { return };
+        self.traffic.refused += 1;
         let what = match waiting.what {
             What::Full => What::FullPing,
             What::Small => What::Ping,

@@ -8,12 +8,14 @@ use super::peer::{PeerClaim, PeerState};
 use super::viewer::CachedRow;
 use crate::rows::{Body, Wire, fit};
 use crate::schedule::cycle;
-use crate::view::{self, Cell, Mesh, PeerOpinion};
+use crate::target::Path;
+use crate::view::{self, Cell, Mesh, PathState, PeerOpinion};
+use crate::who::short;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-use types::Family;
 use types::reachability::{Impact, State};
+use types::{Durations, Family};
 
 /// Maximum number of other nodes' verdicts on a peer.
 const MAX_OPINIONS: usize = 16;
@@ -110,11 +112,16 @@ impl Node {
 
     fn show_rows(&self, now: Now) -> Vec<view::Row> {
         let looked = !self.viewer.rows.is_empty();
+        let own = [self.local.subnet_v4, self.local.subnet_v6]
+            .into_iter()
+            .flatten();
         let subnets: HashMap<u32, IpNet> = self
             .peers
             .iter()
             .filter(|_| looked)
             .map(|(subnet, peer)| (peer.short, *subnet))
+            // Other nodes report on this node, too.
+            .chain(own.map(|subnet| (short(&subnet), subnet)))
             .collect();
         self.viewer
             .rows
@@ -172,6 +179,37 @@ impl Node {
             *counts.entry(peer.shown).or_default() += 1;
         }
         counts
+    }
+
+    /// Returns how many peers reply, and how many do not, over the overlay and over the underlay.
+    pub fn paths(&self) -> BTreeMap<(Path, PathState), u32> {
+        let mut counts = BTreeMap::new();
+        for peer in self.peers.values() {
+            let overlay = match peer.shown.impact() {
+                Impact::None | Impact::Some => PathState::Replies,
+                Impact::All => PathState::Silent,
+                Impact::Unknown => PathState::Unknown,
+            };
+            let underlay = match peer.shown {
+                State::CutOff => PathState::Silent,
+                _ if peer.times.answered.underlay.is_some() => PathState::Replies,
+                _ => PathState::Unknown,
+            };
+            for place in [(Path::Overlay, overlay), (Path::Underlay, underlay)] {
+                *counts.entry(place).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Returns the round trips over the overlay since the start.
+    pub fn round_trips(&self) -> Durations {
+        self.rtts.snapshot()
+    }
+
+    /// Returns the median of all peers' current round trips over the overlay, in microseconds.
+    pub fn median_round_trip(&self) -> Option<u32> {
+        self.median_us()
     }
 
     pub(super) fn show_peer(&self, now: Now, key: &IpNet) -> Option<view::PeerView> {

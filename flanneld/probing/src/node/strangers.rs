@@ -83,6 +83,8 @@ mod tests {
         let local = LocalNode {
             who_v4: Some(who("n1", &net("10.5.1.0/24"))),
             who_v6: None,
+            subnet_v4: Some(net("10.5.1.0/24")),
+            subnet_v6: None,
             overlay_v4: "10.5.1.0".parse().ok(),
             overlay_v6: None,
             device: true,

@@ -12,7 +12,7 @@ use types::reachability::{Impact, State};
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Number of lines in the present window.
+/// Number of lines in the current window.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Duration,

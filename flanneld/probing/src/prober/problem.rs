@@ -11,7 +11,7 @@ use types::{Coded, Detail, Family};
 /// A socket by its path, its family, and whether it is for ping.
 pub(super) type Place = (Path, Family, bool);
 
-/// A socket that cannot be used.
+/// A socket that the prober cannot use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unusable {
     pub place: Place,

@@ -226,6 +226,8 @@ impl World {
         let local = LocalNode {
             who_v4: Some(self.who(node)),
             who_v6: None,
+            subnet_v4: Some(subnet(node)),
+            subnet_v6: None,
             overlay_v4: Some(subnet(node).network()),
             overlay_v6: None,
             device: true,

@@ -1,4 +1,4 @@
-//! Publishes changes of this node.
+//! Publishes changes of this node's attributes.
 
 use super::{Holder, PUBLICATION, UNSURE};
 use crate::lease::LeaseAttrs;
@@ -9,7 +9,7 @@ use crate::protocol::registry::Unanswered;
 use types::Dual;
 
 impl Holder {
-    /// Replaces the attributes that the lease should have, and publishes them.
+    /// Replaces the desired attributes of the lease, and publishes them.
     pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), Lost> {
         if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
             self.claim.public = public;
@@ -19,7 +19,7 @@ impl Holder {
         self.tell().await
     }
 
-    /// Publishes what the peers do not know yet, as soon as the store can be reached.
+    /// Publishes the attributes that the peers do not know yet, as soon as the store responds.
     pub(super) async fn tell(&mut self) -> Result<(), Lost> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
@@ -74,7 +74,7 @@ impl Holder {
         )
     }
 
-    /// Records what the store is known to hold.
+    /// Records the attributes that the store is known to hold.
     pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
         self.tenure.modified = revision;
         let before = std::mem::replace(&mut self.tenure.attrs, attrs);
@@ -93,7 +93,7 @@ impl Holder {
         }
     }
 
-    /// Records a write without a reply. The store may have executed it.
+    /// Records a write without a reply. The store may have executed this write.
     pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {

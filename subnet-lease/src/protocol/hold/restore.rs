@@ -1,4 +1,4 @@
-//! Restores our key after it was edited, overwritten or deleted.
+//! Restores this node's key after an edit, an overwrite or a deletion.
 
 use super::{CORRECTION, DEFENCE, Holder, PROOF};
 use crate::manager::Lost;
@@ -12,7 +12,7 @@ use crate::wire;
 use std::time::Duration;
 
 impl Holder {
-    /// Writes the key back at once, then at most once a minute, because the other writer may do the same.
+    /// Restores the key at once, then at most once a minute, because the other writer may do the same.
     pub(super) async fn defend(
         &mut self,
         item: &Item,
@@ -47,7 +47,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Overwrites the present value of our key by compare-and-swap. Returns whether that succeeded. If it did, logs `news`.
+    /// Overwrites the current value of this node's key by compare-and-swap. Returns whether the write succeeded. After a success, logs `news`.
     pub(super) async fn write(
         &mut self,
         item: &Item,
@@ -105,7 +105,7 @@ impl Holder {
         Ok(false)
     }
 
-    /// Handles the deletion of our key: writes the same subnet again, if it is still free.
+    /// Handles the deletion of this node's key: writes the key again, if the subnet is still free.
     pub(super) async fn put_back(&mut self) -> Result<(), Lost> {
         let mut attempt = 0;
         loop {
@@ -177,7 +177,7 @@ impl Holder {
         }
     }
 
-    /// Decides between our key and others that were written at the same time.
+    /// Decides between this node's key and other keys that were written at the same time.
     async fn settle_again(&mut self) -> Result<(), Lost> {
         match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
             Settled::Ours(_) => Ok(()),
@@ -190,7 +190,7 @@ impl Holder {
         Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into())
     }
 
-    /// Returns the lease that is kept alive. If it is gone, grants a new one.
+    /// Returns the store's lease that this node keeps alive. If the lease is gone, grants a new lease.
     pub(super) async fn keepalive(&self) -> i64 {
         let request = Request::KeepAlive {
             key: self.tenure.key.clone(),
@@ -204,7 +204,7 @@ impl Holder {
         grant(&self.io).await
     }
 
-    /// Handles a key that exists again, written by our own lost write or by another writer.
+    /// Handles a key that exists again, because of this node's own write without a reply or because of another writer.
     pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), Lost> {
         Box::pin(self.changed(entry)).await
     }

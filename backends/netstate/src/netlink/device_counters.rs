@@ -1,0 +1,134 @@
+//! The traffic counters of network devices.
+
+use super::socket::Requests;
+use super::uapi::*;
+use super::wire::{self, Message, Received};
+use crate::failure::KernelError;
+use crate::names::LinkName;
+
+/// The counters of one direction, since the device was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectionCounters {
+    /// The number of packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Number of packets that were lost to errors.
+    pub errors: u64,
+    /// Number of packets that were dropped, for example because a queue was full.
+    pub dropped: u64,
+}
+
+/// The counters of a device (`struct rtnl_link_stats64`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Packets that this host sends through the device. On a TUN device, these are the packets that the program reads.
+    pub sent: DirectionCounters,
+    /// Packets that this host receives from the device.
+    pub received: DirectionCounters,
+}
+
+/// Reader of counters in the network namespace in which it was opened.
+pub struct CounterReader {
+    requests: Requests,
+}
+
+impl CounterReader {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel provides no socket.
+    pub fn open() -> Result<Self, KernelError> {
+        Ok(Self {
+            requests: Requests::open()?,
+        })
+    }
+
+    /// Returns the counters of a device; `None` if the device does not exist or the kernel does not answer.
+    pub async fn of(&mut self, name: LinkName) -> Option<DeviceCounters> {
+        let request =
+            Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
+        let mut found = None;
+        self.requests
+            .batch(vec![request], 1, |_, message| {
+                found = counters(message).or(found);
+            })
+            .await;
+        found
+    }
+}
+
+/// Decodes the counters of a link.
+fn counters(message: &Received<'_>) -> Option<DeviceCounters> {
+    if message.kind != RTM_NEWLINK {
+        return None;
+    }
+    let (_, stats) =
+        wire::attrs(message.body, IFINFOMSG).find(|(kind, _)| *kind == IFLA_STATS64)?;
+    let number = |index: usize| wire::u64_at(stats, index * size_of::<u64>());
+    // The fields alternate between received and sent.
+    let direction = |first: usize| {
+        Some(DirectionCounters {
+            packets: number(first)?,
+            bytes: number(first + 2)?,
+            errors: number(first + 4)?,
+            dropped: number(first + 6)?,
+        })
+    };
+    Some(DeviceCounters {
+        received: direction(0)?,
+        sent: direction(1)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[tokio::test]
+    async fn loopback_counts_what_is_sent_through_it() {
+        let mut reader = CounterReader::open().unwrap();
+        let name = LinkName::parse("lo").unwrap();
+        let Some(before) = reader.of(name).await else {
+            panic!("no counters of lo");
+        };
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver
+            .send_to(&[0; 1000], receiver.local_addr().unwrap())
+            .unwrap();
+        let after = reader.of(name).await.unwrap();
+        assert!(after.sent.packets > before.sent.packets, "{after:?}");
+        assert!(after.sent.bytes >= before.sent.bytes + 1000, "{after:?}");
+        assert!(after.received.bytes >= before.received.bytes + 1000);
+        // The same as /proc shows: errors and drops are at their places.
+        let mut text = String::new();
+        std::fs::File::open("/proc/self/net/dev")
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .unwrap();
+        let line = text.lines().find(|line| line.trim().starts_with("lo:"));
+        let fields: Vec<u64> = line
+            .and_then(|line| line.split_once(':'))
+            .map(|(_, numbers)| {
+                let numbers = numbers.split_whitespace();
+                numbers.map(|number| number.parse().unwrap()).collect()
+            })
+            .unwrap();
+        let now = reader.of(name).await.unwrap();
+        assert_eq!(
+            (now.received.errors, now.received.dropped),
+            (fields[2], fields[3])
+        );
+        assert_eq!(
+            (now.sent.errors, now.sent.dropped),
+            (fields[10], fields[11])
+        );
+    }
+
+    #[tokio::test]
+    async fn missing_device_has_no_counters() {
+        let mut reader = CounterReader::open().unwrap();
+        let name = LinkName::parse("no-such-device").unwrap();
+        assert_eq!(reader.of(name).await, None);
+    }
+}
