@@ -8,6 +8,7 @@ BACKEND ?= vxlan
 STORE ?= dir
 HOSTS ?= 3
 KUBE ?=
+STATUS ?=
 ARGS ?=
 # make install
 PREFIX ?= /usr/local
@@ -52,7 +53,7 @@ image: ## The container images as archives in target/images, without an engine [
 	./e2e/setup.sh image $(ARCH)
 	./conf/image/build.sh $(ARCH)
 
-demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster [BACKEND=vxlan|wireguard|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
+demo: ## Hosts in namespaces, joined by flannel, with traffic; KUBE=1: a real Kubernetes cluster; STATUS=1: six hosts, one broken, and the status page [BACKEND=vxlan|wireguard|host-gw|alloc STORE=dir|etcd HOSTS=3 ARGS=--keep]
 ifneq ($(KUBE),)
 	./e2e/setup.sh demo-kube
 	cargo build -p flanneld -p flannelctl -p flannel-lab -p flannel-cni
@@ -61,7 +62,7 @@ ifneq ($(KUBE),)
 else
 	./e2e/setup.sh $(if $(filter etcd,$(STORE)),demo-etcd,demo)
 	cargo build -p flanneld -p flannelctl -p flannel-lab
-	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(HOSTS) $(ARGS)
+	$(AS_ROOT) ./target/debug/flannelctl lab --backend $(BACKEND) --store $(STORE) --hosts $(if $(STATUS),6 --status,$(HOSTS)) $(ARGS)
 endif
 
 picture: ## Draw docs/demo.svg and docs/trap.svg from real runs of the demonstration

@@ -1,7 +1,6 @@
 //! `flannelctl leases`: the leases in the store, their holders, and notes on problems.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use anyhow::Result;
 use ipnet::IpNet;
@@ -17,6 +16,7 @@ use types::printable;
 use crate::columns::{self, Cell, plain};
 use crate::form::Form;
 use crate::store;
+use node_api::facts::span;
 use subnet_lease::manager::Liveness;
 use terminal::out;
 use terminal::screen::{Screen, Style};
@@ -251,22 +251,6 @@ pub(crate) fn holder(item: &Item) -> String {
     }
 }
 
-/// Formats a duration in its one or two largest units.
-pub(crate) fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match (
-        seconds / 86_400,
-        seconds / 3_600 % 24,
-        seconds / 60 % 60,
-        seconds % 60,
-    ) {
-        (0, 0, 0, seconds) => format!("{seconds} s"),
-        (0, 0, minutes, _) => format!("{minutes} min"),
-        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
-        (days, hours, ..) => format!("{days} d {hours} h"),
-    }
-}
-
 fn state(item: &Item, sign: Option<&Liveness>) -> String {
     // No lease in a directory expires, so an operator's reservation is recognised by its writer instead.
     let by_hand = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
@@ -379,6 +363,7 @@ fn document(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn entry(key: &str, value: &str, created: i64, lease: i64) -> Entry {
         Entry {
@@ -608,18 +593,5 @@ mod tests {
             text,
             "SUBNET        PUBLIC IP  NODE  STATE\n10.5.1.0/24   1.2.3.4    n1    leased\n10.5.20.0/24                   leased  odd"
         );
-    }
-
-    #[test]
-    fn spans_are_short() {
-        for (seconds, want) in [
-            (0, "0 s"),
-            (59, "59 s"),
-            (60, "1 min"),
-            (3_661, "1 h 1 min"),
-            (90_000, "1 d 1 h"),
-        ] {
-            assert_eq!(span(Duration::from_secs(seconds)), want);
-        }
     }
 }

@@ -10,6 +10,7 @@ mod ask;
 mod cleanup;
 mod columns;
 mod completion;
+mod dashboard;
 mod doctor;
 mod form;
 mod kubernetes;
@@ -59,6 +60,8 @@ enum Command {
     Cleanup(cleanup::Args),
     /// Diagnose this node or all nodes and print the commands that fix them. Works without a running daemon.
     Doctor(doctor::Args),
+    /// Open this node's status page in a browser, or print how to reach it.
+    Dashboard(dashboard::Args),
     /// Collect diagnostics into one archive. Secrets are redacted.
     SupportBundle(support_bundle::Args),
     /// Build hosts in network namespaces on this machine and demonstrate flannel.
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Doctor(args) => doctor::run(&args).map(|found| code = found),
+        Command::Dashboard(args) => dashboard::run(&args).map(|found| code = found),
         Command::SupportBundle(args) => support_bundle::run(&args),
         Command::Lab(_) => lab::run(),
         Command::Completion(args) => completion::run(&args, &command()),

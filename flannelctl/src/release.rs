@@ -10,8 +10,9 @@ use subnet_lease::protocol::registry::Entry;
 use subnet_lease::protocol::view::Item;
 use types::printable;
 
-use crate::leases::{Keys, holder, span};
+use crate::leases::{Keys, holder};
 use crate::store;
+use node_api::facts::span;
 use subnet_lease::manager::Liveness;
 use terminal::out;
 

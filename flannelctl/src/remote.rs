@@ -31,6 +31,22 @@ impl RemoteFlags {
     pub(crate) fn run(&self) -> Result<Option<ExitCode>> {
         run(self.node.as_deref(), &self.cluster)
     }
+
+    /// Returns the node that is named, if any.
+    ///
+    /// # Errors
+    /// Returns an error if a cluster but no node is named.
+    pub(crate) fn named(&self) -> Result<Option<&str>> {
+        if self.node.is_none() && (self.cluster.is_named() || is_kubectls_plugin()) {
+            bail!("the options name a cluster but no node: add --node");
+        }
+        Ok(self.node.as_deref())
+    }
+
+    /// Returns the cluster that is named.
+    pub(crate) fn cluster(&self) -> &ClusterFlags {
+        &self.cluster
+    }
 }
 
 /// Runs this process's command in flannel's pod on a node. Returns `None` if no node is named.

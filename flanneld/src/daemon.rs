@@ -31,7 +31,7 @@ use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::problem::DaemonProblem;
-use crate::{status_keeper, systemd};
+use crate::{samples, status_keeper, systemd};
 use attrs::Following;
 use end::End;
 use left::Left;
@@ -189,6 +189,10 @@ impl Daemon {
             self.sysctls.clone(),
         );
         self.spawn(checks.keep(self.stop.clone()));
+        self.spawn(samples::keep(self.health.clone(), self.stop.clone()));
+        if self.settings.listen.metrics_per_peer {
+            self.health.add_metrics_per_peer();
+        }
         // The store may not respond for a long time; stopping the daemon ends the wait.
         let stop = self.stop.clone();
         let Some(manager) = stop

@@ -2,21 +2,27 @@
 
 pub mod condition;
 mod datapath;
+mod devices;
 mod figures;
 mod last_hour;
 mod metrics;
 mod probes;
+mod process;
 pub(crate) mod prometheus_text;
+mod recorded;
 mod unused;
 
 use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
+use crate::samples::{Samples, Totals};
 use condition::Condition;
 use doctor::Report;
 use figures::Counts;
 pub use figures::Figures;
 
 use jiff::Timestamp;
+use netstate::netlink::device_counters::DeviceCounters;
+use node_api::view::Charts;
 use node_api::{Kernel, Node, Notice, Readiness, Reason, Rules};
 use run_dir::status_file::{self, Pods, Vtep};
 use std::collections::BTreeMap;
@@ -54,6 +60,10 @@ struct Inner {
     /// The document with the part about the network.
     node: Node,
     notices: BTreeMap<&'static str, Problem>,
+    /// The last five minutes.
+    samples: Samples,
+    /// Whether /metrics has series of each peer.
+    metrics_per_peer: bool,
     run: Run,
     /// Notified when conditions or the published address change.
     changed: Arc<Notify>,
@@ -124,6 +134,7 @@ impl Default for Health {
 impl Health {
     /// Creates the health of a daemon that has just started: alive, but not ready until [`Condition::Start`] is cleared.
     pub fn new() -> Self {
+        process::started();
         let health = Self(Arc::new(Mutex::new(Inner {
             started: Instant::now(),
             conditions: BTreeMap::new(),
@@ -134,6 +145,8 @@ impl Health {
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
+            samples: Samples::default(),
+            metrics_per_peer: false,
             run: Run::default(),
             changed: Arc::default(),
         })));
@@ -192,6 +205,38 @@ impl Health {
     /// Notes the devices that carry pod packets to other nodes.
     pub fn carried_by(&self, devices: Vec<String>) {
         self.inner().run.devices = devices;
+    }
+
+    /// Returns the devices that carry pod packets to other nodes.
+    pub fn devices(&self) -> Vec<String> {
+        self.inner().run.devices.clone()
+    }
+
+    /// Returns the number of repairs of traffic rules since the network started.
+    pub fn rule_repairs(&self) -> u64 {
+        self.inner().run.figures.rule_repairs
+    }
+
+    /// Adds a sample, `elapsed` after the previous one, and notes the counters of the devices.
+    pub fn sampled(
+        &self,
+        totals: Totals,
+        elapsed: Duration,
+        devices: BTreeMap<String, DeviceCounters>,
+    ) {
+        let mut inner = self.inner();
+        inner.samples.add(totals, elapsed);
+        inner.run.figures.devices = devices;
+    }
+
+    /// Returns the charts of the last five minutes.
+    pub fn charts(&self) -> Charts {
+        self.inner().samples.charts()
+    }
+
+    /// Adds series of each peer to /metrics.
+    pub fn add_metrics_per_peer(&self) {
+        self.inner().metrics_per_peer = true;
     }
 
     /// Notes that another node took this node's subnet.
@@ -466,10 +511,12 @@ impl Health {
     fn counted(&self) -> Counts {
         let inner = self.inner();
         let network = inner.network.borrow();
-        inner
-            .run
-            .figures
-            .counts(network.as_ref(), inner.store.as_deref(), &inner.run.unused)
+        inner.run.figures.counts(
+            network.as_ref(),
+            inner.store.as_deref(),
+            &inner.run.unused,
+            inner.metrics_per_peer,
+        )
     }
 
     /// Renders the text of /metrics, in the OpenMetrics format 1.0.

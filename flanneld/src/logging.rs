@@ -1,13 +1,17 @@
 //! Log lines on stderr, as text or as JSON.
 
 mod out;
+mod recent;
 mod visible;
 
 pub use out::{dropped, lost};
+pub use recent::recent;
 
 use options::{LogFormat, Logging};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use visible::Visible;
 
 /// Starts logging. A valid RUST_LOG takes precedence over the verbosity.
@@ -35,6 +39,8 @@ pub fn init(logging: Logging) {
             .json()
             .flatten_event(true)
             .map_event_format(Visible::json)
+            .finish()
+            .with(recent::Recent)
             .try_init(),
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -43,6 +49,8 @@ pub fn init(logging: Logging) {
                 .with_target(logging.verbosity > 0)
                 .fmt_fields(visible::fields());
             text.map_event_format(|format| Visible::text(format.with_ansi(colours), colours))
+                .finish()
+                .with(recent::Recent)
                 .try_init()
         }
     };

@@ -462,7 +462,9 @@ impl Keeper {
         let writes = self.writes;
         self.written
             .send_if_modified(|last| std::mem::replace(last, writes) != writes);
+        let failed = u64::try_from(complaints.len()).unwrap_or(u64::MAX);
         self.health.figures(|figures| {
+            figures.rule_failures += failed;
             figures.rule_writes = writes;
             figures.unknown_senders = unknown_senders;
         });

@@ -5,6 +5,7 @@ mod checks;
 mod interrupt;
 mod key;
 mod kube;
+mod page;
 mod plan;
 mod show;
 mod traffic;
@@ -86,6 +87,9 @@ fn demonstrate(args: &Args) -> Result<()> {
     })?;
     let mut network = Network::build(&plan, screen)?;
     let pods = network.pods(screen)?;
+    if args.status {
+        return page::demonstrate(&network, screen);
+    }
     let complete = if plan.backend == Backend::Alloc {
         screen
             .print("  alloc only leases subnets: pods of different hosts do not reach each other");

@@ -52,28 +52,7 @@ pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<(
 pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     if !kept {
-        screen.commands(&[
-            (
-                "flannelctl lab --keep".to_owned(),
-                "leave the lab running to look around",
-            ),
-            (
-                "flannelctl lab --backend host-gw".to_owned(),
-                "routes instead of a tunnel",
-            ),
-            (
-                "flannelctl lab --backend wireguard".to_owned(),
-                "encrypted between hosts",
-            ),
-            (
-                "flannelctl lab --store etcd --ipv6".to_owned(),
-                "real etcd, both families",
-            ),
-            (
-                "flannelctl lab --vagrant".to_owned(),
-                "hosts that all have the address 10.0.2.15",
-            ),
-        ]);
+        more(screen);
         return Ok(());
     }
     let host = network.hosts.first().context("no hosts")?;
@@ -103,6 +82,13 @@ pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) 
             "packets on the wire",
         ),
         (
+            format!(
+                "{inside} flannelctl dashboard --subnet-file {}",
+                host.subnet_file()?.display()
+            ),
+            "the status page of the first host",
+        ),
+        (
             format!("tail -f {}", log.unwrap_or_default()),
             "the log of its daemon",
         ),
@@ -120,4 +106,34 @@ pub(crate) fn hint(network: &Network, pods: &[Pod], kept: bool, screen: Screen) 
     commands.push(("flannelctl lab --remove".to_owned(), "remove the lab"));
     screen.commands(&commands);
     Ok(())
+}
+
+/// Prints other demonstrations.
+fn more(screen: Screen) {
+    screen.commands(&[
+        (
+            "flannelctl lab --keep".to_owned(),
+            "leave the lab running to look around",
+        ),
+        (
+            "flannelctl lab --backend host-gw".to_owned(),
+            "routes instead of a tunnel",
+        ),
+        (
+            "flannelctl lab --backend wireguard".to_owned(),
+            "encrypted between hosts",
+        ),
+        (
+            "flannelctl lab --store etcd --ipv6".to_owned(),
+            "real etcd, both families",
+        ),
+        (
+            "flannelctl lab --status --hosts 6".to_owned(),
+            "the status page of six hosts, one of which is broken",
+        ),
+        (
+            "flannelctl lab --vagrant".to_owned(),
+            "hosts that all have the address 10.0.2.15",
+        ),
+    ]);
 }

@@ -45,6 +45,19 @@ const EXAMPLES: &[(&str, Lines)] = &[
         ],
     ),
     (
+        "flannelctl-dashboard",
+        &[
+            (
+                "flannelctl dashboard",
+                "Opens the status page of this node, or prints how to reach it.",
+            ),
+            (
+                "flannelctl dashboard --node node-1",
+                "Prints the kubectl command that reaches the page of a Kubernetes node.",
+            ),
+        ],
+    ),
+    (
         "flannelctl-doctor",
         &[
             ("flannelctl doctor", "Diagnoses this node."),

@@ -7,7 +7,7 @@ use probing::view::{self, Row};
 use types::reachability::{Impact, State};
 
 use crate::columns::{Cell, fitted, plain};
-use crate::leases::span;
+use node_api::facts::span;
 use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 9] = [

@@ -3,14 +3,12 @@
 use doctor::finding::DaemonState;
 use doctor::{Finding, Severity};
 use jiff::Timestamp;
-use node_api::{FailedPeer, FileState, Node, PodPath, Status, Wireguard};
-use probing::pods::{Lost, PodState};
-use std::fmt::Display;
+use node_api::facts::{facts, since, span};
+use node_api::{Node, Status};
 use std::time::Duration;
 use types::printable;
 use types::reachability::Impact;
 
-use crate::leases::span;
 use terminal::screen::{Screen, Style};
 
 /// Columns before the text of a detail.
@@ -223,35 +221,17 @@ fn problems(node: &Node, screen: Screen) -> Vec<String> {
 
 /// Returns a line for each part of the node's state.
 fn details(node: &Node, screen: Screen) -> Vec<String> {
-    let unused = (!node.unused.is_empty()).then(|| {
-        format!(
-            "{} of the leases in the store: flannelctl leases shows why",
-            node.unused.len()
-        )
-    });
-    let lines = [
-        ("subnet", subnet(node)),
-        ("address", address(node)),
-        ("pods", pods(node)),
-        ("store", store(node)),
-        ("kernel", kernel(node)),
-        ("failed", failed_peers(node)),
-        ("silent", silent_peers(node)),
-        ("rules", rules(node)),
-        ("peers", Some(peers(node))),
-        ("probes", pod_paths(node)),
-        ("unused", unused),
-        ("api", node.page.as_ref().map(|url| api(url, &node.node))),
-    ];
+    let page = node.page.as_ref().map(|url| page(url, &node.node));
     let notices = node
         .readiness
         .notices
         .iter()
-        .map(|notice| ("note", Some(format!("{}: {}", notice.name, notice.text))));
-    lines
+        .map(|notice| ("note", format!("{}: {}", notice.name, notice.text)));
+    facts(node)
         .into_iter()
+        .chain(page.map(|text| ("page", text)))
         .chain(notices)
-        .filter_map(|(name, text)| Some(line(name, &text?, screen)))
+        .map(|(name, text)| line(name, &text, screen))
         .collect()
 }
 
@@ -282,240 +262,16 @@ fn finding_text(finding: &Finding, now: Timestamp) -> String {
     format!("{}{}", finding.what, since.unwrap_or_default())
 }
 
-fn subnet(node: &Node) -> Option<String> {
-    if node.network.subnets.is_empty() {
-        return None;
-    }
-    let mut text = joined(&node.network.subnets);
-    if let Some(lease) = &node.network.lease {
-        match lease.until {
-            Some(until) => match since(node.at, until) {
-                Some(left) => text.push_str(&format!(", leased for {} more", span(left))),
-                None => text.push_str(", whose lease has ended"),
-            },
-            None => text.push_str(", which does not expire"),
-        }
-        if let Some(renewed) = lease.renewed.and_then(|renewed| since(renewed, node.at)) {
-            text.push_str(&format!(", renewed {} ago", span(renewed)));
-        }
-        if let Some(trouble) = &lease.trouble {
-            text.push_str(&format!("; {trouble}"));
-        }
-    }
-    Some(text)
-}
-
-fn address(node: &Node) -> Option<String> {
-    let underlay = node.network.underlay.as_ref()?;
-    let public = if underlay.public == underlay.addresses {
-        String::new()
-    } else {
-        format!(", published as {}", joined(&underlay.public))
-    };
-    Some(format!(
-        "{} on {} (MTU {}){public}: {}",
-        joined(&underlay.addresses),
-        underlay.interface,
-        underlay.mtu,
-        underlay.why
-    ))
-}
-
-fn pods(node: &Node) -> Option<String> {
-    let mtu = node.network.mtu?;
-    let file = node.network.subnet_env.as_ref().map(|file| {
-        let path = file.path.display();
-        match file.state {
-            FileState::Right => format!("; {path} is correct"),
-            FileState::Missing => format!("; {path} is missing: no pod can start"),
-            FileState::Different => format!("; {path} has other values"),
-        }
-    });
-    Some(format!("MTU {mtu}{}", file.unwrap_or_default()))
-}
-
-fn store(node: &Node) -> Option<String> {
-    let store = node.store.as_ref()?;
-    let heard = store
-        .heard
-        .and_then(|heard| since(heard, node.at))
-        .map(|ago| format!(", last heard {} ago", span(ago)));
-    let trouble = store.trouble.as_ref().map(|trouble| format!("; {trouble}"));
-    Some(format!(
-        "{}{}{}",
-        store.what,
-        heard.unwrap_or_else(|| ", not heard yet".to_owned()),
-        trouble.unwrap_or_default()
-    ))
-}
-
-fn kernel(node: &Node) -> Option<String> {
-    let kernel = node.kernel.as_ref()?;
-    let counts = [
-        (kernel.routes, "route", "routes"),
-        (kernel.neighbours, "neighbour", "neighbours"),
-        (kernel.fdb, "FDB entry", "FDB entries"),
-        (
-            kernel.wireguard.map_or(0, |wireguard| wireguard.peers),
-            "WireGuard peer",
-            "WireGuard peers",
-        ),
-    ];
-    let counts: Vec<String> = counts
-        .iter()
-        .filter(|(count, ..)| *count > 0)
-        .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
-        .collect();
-    let objects = if counts.is_empty() {
-        "no objects".to_owned()
-    } else {
-        counts.join(", ")
-    };
-    let state = if kernel.in_sync {
-        "all in sync".to_owned()
-    } else {
-        format!("not in sync: {}", kernel.trouble)
-    };
-    let back = if kernel.put_back > 0 {
-        format!("; {} restored in the last hour", kernel.put_back)
-    } else {
-        String::new()
-    };
-    Some(format!("{objects}, {state}{back}"))
-}
-
-/// Returns text about the peers that the kernel refuses, with the reason of the first one.
-fn failed_peers(node: &Node) -> Option<String> {
-    let failed = &node.kernel.as_ref()?.failed_peers;
-    let FailedPeer {
-        node, subnet, text, ..
-    } = failed.first()?;
-    let name = node
-        .as_ref()
-        .map_or(String::new(), |node| format!(" ({node})"));
-    let count = if failed.len() == 1 {
-        "1 peer".to_owned()
-    } else {
-        format!("{} peers", failed.len())
-    };
-    Some(format!(
-        "{count} cannot be programmed: {subnet}{name}: {text}"
-    ))
-}
-
-/// Returns text about the WireGuard peers that complete no handshake.
-fn silent_peers(node: &Node) -> Option<String> {
-    let Wireguard { peers, silent } = node
-        .kernel
-        .as_ref()?
-        .wireguard
-        .filter(|wireguard| wireguard.silent > 0)?;
-    Some(format!(
-        "{silent} of {peers} WireGuard peers complete no handshake"
-    ))
-}
-
-fn rules(node: &Node) -> Option<String> {
-    let rules = node.rules.as_ref()?;
-    let what = if rules.what.is_empty() {
-        "none wanted".to_owned()
-    } else {
-        rules.what.join(", ")
-    };
-    let state = if rules.in_place {
-        "in place".to_owned()
-    } else {
-        rules.trouble.clone()
-    };
-    Some(format!("{}: {what}; {state}", rules.with))
-}
-
-/// Returns text about the results of the probes on the path of pod packets.
-fn pod_paths(node: &Node) -> Option<String> {
-    let shown = |path: &PodPath| {
-        let changed = path.lost.iter().any(|lost| lost.what == Lost::Address);
-        let Some(address) = path.address else {
-            return format!("{}: subnet too small for probes of pods", path.family);
-        };
-        let text = match (path.state, path.obstacle.as_deref()) {
-            (PodState::Well, _) => "pass".to_owned(),
-            (PodState::All | PodState::Some, _) if changed => {
-                "arrive with another address".to_owned()
-            }
-            (PodState::All, _) => "are lost on this node".to_owned(),
-            (PodState::Some, _) => format!(
-                "are lost from or to {} of {} peers",
-                path.lost.len(),
-                path.asked
-            ),
-            (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
-            (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
-            (PodState::Unknown, Some("refused")) => "not sent: the kernel refuses".to_owned(),
-            (PodState::Unknown, Some("flooded")) => "unknown: the address is flooded".to_owned(),
-            (PodState::Unknown, Some("filtered")) => {
-                "unknown: every peer filters new packets to the probe port".to_owned()
-            }
-            (PodState::Unknown, Some("nobody-answers")) => {
-                "not sent: no peer replies to this node".to_owned()
-            }
-            (PodState::Unknown, _) => "not sent yet".to_owned(),
-        };
-        format!("pods' packets, from {address}: {text}")
-    };
-    let all: Vec<String> = node.pod_paths.as_ref()?.iter().map(shown).collect();
-    (!all.is_empty()).then(|| all.join("; "))
-}
-
-fn peers(node: &Node) -> String {
-    let all = node.peers.len();
-    match &node.mesh {
-        Some(mesh) if !mesh.peers.is_empty() => {
-            // A node with both families has two verdicts.
-            let verdicts = |peer: &node_api::Peer| -> Vec<bool> {
-                mesh.peers
-                    .iter()
-                    .filter(|verdict| peer.subnets.contains(&verdict.subnet))
-                    .map(|verdict| verdict.state.impact() == Impact::None)
-                    .collect()
-            };
-            let probed: Vec<Vec<bool>> = node
-                .peers
-                .iter()
-                .map(verdicts)
-                .filter(|verdicts| !verdicts.is_empty())
-                .collect();
-            let well = probed
-                .iter()
-                .filter(|verdicts| verdicts.iter().all(|well| *well));
-            format!("{} of {} well", well.count(), probed.len())
-        }
-        _ if all == 1 => "1, not probed".to_owned(),
-        _ => format!("{all}, not probed"),
-    }
-}
-
-/// Returns the URL of the JSON document, and how to reach it from another machine.
-fn api(url: &str, node: &str) -> String {
-    let url = url.trim_end_matches('/');
-    let port = url.rsplit(':').next().unwrap_or_default();
-    let document = format!("{url}{}", node_api::NODE);
+/// Returns the URL of the status page, and how to reach it from another machine.
+fn page(url: &str, node: &str) -> String {
+    let port = url.trim_end_matches('/').rsplit(':').next();
     match url.contains("127.0.0.1") || url.contains("[::1]") {
-        true => format!("{document}   from afar: ssh -L {port}:127.0.0.1:{port} {node}"),
-        false => document,
+        true => {
+            let port = port.unwrap_or_default();
+            format!("{url}   from afar: ssh -L {port}:127.0.0.1:{port} {node}")
+        }
+        false => url.to_owned(),
     }
-}
-
-fn joined<T: Display>(items: &[T]) -> String {
-    items
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(" and ")
-}
-
-/// Returns the time from `then` to `now`; `None` if `then` is later.
-fn since(then: Timestamp, now: Timestamp) -> Option<Duration> {
-    Duration::try_from(now.duration_since(then)).ok()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ const DOCKERS: &str = "/var/lib/docker/containers";
 pub(super) enum Missing {
     /// The daemon does not respond.
     Daemon(AskError),
-    /// A file cannot be read.
+    /// A file is unreadable.
     File {
         /// The file.
         path: PathBuf,

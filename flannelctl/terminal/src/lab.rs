@@ -28,6 +28,9 @@ pub struct Args {
     /// Leave everything running for inspection.
     #[arg(long)]
     pub keep: bool,
+    /// Break one host, and keep the lab with the status page until a key is pressed.
+    #[arg(long, conflicts_with_all = ["keep", "kube", "vagrant"])]
+    pub status: bool,
     /// Only remove kept labs and the remains of killed ones.
     #[arg(long, conflicts_with = "keep")]
     pub remove: bool,

@@ -4,11 +4,15 @@
 
 mod answers;
 mod cluster;
+pub mod facts;
 mod kernel;
 mod node;
 mod peer;
 pub mod probe;
+pub mod query;
 pub mod routes;
+mod sentence;
+pub mod view;
 
 pub use answers::{PEERS, Peers, Probed, STATUS, Status};
 pub use cluster::{CLUSTER, Cluster, Consequence, Shared, Source, Unanswered};
@@ -28,5 +32,7 @@ pub const NODE: &str = "/api/v1/node";
 pub const NODE_AND_ROWS: &str = "/api/v1/node?rows";
 /// Path of the comparison with the kernel, [`routes::Routes`]. Only the Unix socket serves it.
 pub const ROUTES: &str = "/api/v1/routes";
+/// Path of the document of the status page, [`view::View`]. With `?row=SUBNET`, one node's row, [`view::RowDetails`].
+pub const VIEW: &str = "/api/v1/view";
 /// Path of the doctor's report, [`doctor::Report`].
 pub const FINDINGS: &str = "/api/v1/findings";

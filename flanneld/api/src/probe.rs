@@ -1,5 +1,6 @@
 //! Document of `GET /api/v1/probe?peer=…`: the path to a peer or a pod, step by step.
 
+use crate::query::parameter;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -217,22 +218,7 @@ pub fn request(peer: &str) -> String {
 
 /// Parses the peer or pod from the query of a request. Returns `None` if it is absent, empty or not valid percent-encoded UTF-8.
 pub fn asked(query: Option<&str>) -> Option<String> {
-    let encoded = query?
-        .split('&')
-        .find_map(|part| part.strip_prefix("peer="))?;
-    let mut bytes = encoded.bytes();
-    let mut out = Vec::new();
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(bytes.next()?).to_digit(16);
-                let (high, low) = (digit()?, digit()?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            plain => plain,
-        });
-    }
-    String::from_utf8(out).ok().filter(|peer| !peer.is_empty())
+    parameter(query, "peer")
 }
 
 #[cfg(test)]

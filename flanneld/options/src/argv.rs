@@ -30,7 +30,7 @@ pub(crate) struct Argv {
     pub(crate) help: Option<HelpKind>,
     /// The first argument that is not a flag. It and all later arguments are ignored.
     pub(crate) ignored: Option<String>,
-    /// Former names of flags that were used, each with the present name.
+    /// Former names of flags that were used, each with the current name.
     pub(crate) renamed: Vec<(String, String)>,
     pub(crate) mistakes: Vec<Mistake>,
 }

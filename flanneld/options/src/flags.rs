@@ -271,6 +271,9 @@ pub(crate) struct HealthFlags {
     /// Also probe the path of pods' packets, from the last address of this node's subnet, which pods then do not get.
     #[arg(long, env = "FLANNELD_PROBE_PODS", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) probe_pods: Vec<Value<bool>>,
+    /// Add metrics of each peer: its state, round trip and losses. A cluster of N nodes then has N times N of these series.
+    #[arg(long, env = "FLANNELD_METRICS_PER_PEER", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub(crate) metrics_per_peer: Vec<Value<bool>>,
 }
 
 #[derive(Args, Clone, Debug)]

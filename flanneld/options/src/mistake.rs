@@ -208,7 +208,7 @@ pub enum Warning {
     Renamed {
         /// The former name.
         former: String,
-        /// The present name.
+        /// The current name.
         present: String,
     },
 }

@@ -18,7 +18,7 @@ pub(crate) fn former_variable(arg: &Arg) -> Option<&'static str> {
         .map(|flag| flag.former_variable)
 }
 
-/// Returns the former variables that apply, each with its present name.
+/// Returns the former variables that apply, each with its current name.
 pub(crate) fn variables_in_use() -> impl Iterator<Item = (&'static str, &'static str)> {
     FLAGS
         .iter()

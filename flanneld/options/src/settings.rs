@@ -87,6 +87,8 @@ pub struct ListenSettings {
     pub probe_port: Option<u16>,
     /// `--probe-pods`: whether to probe the path of pod packets.
     pub probe_pods: bool,
+    /// `--metrics-per-peer`: whether /metrics has series of each peer.
+    pub metrics_per_peer: bool,
 }
 
 /// A CNI configuration and its destination in the container runtime's folder.

@@ -1,4 +1,5 @@
-//! The routes of the status API's port and of the Unix socket: `/api/v1/`, read-only. The socket also has the routes of the health endpoint.
+//! The routes of the status API's port and of the Unix socket: the status page and `/api/v1/`, read-only. The socket also has the routes of the health
+//! endpoint.
 
 use super::health;
 use super::host::own_name_only;
@@ -6,15 +7,17 @@ use super::node::{StatusSource, safe};
 use super::pace::{Pace, paced};
 use super::probe::probe;
 use super::shared::{DOCUMENT, Shared};
+use super::view::{self, Latest};
 use crate::health::Health;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRef, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use doctor::Report;
+use node_api::query::parameter;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -29,6 +32,7 @@ struct Answers {
     node: Shared,
     node_with_rows: Shared,
     findings: Shared,
+    view: Latest,
 }
 
 impl FromRef<Answers> for StatusSource {
@@ -69,8 +73,11 @@ fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Dura
         node: shared(),
         node_with_rows: shared(),
         findings: shared(),
+        view: Latest::default(),
     };
     Router::new()
+        .route("/", get(page))
+        .route(node_api::VIEW, get(view))
         .route(node_api::NODE, get(node))
         .route(node_api::FINDINGS, findings)
         .fallback(nothing_here)
@@ -91,11 +98,33 @@ async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     document(shared.get(|| answers.status_source.text(rows)).await)
 }
 
+/// Responds with the status page.
+async fn page(State(answers): State<Answers>) -> Response {
+    answers.view.page(&answers.status_source).await
+}
+
+/// Responds with the document of the page; if the target contains `?row=`, with one node's row.
+async fn view(State(answers): State<Answers>, target: Uri, headers: HeaderMap) -> Response {
+    match target.query() {
+        Some(query) => match parameter(Some(query), "row") {
+            Some(subnet) => view::row(&answers.status_source, &subnet),
+            None => nothing_here().await,
+        },
+        None => {
+            answers
+                .view
+                .document(&answers.status_source, &headers)
+                .await
+        }
+    }
+}
+
 async fn nothing_here() -> Response {
     (
         StatusCode::NOT_FOUND,
         format!(
-            "there is no such document; request {} or {}\n",
+            "there is no such document; request /, {}, {} or {}\n",
+            node_api::VIEW,
             node_api::NODE,
             node_api::FINDINGS
         ),

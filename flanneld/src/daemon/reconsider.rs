@@ -102,7 +102,7 @@ impl Reconsider {
         };
         silence.look(
             Received {
-                answers: prober.figures().0.answered,
+                answers: prober.figures().traffic.answered,
                 received,
             },
             Instant::now(),

@@ -6,13 +6,16 @@ use super::unused::{Unused, refused_by_reason};
 use crate::network::RunningNetwork;
 use backends::status::{EngineStatus, Status};
 use doctor::table::Tallied;
+use netstate::netlink::device_counters::DeviceCounters;
 use node_api::{FailedPeer, Wireguard};
 use probing::pods::PodState;
-use probing::view::Traffic;
+use probing::prober::Figures as ProbeFigures;
+use probing::view::PeerView;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use subnet_lease::manager::{Counters, boot_time};
-use types::reachability::State;
+use types::Durations;
 
 /// Counters of tasks that no other status document contains.
 #[derive(Debug, Default)]
@@ -33,6 +36,10 @@ pub struct Figures {
     pub doctor_round: Option<std::time::Instant>,
     /// Number of kernel objects that flanneld restored within the last hour.
     pub put_back: LastHour,
+    /// Number of times that the traffic rules could not be written.
+    pub rule_failures: u64,
+    /// Counters of the devices that carry packets between nodes, by name.
+    pub devices: BTreeMap<String, DeviceCounters>,
 }
 
 /// All counters of the daemon.
@@ -78,12 +85,44 @@ pub(super) struct Counts {
     /// Seconds since the doctor's last round began.
     #[serde(skip)]
     pub doctor_round_age: Option<u64>,
-    /// Counters of the prober, and its peers by state; `None` if it does not run.
+    /// Figures of the prober; `None` if it does not run.
     #[serde(skip)]
-    pub probes: Option<(Traffic, BTreeMap<State, u32>)>,
+    pub probes: Option<ProbeFigures>,
+    /// The peers; empty unless /metrics has series of each peer.
+    #[serde(skip)]
+    pub each_peer: Vec<PeerView>,
+    /// Seconds since this node's lease was renewed; `None` if it is not renewed.
+    #[serde(skip)]
+    pub lease_age_seconds: Option<u64>,
+    /// The store; `None` before it is opened.
+    #[serde(skip)]
+    pub store: Option<StoreCounts>,
+    /// Number of operations that failed, by class.
+    #[serde(skip)]
+    pub errors: BTreeMap<&'static str, u64>,
+    /// Restored kernel objects by kind.
+    #[serde(skip)]
+    pub repairs_by_kind: BTreeMap<&'static str, u64>,
+    /// Durations of the comparisons with the kernel.
+    #[serde(skip)]
+    pub pass_durations: Durations,
+    /// See [`Figures::devices`].
+    #[serde(skip)]
+    pub devices: BTreeMap<String, DeviceCounters>,
     /// Number of families by state of the path of pod packets; `None` if that path is not probed.
     #[serde(skip)]
     pub pod_paths: Option<BTreeMap<PodState, u32>>,
+}
+
+/// What /metrics has about the store.
+#[derive(Debug)]
+pub(super) struct StoreCounts {
+    /// Whether the store responds, as far as this node knows.
+    pub available: bool,
+    /// Seconds since the store's last response; `None` before the first one.
+    pub heard_age_seconds: Option<u64>,
+    /// Durations of requests.
+    pub durations: Durations,
 }
 
 /// Counters of the traffic rules.
@@ -124,6 +163,7 @@ impl Figures {
         network: Option<&RunningNetwork>,
         store: Option<&Counters>,
         unused: &[Unused],
+        per_peer: bool,
     ) -> Counts {
         let counts = Counts {
             refused: refused_by_reason(unused),
@@ -136,6 +176,17 @@ impl Figures {
             },
             unknown_senders: self.unknown_senders,
             bridge_addresses_removed: self.bridge_addresses_removed,
+            store: store.map(|store| StoreCounts {
+                available: store.why_unavailable().is_none(),
+                heard_age_seconds: store.last_heard().map(age),
+                durations: store.durations(),
+            }),
+            errors: BTreeMap::from([
+                ("store", store.map_or(0, Counters::failures)),
+                ("kernel", 0),
+                ("rules", self.rule_failures),
+            ]),
+            devices: self.devices.clone(),
             findings: self.findings.clone(),
             doctor_round_age: self.doctor_round.map(|began| began.elapsed().as_secs()),
             ..Counts::default()
@@ -144,7 +195,17 @@ impl Figures {
             return counts;
         };
         let status = network.observer.status();
+        let mut errors = counts.errors;
+        errors.insert("kernel", status.kernel.failures);
         Counts {
+            errors,
+            lease_age_seconds: network.held.borrow().renewed.map(age),
+            repairs_by_kind: status.kernel.repairs_by_kind.clone(),
+            pass_durations: status.kernel.pass_durations,
+            each_peer: match &network.prober {
+                Some(prober) if per_peer => prober.peers(|peer| peer),
+                _ => Vec::new(),
+            },
             peers: number(network.leases.borrow().len()),
             leases: number(network.readings.borrow().seen),
             lease_expiry_seconds: network
@@ -175,6 +236,11 @@ impl Figures {
             ..counts
         }
     }
+}
+
+/// Returns the seconds since a time of the boot-time clock.
+fn age(at: Duration) -> u64 {
+    boot_time().saturating_sub(at).as_secs()
 }
 
 fn number(many: usize) -> u64 {

@@ -1,10 +1,11 @@
 //! The node's document and the counters as the OpenMetrics text of /metrics.
 
 use super::figures::{Counts, KernelCounts};
-use super::{datapath, probes};
+use super::recorded::Recorded;
+use super::{datapath, devices, probes, process};
 use crate::logging;
 use node_api::{Node, Wireguard};
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -24,9 +25,10 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     );
     register_state(&mut registry, node, counts);
     register_findings(&mut registry, counts);
-    if let Some((traffic, peers)) = &counts.probes {
-        probes::register(&mut registry, traffic, peers);
+    if let Some(figures) = &counts.probes {
+        probes::register(&mut registry, figures);
     }
+    probes::register_peers(&mut registry, &counts.each_peer);
     if let Some(paths) = &counts.pod_paths {
         probes::register_pod_paths(&mut registry, paths);
     }
@@ -43,21 +45,37 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     registry.register(
         "store_requests",
         "Requests to the store, by kind",
-        by_kind(&counts.store_requests),
+        counters_by("kind", &counts.store_requests),
     );
+    register_store(&mut registry, counts);
     register_counters(&mut registry, counts);
+    devices::register(&mut registry, &counts.devices);
     if let Some(peers) = &counts.wireguard {
         register_wireguard(&mut registry, peers);
     }
     if let Some(kernel) = &counts.kernel {
         register_kernel(&mut registry, kernel);
+        registry.register(
+            "kernel_repaired_objects",
+            "Kernel objects that flanneld restored, by kind",
+            counters_by("kind", &counts.repairs_by_kind),
+        );
+        registry.register(
+            "kernel_pass_duration_seconds",
+            "Durations of the comparisons of the kernel with the desired state",
+            Recorded(counts.pass_durations),
+        );
     }
     if !counts.datapath.is_empty() {
         datapath::register(&mut registry, &counts.datapath);
     }
+    let mut process = Registry::with_prefix("process");
+    process::register(&mut process);
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = encode(&mut out, &registry);
+    let _ = encode_registry(&mut out, &registry);
+    let _ = encode_registry(&mut out, &process);
+    let _ = encode_eof(&mut out);
     out
 }
 
@@ -262,13 +280,47 @@ fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels
     family
 }
 
-/// Returns a family with one counter per kind.
-fn by_kind(counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
+/// Returns a family with one counter per value of `label`.
+fn counters_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
     let family = Family::<Labels, Counter>::default();
-    for (kind, count) in counts {
+    for (value, count) in counts {
         family
-            .get_or_create(&vec![("kind".to_owned(), (*kind).to_owned())])
+            .get_or_create(&vec![(label.to_owned(), (*value).to_owned())])
             .inc_by(*count);
     }
     family
+}
+
+/// Registers the metrics of the store and of this node's lease in it.
+fn register_store(registry: &mut Registry, counts: &Counts) {
+    registry.register(
+        "errors",
+        "Operations that failed, by class: requests to the store, operations of the kernel, writes of traffic rules",
+        counters_by("class", &counts.errors),
+    );
+    if let Some(age) = counts.lease_age_seconds {
+        registry.register(
+            "lease_age_seconds",
+            "Seconds since this node's lease was renewed",
+            gauge_of(age),
+        );
+    }
+    let Some(store) = &counts.store else { return };
+    registry.register(
+        "store_available",
+        "1 while the store responds",
+        gauge_of(u64::from(store.available)),
+    );
+    if let Some(age) = store.heard_age_seconds {
+        registry.register(
+            "store_heard_age_seconds",
+            "Seconds since the store's last response or event",
+            gauge_of(age),
+        );
+    }
+    registry.register(
+        "store_request_duration_seconds",
+        "Durations of requests to the store, failed ones included",
+        Recorded(store.durations),
+    );
 }

@@ -2,9 +2,10 @@
 
 use super::*;
 use node_api::{
-    FailedPeer, File, Kernel, Lease, NodeNetwork, Notice, Peer, Readiness, Reason, Rules, Store,
-    Underlay, Wireguard,
+    FailedPeer, File, FileState, Kernel, Lease, NodeNetwork, Notice, Peer, PodPath, Readiness,
+    Reason, Rules, Store, Underlay, Wireguard,
 };
+use probing::pods::PodState;
 use run_dir::exit_report::ExitReport;
 
 const NOW: &str = "2026-01-01T14:05:24Z";
@@ -98,7 +99,7 @@ node-1 is ready                                                   flanneld 0.1.0
   kernel    2 routes, 2 neighbours, 1 FDB entry, all in sync; 2 restored in the last hour
   rules     iptables (nf_tables): masquerade, forward; in place
   peers     2, not probed
-  api       http://127.0.0.1:8474/api/v1/node   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
+  page      http://127.0.0.1:8474/   from afar: ssh -L 8474:127.0.0.1:8474 node-1";
     assert_eq!(rendered(&healthy), want);
     assert!(!is_broken(&healthy));
 }

@@ -16,10 +16,12 @@ impl HealthFlags {
             status_port,
             probe_port,
             probe_pods,
+            metrics_per_peer,
         } = self;
         let probe_port = reader.ranged(probe_port, 0, 65_535, "ports; 0: no probes");
         ListenSettings {
             probe_pods: reader.on(probe_pods),
+            metrics_per_peer: reader.on(metrics_per_peer),
             probe_port: u16::try_from(probe_port).ok().filter(|port| *port > 0),
             health: address(healthz_ip, healthz_port, reader),
             status: address(status_ip, status_port, reader),

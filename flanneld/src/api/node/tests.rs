@@ -309,7 +309,12 @@ async fn socket_serves_every_path_and_is_recreated() {
             ("/readyz", 503),
             ("/metrics", 200),
             ("/status", 200),
-            ("/", 404),
+            ("/", 200),
+            (node_api::VIEW, 200),
+            ("/api/v1/view?row=10.5.9.0%2F24", 404),
+            ("/api/v1/view?row=x", 400),
+            ("/api/v1/view?x", 404),
+            ("/nothing", 404),
         ] {
             let (got, body) = ask_socket(
                 &path,

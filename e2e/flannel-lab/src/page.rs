@@ -1,0 +1,110 @@
+//! `--status`: breaks one host, and keeps the lab with the status page until a key is pressed.
+
+use std::io::IsTerminal;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Flanneld, Netns, eventually_ok};
+use terminal::screen::{Screen, Style};
+
+use crate::build::Network;
+use crate::key;
+
+/// How long the first host may take to notice the fault.
+const NOTICED: Duration = Duration::from_secs(60);
+/// Port of the page in the host, and on this machine if it is free.
+const PORT: u16 = 8474;
+
+/// Breaks the last host and shows where the page is.
+pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
+    let first = network.hosts.first().context("no hosts")?;
+    let last = network.hosts.last().context("no hosts")?;
+    let daemon = network.daemons.first().context("no daemons")?;
+    ensure!(
+        network.hosts.len() > 2,
+        "the page shows a fault only with three hosts or more: add --hosts 6"
+    );
+    screen.step("a firewall that drops the tunnel's packets to one host", || {
+        // The daemon does not manage this table, so the fault stays.
+        last.netns().sh(
+            "nft 'table ip broken { chain in { type filter hook input priority -200; udp dport { 8472, 8285, 51820 } drop; }; }'",
+        )?;
+        Ok(((), last.name().to_owned()))
+    })?;
+    screen.step("the first host notices", || {
+        let state = eventually_ok(NOTICED, "a verdict on the last host", || {
+            let document = document(daemon)?;
+            let peers = document
+                .pointer("/mesh/peers")
+                .and_then(|peers| peers.as_array());
+            let state = peers
+                .into_iter()
+                .flatten()
+                .filter_map(|peer| peer.get("state")?.as_str())
+                .find(|state| !matches!(*state, "well" | "unknown" | "slow"));
+            Ok(state.context("all peers are well")?.to_owned())
+        })?;
+        Ok(((), format!("{} is {state}", last.name())))
+    })?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .context("no free port for the page")?;
+    let address = listener.local_addr()?;
+    forward(listener, first.netns().clone());
+    screen.heading(format!("The status page of {}", first.name()));
+    screen.print(format!(
+        "  {}",
+        screen.styled(Style::Good, format!("http://{address}/"))
+    ));
+    screen.print(format!(
+        "  from another machine: ssh -L {}:{address} and the name of this one",
+        address.port()
+    ));
+    screen.print(format!(
+        "\n  {}",
+        screen.styled(Style::Strong, "The lab stays up until you press a key.")
+    ));
+    if std::io::stdin().is_terminal() {
+        key::wait(std::io::stdin())?;
+    } else {
+        // Without a terminal, the lab stays up until the input ends.
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    }
+    screen.print("  removing the lab");
+    Ok(())
+}
+
+/// Returns the daemon's document.
+fn document(daemon: &Flanneld) -> Result<serde_json::Value> {
+    let output = daemon.flannelctl(&["status", "-o", "json"])?;
+    let mut status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    Ok(status.get_mut("node").context("no daemon")?.take())
+}
+
+/// Passes connections to this port on to the page in a host's network namespace, until the program ends.
+fn forward(listener: TcpListener, netns: Netns) {
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let netns = netns.clone();
+            std::thread::spawn(move || {
+                let inside = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+                if let Ok(Ok(server)) = netns.run(|| TcpStream::connect(inside)) {
+                    let _ = splice(&client, &server);
+                }
+            });
+        }
+    });
+}
+
+/// Copies both directions until one end closes.
+fn splice(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
+    let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from_client, &mut to_server);
+        let _ = to_server.shutdown(Shutdown::Write);
+    });
+    let (mut from_server, mut to_client) = (server, client);
+    std::io::copy(&mut from_server, &mut to_client)?;
+    client.shutdown(Shutdown::Both)
+}

@@ -1,0 +1,552 @@
+//! Document of the status page, `GET /api/v1/view`: the state of the cluster as one node sees it, in a compact form.
+//!
+//! [`View::of`] computes the document from the node's document.
+
+use crate::facts::facts;
+use crate::sentence::sentence;
+use crate::{Node, Peer};
+use doctor::finding::{Evidence, Severity};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use probing::view::{Mesh, PeerView, Row};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use types::reachability::State;
+
+/// Schema of a [`View`].
+pub const VIEW_SCHEMA: &str = "flannel.view/1";
+/// Schema of [`RowDetails`].
+pub const ROW_SCHEMA: &str = "flannel.view.row/1";
+/// Number of nodes up to which rows have a cell for every known peer. With more nodes, the page draws a map, which needs only the states.
+pub const TABLE_NODES: usize = 24;
+
+/// The document.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// Always [`VIEW_SCHEMA`].
+    pub schema: String,
+    /// Time of this state, by the node's clock.
+    pub at: Timestamp,
+    /// Name of the node.
+    pub node: String,
+    /// Version of the daemon.
+    pub version: String,
+    /// Networks of the cluster; empty until they are known.
+    pub networks: Vec<IpNet>,
+    /// Type of the backend.
+    pub backend: Option<String>,
+    /// The state in one sentence.
+    pub sentence: Sentence,
+    /// Findings of this node that no other one explains, the most severe first.
+    pub findings: Vec<Problem>,
+    /// Checks that could not run.
+    pub unknown_checks: Vec<doctor::finding::Unknown>,
+    /// Results of probes; absent if this node does not probe.
+    pub mesh: Option<MeshView>,
+    /// The last five minutes.
+    pub charts: Charts,
+    /// Facts about this node, each with its name.
+    pub facts: Vec<(String, String)>,
+    /// The last log lines, the newest first.
+    pub events: Vec<LogEvent>,
+}
+
+/// The state in one sentence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sentence {
+    /// How well the network works.
+    pub level: Health,
+    /// The sentence.
+    pub title: String,
+    /// Figures or a cause.
+    pub text: String,
+}
+
+/// How well the network works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// No fault is known.
+    Good,
+    /// Not enough is known.
+    #[default]
+    Unknown,
+    /// Some packets are lost, or a fault will cost packets.
+    Warn,
+    /// Packets of pods are lost.
+    Bad,
+}
+
+impl Health {
+    /// Returns the name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Health::Good => "good",
+            Health::Unknown => "unknown",
+            Health::Warn => "warn",
+            Health::Bad => "bad",
+        }
+    }
+
+    /// Returns the sign that the page shows.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Health::Good => "✓",
+            Health::Unknown => "?",
+            Health::Warn => "!",
+            Health::Bad => "✕",
+        }
+    }
+}
+
+/// A finding of the doctor that no other finding explains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Name of the check.
+    pub check: String,
+    /// Severity of the finding.
+    pub severity: Severity,
+    /// What is wrong, in one sentence.
+    pub what: String,
+    /// The cause or the consequence.
+    pub why: String,
+    /// Time of the first report that contained the finding.
+    pub since: Option<Timestamp>,
+    /// Observations that show the problem.
+    pub evidence: Vec<Evidence>,
+    /// Shell commands that fix the problem, then comments about them.
+    pub commands: Vec<String>,
+    /// The machine on which to run the commands.
+    pub on: String,
+    /// Number of findings that this one explains.
+    pub explains: usize,
+}
+
+/// The nodes, and which of them reach which.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshView {
+    /// Names of the states. Cells contain the indexes.
+    pub states: Vec<String>,
+    /// All nodes, this one included, in the order of their subnets.
+    pub nodes: Vec<NodeView>,
+    /// Index of this node.
+    #[serde(rename = "self")]
+    pub own: usize,
+    /// Interval at which each peer is probed, in milliseconds.
+    pub cycle_ms: u64,
+    /// Number of nodes whose reports are known, this one included.
+    pub reported: usize,
+    /// Age of the oldest of these reports; absent if only this node's is known.
+    pub oldest_report_ms: Option<u64>,
+    /// The reports of the nodes. A node without a row has not reported.
+    pub rows: Vec<RowView>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its name, or its address if it publishes no name.
+    pub name: String,
+    /// Its first subnet.
+    pub subnet: String,
+    /// Its first address.
+    pub address: String,
+    /// Whether its pods have a network; absent if unknown.
+    pub ready: Option<bool>,
+    /// The checks of its findings, the most severe first.
+    pub checks: Vec<String>,
+    /// Number of its findings of severity `broken`.
+    pub broken: u16,
+    /// Number of its findings of severity `degraded`.
+    pub degraded: u16,
+    /// Number of its findings of severity `risk`.
+    pub risks: u16,
+    /// `flannel-rs`, or `go` for a node that publishes no id, as Go flannel.
+    pub kind: String,
+}
+
+/// The report of a node on its peers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowView {
+    /// Index of the node.
+    pub from: usize,
+    /// Age of the report in milliseconds.
+    pub age_ms: u64,
+    /// State of the peers without a cell; absent if it is unknown.
+    pub rest: Option<u8>,
+    /// Index of the peer, state, number of the last 16 probes without a reply, round trip in microseconds, age of the last probe in milliseconds,
+    /// and 1 if the peer replies only to ping.
+    pub cells: Vec<CellView>,
+}
+
+/// A cell: the fields are described at [`RowView::cells`].
+pub type CellView = (usize, u8, u8, Option<u32>, Option<u64>, u8);
+
+/// Series of the last five minutes, oldest value first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Charts {
+    /// Time between two values in milliseconds.
+    pub step_ms: u64,
+    /// The values by series. A value is absent if it is unknown.
+    pub series: BTreeMap<String, Vec<Option<f64>>>,
+}
+
+/// A log line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEvent {
+    /// Time of the line; of a repeated line, the last time.
+    pub at: Timestamp,
+    /// Level of the line.
+    pub level: Level,
+    /// The message.
+    pub text: String,
+    /// The fields, as `name=value`.
+    pub fields: String,
+    /// How often the line was logged in a row.
+    pub count: u32,
+}
+
+/// Level of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// An event of normal operation.
+    Info,
+    /// A problem.
+    Warn,
+    /// The reason why the daemon ends.
+    Error,
+}
+
+/// All that is known about one row: `GET /api/v1/view?row=SUBNET`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowDetails {
+    /// Always [`ROW_SCHEMA`].
+    pub schema: String,
+    /// Subnet of the node.
+    pub from: IpNet,
+    /// Age of its report in milliseconds; absent for this node itself.
+    pub age_ms: Option<u64>,
+    /// Its peers. If the report has no room for all peers, it contains only the worst.
+    pub cells: Vec<CellDetails>,
+}
+
+/// What a node knows about a peer. Only this node's own row has the fields after [`CellDetails::asked_age_ms`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellDetails {
+    /// Subnet of the peer.
+    pub to: String,
+    /// State of the path to it.
+    pub state: State,
+    /// Whether it replies only to ping.
+    pub ping_only: bool,
+    /// Round trip in microseconds.
+    pub rtt_us: Option<u32>,
+    /// Number of recent probes without a reply.
+    pub lost: u8,
+    /// Number of recent probes, at most 16; absent in the rows of other nodes.
+    pub asked: Option<u8>,
+    /// Age of the last probe in milliseconds.
+    pub asked_age_ms: Option<u64>,
+    /// Time in this state in milliseconds.
+    pub state_age_ms: Option<u64>,
+    /// The largest packet that arrives, in bytes.
+    pub carries: Option<u16>,
+    /// The largest packet that should arrive, in bytes.
+    pub mtu: Option<u16>,
+    /// Age of this node's last probe that the peer received.
+    pub hears_us_age_ms: Option<u64>,
+    /// Age of the peer's last reply over the underlay.
+    pub underlay_age_ms: Option<u64>,
+}
+
+impl View {
+    /// Computes the document. The node's document must contain the rows of other nodes.
+    pub fn of(node: &Node, charts: Charts, events: Vec<LogEvent>) -> Self {
+        Self {
+            schema: VIEW_SCHEMA.to_owned(),
+            at: node.at,
+            node: node.node.clone(),
+            version: node.version.clone(),
+            networks: node.network.networks.clone(),
+            backend: node.network.backend.clone(),
+            sentence: sentence(node),
+            findings: problems(node),
+            unknown_checks: node.unknown.clone(),
+            mesh: node.mesh.as_ref().map(|mesh| MeshView::of(node, mesh)),
+            charts,
+            facts: facts(node)
+                .into_iter()
+                .map(|(name, text)| (name.to_owned(), text))
+                .collect(),
+            events,
+        }
+    }
+}
+
+/// Returns the findings that no other one explains, with the number of those that they explain.
+fn problems(node: &Node) -> Vec<Problem> {
+    let findings = node.findings.as_deref().unwrap_or_default();
+    let causes = findings
+        .iter()
+        .filter(|finding| finding.explained_by.is_none());
+    causes
+        .map(|finding| Problem {
+            check: finding.check.clone(),
+            severity: finding.severity,
+            what: finding.what.clone(),
+            why: finding.why.clone(),
+            since: finding.since,
+            evidence: finding.evidence.clone(),
+            commands: finding.remedy.commands.clone(),
+            on: finding.remedy.on.clone(),
+            explains: findings
+                .iter()
+                .filter(|other| other.explained_by.as_ref() == Some(&finding.check))
+                .count(),
+        })
+        .collect()
+}
+
+/// The indexes of the nodes by subnet.
+struct Places {
+    by_subnet: HashMap<IpNet, usize>,
+    own: usize,
+    count: usize,
+}
+
+impl MeshView {
+    fn of(node: &Node, mesh: &Mesh) -> Self {
+        let (nodes, places) = nodes(node, mesh);
+        let families = node.network.subnets.len().max(1);
+        let own = own_row(&mesh.peers, &places);
+        let others = mesh.rows.iter().filter_map(|row| {
+            let from = *places.by_subnet.get(&row.subnet)?;
+            (from != places.own).then(|| other_row(row, from, &places, families))?
+        });
+        let rows: Vec<RowView> = std::iter::once(own).chain(others).collect();
+        Self {
+            states: State::ALL.map(|state| state.name().to_owned()).to_vec(),
+            nodes,
+            own: places.own,
+            cycle_ms: mesh.cycle_ms,
+            reported: rows.len(),
+            oldest_report_ms: rows.iter().skip(1).map(|row| row.age_ms).max(),
+            rows,
+        }
+    }
+}
+
+/// Returns the nodes in the order of their subnets.
+fn nodes(node: &Node, mesh: &Mesh) -> (Vec<NodeView>, Places) {
+    let own = Peer {
+        node: Some(node.node.clone()),
+        subnets: node.network.subnets.clone(),
+        addresses: node
+            .network
+            .underlay
+            .as_ref()
+            .map(|underlay| underlay.public.clone())
+            .unwrap_or_default(),
+    };
+    let mut all: Vec<(&Peer, bool)> = node.peers.iter().map(|peer| (peer, false)).collect();
+    all.push((&own, true));
+    all.sort_by_key(|(peer, _)| peer.subnets.first().copied());
+    let by_subnet: HashMap<IpNet, usize> = all
+        .iter()
+        .enumerate()
+        .flat_map(|(index, (peer, _))| peer.subnets.iter().map(move |subnet| (*subnet, index)))
+        .collect();
+    let places = Places {
+        own: all.iter().position(|(_, own)| *own).unwrap_or(0),
+        count: all.len(),
+        by_subnet,
+    };
+    let reports: HashMap<usize, &probing::view::Own> = mesh
+        .rows
+        .iter()
+        .filter_map(|row| Some((*places.by_subnet.get(&row.subnet)?, row.own.as_ref()?)))
+        .collect();
+    let with_id: HashMap<usize, bool> = mesh
+        .peers
+        .iter()
+        .filter_map(|peer| Some((*places.by_subnet.get(&peer.subnet)?, peer.id.is_some())))
+        .collect();
+    let nodes = all.iter().enumerate().map(|(index, (peer, is_own))| {
+        let mut view = NodeView {
+            name: peer.title(),
+            subnet: first(&peer.subnets),
+            address: first(&peer.addresses),
+            kind: if *is_own || with_id.get(&index) == Some(&true) {
+                "flannel-rs".to_owned()
+            } else {
+                "go".to_owned()
+            },
+            ..NodeView::default()
+        };
+        if *is_own {
+            note_own(&mut view, node);
+        } else if let Some(own) = reports.get(&index) {
+            view.ready = Some(own.ready);
+            view.checks.clone_from(&own.checks);
+            if view.checks.is_empty() {
+                view.checks.extend(own.gravest.clone());
+            }
+            (view.broken, view.degraded, view.risks) = (own.broken, own.degraded, own.risks);
+        }
+        view
+    });
+    (nodes.collect(), places)
+}
+
+fn first<T: ToString>(all: &[T]) -> String {
+    all.first().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Adds this node's own findings.
+fn note_own(view: &mut NodeView, node: &Node) {
+    view.ready = Some(node.readiness.ready);
+    for problem in problems(node) {
+        let count = match problem.severity {
+            Severity::Broken => &mut view.broken,
+            Severity::Degraded => &mut view.degraded,
+            Severity::Risk => &mut view.risks,
+        };
+        *count = count.saturating_add(1);
+        view.checks.push(problem.check);
+    }
+}
+
+/// Adds a cell. Of two address families, the worse one stays.
+fn add(cells: &mut BTreeMap<usize, CellView>, cell: CellView) {
+    let rank = |cell: &CellView| {
+        let state = State::of_number(cell.1);
+        (state.impact(), state)
+    };
+    let known = cells.entry(cell.0).or_insert(cell);
+    if rank(&cell) > rank(known) {
+        *known = cell;
+    }
+}
+
+fn own_row(peers: &[PeerView], places: &Places) -> RowView {
+    let mut cells = BTreeMap::new();
+    for peer in peers {
+        let Some(to) = places.by_subnet.get(&peer.subnet) else {
+            continue;
+        };
+        let cell = (
+            *to,
+            peer.state.number(),
+            peer.lost,
+            peer.rtt_us,
+            peer.ages.asked_age_ms,
+            u8::from(peer.ping_only),
+        );
+        add(&mut cells, cell);
+    }
+    // A node without a verdict is not probed yet.
+    let is_complete = cells.len() + 1 == places.count;
+    RowView {
+        from: places.own,
+        age_ms: 0,
+        rest: is_complete.then(|| State::Well.number()),
+        cells: cells.into_values().collect(),
+    }
+    .without_rest(places)
+}
+
+/// Returns the row of another node; `None` if it has not reported.
+fn other_row(row: &Row, from: usize, places: &Places, families: usize) -> Option<RowView> {
+    let age_ms = row.answered_age_ms?;
+    let mut cells = BTreeMap::new();
+    let mut left = row.counts.clone();
+    for cell in &row.peers {
+        if let Some(count) = left.get_mut(&cell.state) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(to) = places.by_subnet.get(&cell.subnet) {
+            let state = cell.state.number();
+            let ping_only = u8::from(cell.ping_only);
+            let view = (
+                *to,
+                state,
+                cell.lost,
+                cell.rtt_us,
+                cell.asked_age_ms,
+                ping_only,
+            );
+            add(&mut cells, view);
+        }
+    }
+    // The report lists the worst peers and counts all. If the others share a state, it is known without a cell.
+    let mut others = left.iter().filter(|(_, count)| **count > 0);
+    let all: u32 = row.counts.values().sum();
+    let covers_all = usize::try_from(all).is_ok_and(|all| all >= (places.count - 1) * families);
+    let rest = match (others.next(), others.next()) {
+        (None, _) => Some(State::Well),
+        (Some((state, _)), None) => Some(*state),
+        (Some(_), Some(_)) => None,
+    };
+    let row = RowView {
+        from,
+        age_ms,
+        rest: rest.filter(|_| covers_all).map(State::number),
+        cells: cells.into_values().collect(),
+    };
+    Some(row.without_rest(places))
+}
+
+impl RowView {
+    /// Leaves out the cells that have the state of the rest, unless the page shows a table.
+    fn without_rest(mut self, places: &Places) -> Self {
+        if places.count > TABLE_NODES {
+            self.cells.retain(|cell| Some(cell.1) != self.rest);
+        }
+        self
+    }
+}
+
+impl RowDetails {
+    /// Returns what is known about the row of the node with this subnet; `None` if nothing is.
+    pub fn of(node: &Node, subnet: IpNet) -> Option<Self> {
+        let mesh = node.mesh.as_ref()?;
+        let row = |age_ms, cells| Self {
+            schema: ROW_SCHEMA.to_owned(),
+            from: subnet,
+            age_ms,
+            cells,
+        };
+        if node.network.subnets.contains(&subnet) {
+            let cells = mesh.peers.iter().map(|peer| CellDetails {
+                to: peer.subnet.to_string(),
+                state: peer.state,
+                ping_only: peer.ping_only,
+                rtt_us: peer.rtt_us,
+                lost: peer.lost,
+                asked: Some(peer.asked),
+                asked_age_ms: peer.ages.asked_age_ms,
+                state_age_ms: Some(peer.state_age_ms),
+                carries: peer.carries,
+                mtu: Some(peer.mtu),
+                hears_us_age_ms: peer.ages.hears_us_age_ms,
+                underlay_age_ms: peer.ages.underlay_age_ms,
+            });
+            return Some(row(None, cells.collect()));
+        }
+        let found = mesh.rows.iter().find(|row| row.subnet == subnet)?;
+        let cells = found.peers.iter().map(|cell| CellDetails {
+            to: cell.subnet.to_string(),
+            state: cell.state,
+            ping_only: cell.ping_only,
+            rtt_us: cell.rtt_us,
+            lost: cell.lost,
+            asked_age_ms: cell.asked_age_ms,
+            ..CellDetails::default()
+        });
+        Some(row(Some(found.answered_age_ms?), cells.collect()))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,131 @@
+//! `GET /` and `GET /api/v1/view`: the status page and its document. All open pages share one rendering.
+
+use super::node::{StatusSource, safe};
+use super::page;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use ipnet::IpNet;
+use node_api::view::{RowDetails, Sentence, View};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// When the first document was requested, in milliseconds since 1970.
+static STARTED: LazyLock<i64> = LazyLock::new(|| jiff::Timestamp::now().as_millisecond());
+
+/// Returns the minimum time between two renderings, by the number of nodes. A rendering takes time and memory for each pair of nodes.
+fn pause(nodes: usize) -> Duration {
+    Duration::from_secs(match nodes {
+        ..=50 => 2,
+        51..=200 => 4,
+        201.. => 10,
+    })
+}
+
+/// The document that was rendered last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Latest(Arc<Mutex<Option<Rendered>>>);
+
+#[derive(Clone, Debug)]
+struct Rendered {
+    due: Instant,
+    number: u64,
+    node: String,
+    sentence: Sentence,
+    text: Bytes,
+}
+
+impl Latest {
+    /// Responds with the page.
+    pub(super) async fn page(&self, source: &StatusSource) -> Response {
+        match self.rendered(source).await {
+            Ok(rendered) => page::page(&rendered.node, &rendered.sentence),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Responds with the document, or with 304 if the client has it.
+    pub(super) async fn document(&self, source: &StatusSource, headers: &HeaderMap) -> Response {
+        match self.rendered(source).await {
+            Ok(rendered) => respond(&rendered, headers),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Returns the last rendering, or a new one if that is too old.
+    async fn rendered(&self, source: &StatusSource) -> serde_json::Result<Rendered> {
+        let mut last = self.0.lock().await;
+        if let Some(rendered) = last.as_ref().filter(|last| Instant::now() < last.due) {
+            return Ok(rendered.clone());
+        }
+        // Other nodes report while a page is open.
+        source.look();
+        let node = source.node();
+        let view = View::of(&node, source.health().charts(), crate::logging::recent());
+        let rendered = Rendered {
+            due: Instant::now() + pause(node.peers.len() + 1),
+            number: last.as_ref().map_or(1, |last| last.number + 1),
+            text: Bytes::from(safe(&view)?),
+            node: view.node,
+            sentence: view.sentence,
+        };
+        *last = Some(rendered.clone());
+        Ok(rendered)
+    }
+}
+
+fn respond(rendered: &Rendered, headers: &HeaderMap) -> Response {
+    // A tag of an earlier daemon must not match.
+    let tag = format!("\"{}-{}\"", *STARTED, rendered.number);
+    let known = headers.get(header::IF_NONE_MATCH);
+    let is_known = known.is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut response = if is_known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (kind, rendered.text.clone()).into_response()
+    };
+    let out = response.headers_mut();
+    out.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        out.insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// Responds with what is known about the row of the node with this subnet.
+pub(super) fn row(source: &StatusSource, subnet: &str) -> Response {
+    let Ok(subnet) = subnet.parse::<IpNet>() else {
+        let text = format!(
+            "name a node's subnet: {}?row=10.244.2.0%2F24\n",
+            node_api::VIEW
+        );
+        return (StatusCode::BAD_REQUEST, text).into_response();
+    };
+    match RowDetails::of(&source.node(), subnet).map(|row| safe(&row)) {
+        Some(Ok(text)) => (
+            [
+                (header::CONTENT_TYPE, "application/json"),
+                (header::CACHE_CONTROL, "no-store"),
+            ],
+            text,
+        )
+            .into_response(),
+        Some(Err(error)) => failed(&error),
+        None => (
+            StatusCode::NOT_FOUND,
+            "no node with this subnet has reported\n",
+        )
+            .into_response(),
+    }
+}
+
+fn failed(error: &serde_json::Error) -> Response {
+    (
+        StatusCode::INTERNAL_SERVER_ERROR,
+        format!("the document cannot be written: {error}\n"),
+    )
+        .into_response()
+}

@@ -1,0 +1,27 @@
+//! A histogram that a task recorded, as a metric.
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use types::Durations;
+
+/// A copy of a histogram, in seconds.
+#[derive(Debug)]
+pub(super) struct Recorded(pub(super) Durations);
+
+impl EncodeMetric for Recorded {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        // The encoder writes this bound as +Inf.
+        let bounded = |(bound, count): (f64, u64)| (bound.min(f64::MAX), count);
+        let buckets: Vec<(f64, u64)> = self.0.buckets().map(bounded).collect();
+        encoder.encode_histogram::<NoLabelSet>(
+            self.0.sum.as_secs_f64(),
+            self.0.count(),
+            &buckets,
+            None,
+        )
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}

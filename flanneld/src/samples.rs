@@ -1,0 +1,209 @@
+//! Samples of the last five minutes for the charts of the status page, and the counters of devices for the metrics.
+
+use crate::health::Health;
+use crate::network::RunningNetwork;
+use backends::status::EngineStatus;
+use netstate::names::LinkName;
+use netstate::netlink::device_counters::{CounterReader, DeviceCounters};
+use node_api::view::Charts;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+/// Interval of the samples.
+pub const STEP: Duration = Duration::from_secs(5);
+/// Number of samples that are kept: five minutes.
+const KEPT: usize = 60;
+
+/// Counters at one moment. `None`: not known, or not counted with this backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes from other nodes.
+    pub received_bytes: Option<u64>,
+    /// Bytes to other nodes.
+    pub sent_bytes: Option<u64>,
+    /// Packets dropped by devices and by the userspace datapath.
+    pub dropped: Option<u64>,
+    /// Kernel objects that flanneld restored.
+    pub repaired: Option<u64>,
+    /// Median round trip to all peers in microseconds. Not a counter.
+    pub rtt_us: Option<u32>,
+}
+
+/// The last samples, oldest first.
+#[derive(Debug, Default)]
+pub struct Samples {
+    last: Option<Totals>,
+    steps: VecDeque<Step>,
+}
+
+/// What happened between two samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Step {
+    received_bytes: Option<f64>,
+    sent_bytes: Option<f64>,
+    dropped: Option<f64>,
+    repaired: Option<u64>,
+    rtt_us: Option<u32>,
+}
+
+impl Samples {
+    /// Adds the counters of the present moment, `elapsed` after the previous ones.
+    pub fn add(&mut self, now: Totals, elapsed: Duration) {
+        let before = self.last.replace(now).unwrap_or_default();
+        // A counter that decreased belongs to a new device.
+        let growth = |now: Option<u64>, before: Option<u64>| now?.checked_sub(before?);
+        let seconds = elapsed.as_secs_f64().max(0.001);
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a rate for a chart needs no exact value"
+        )]
+        let rate = |now, before| growth(now, before).map(|by| (by as f64 / seconds).round());
+        self.steps.push_back(Step {
+            received_bytes: rate(now.received_bytes, before.received_bytes),
+            sent_bytes: rate(now.sent_bytes, before.sent_bytes),
+            dropped: rate(now.dropped, before.dropped),
+            repaired: growth(now.repaired, before.repaired),
+            rtt_us: now.rtt_us,
+        });
+        while self.steps.len() > KEPT {
+            self.steps.pop_front();
+        }
+    }
+
+    /// Returns the series of the charts, each with as many values as samples are kept. A series without any value is absent.
+    pub fn charts(&self) -> Charts {
+        let series = |value: fn(&Step) -> Option<f64>| -> Option<Vec<Option<f64>>> {
+            let missing = KEPT.saturating_sub(self.steps.len());
+            let values = self.steps.iter().map(value);
+            let series: Vec<_> = std::iter::repeat_n(None, missing).chain(values).collect();
+            series.iter().any(Option::is_some).then_some(series)
+        };
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let repaired = |step: &Step| step.repaired.map(|count| count as f64);
+        let all = [
+            ("received_bytes", series(|step| step.received_bytes)),
+            ("sent_bytes", series(|step| step.sent_bytes)),
+            ("dropped", series(|step| step.dropped)),
+            ("rtt_us", series(|step| step.rtt_us.map(f64::from))),
+            ("repaired", series(repaired)),
+        ];
+        Charts {
+            step_ms: u64::try_from(STEP.as_millis()).unwrap_or(u64::MAX),
+            series: all
+                .into_iter()
+                .filter_map(|(name, series)| Some((name.to_owned(), series?)))
+                .collect(),
+        }
+    }
+}
+
+/// Takes samples until `stop`.
+pub async fn keep(health: Health, stop: CancellationToken) {
+    let mut reader = match CounterReader::open() {
+        Ok(reader) => Some(reader),
+        Err(error) => {
+            debug!(error = %error, "cannot read the counters of devices");
+            None
+        }
+    };
+    let mut ticks = tokio::time::interval(STEP);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Instant::now();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        let mut devices = BTreeMap::new();
+        for device in health.devices() {
+            let name = LinkName::parse(&device);
+            if let (Some(reader), Some(name)) = (&mut reader, name)
+                && let Some(counters) = reader.of(name).await
+            {
+                devices.insert(device, counters);
+            }
+        }
+        let totals = match health.network() {
+            Some(network) => totals(&network, &devices, health.rule_repairs()),
+            None => Totals::default(),
+        };
+        let now = Instant::now();
+        health.sampled(totals, now - last, devices);
+        last = now;
+    }
+}
+
+/// Adds up the counters of the network.
+fn totals(
+    network: &RunningNetwork,
+    devices: &BTreeMap<String, DeviceCounters>,
+    rule_repairs: u64,
+) -> Totals {
+    let status = network.observer.status();
+    let sum = |value: fn(&DeviceCounters) -> u64| {
+        (!devices.is_empty()).then(|| devices.values().map(value).sum())
+    };
+    let dropped_by = |engine: &EngineStatus| -> u64 {
+        let all = engine.sent.dropped.iter().chain(&engine.received.dropped);
+        all.map(|(_, packets)| packets).sum()
+    };
+    let by_engines: u64 = status.engines.iter().map(dropped_by).sum();
+    Totals {
+        received_bytes: sum(|device| device.received.bytes),
+        sent_bytes: sum(|device| device.sent.bytes),
+        dropped: sum(|device| {
+            device.received.dropped
+                + device.received.errors
+                + device.sent.dropped
+                + device.sent.errors
+        })
+        .map(|dropped| dropped + by_engines),
+        repaired: Some(status.kernel.repairs + rule_repairs),
+        rtt_us: network
+            .prober
+            .as_ref()
+            .and_then(|prober| prober.figures().rtt_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charts_have_rates_of_five_minutes() {
+        let mut samples = Samples::default();
+        assert!(samples.charts().series.is_empty());
+        let at = |received: u64, repaired: u64| Totals {
+            received_bytes: Some(received),
+            repaired: Some(repaired),
+            ..Totals::default()
+        };
+        samples.add(at(1000, 1), STEP);
+        // Nothing is known before the second sample.
+        assert!(samples.charts().series.is_empty());
+        samples.add(at(2000, 3), STEP);
+        samples.add(at(500, 3), STEP);
+        samples.add(Totals::default(), STEP);
+        samples.add(at(1500, 9), STEP);
+        samples.add(at(2500, 9), STEP / 5);
+        let charts = samples.charts();
+        let end = |name: &str| charts.series[name][KEPT - 6..].to_vec();
+        assert_eq!(
+            end("received_bytes"),
+            [None, Some(200.0), None, None, None, Some(1000.0)]
+        );
+        assert_eq!(
+            end("repaired"),
+            [None, Some(2.0), Some(0.0), None, None, Some(0.0)]
+        );
+        assert_eq!(charts.series.len(), 2, "what is not counted is absent");
+        for _ in 0..1000 {
+            samples.add(Totals::default(), STEP);
+        }
+        assert!(samples.charts().series.is_empty() && samples.steps.len() == KEPT);
+    }
+}
