@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// Environment variable with the folder of our own binaries. Default: the folder of the running program or the one above it.
+/// Environment variable with the folder of flannel-rs' binaries. Default: the folder of the running program or its parent folder.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
 /// Environment variable with the folder of etcd 3.6. Default: the folder that `make setup` fills.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
@@ -15,7 +15,7 @@ pub const CNI_DIR: &str = "FLANNEL_CNI_DIR";
 /// Version of the reference CNI plugins: the newest and the oldest that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CniVersion {
-    /// 1.9.1, built by `make setup`.
+    /// Version 1.9.1, which `make setup` builds.
     V191,
     /// 1.1.1, the distribution's.
     V111,
@@ -24,13 +24,13 @@ pub enum CniVersion {
 /// Version of etcd: the newest and the oldest that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EtcdVersion {
-    /// 3.6, built by `make setup`.
+    /// Version 3.6, which `make setup` builds.
     V36,
     /// 3.4, the distribution's.
     V34,
 }
 
-/// Returns the path of one of our own binaries: from `$FLANNEL_BIN_DIR`, else from the folder of this program or the one above it.
+/// Returns the path of a flannel-rs binary: in `$FLANNEL_BIN_DIR`, otherwise in the folder of this program or its parent folder.
 ///
 /// # Errors
 /// Returns an error if the binary has not been built.
@@ -76,8 +76,8 @@ pub fn etcd(version: EtcdVersion, name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Returns the path of a Kubernetes command, from `$KUBEBUILDER_ASSETS`, from `PATH`, or from what `make setup` built.
-/// Uses the first folder that contains all the commands.
+/// Returns the path of a Kubernetes command: in `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup` fills. Uses the first folder
+/// that contains all commands.
 ///
 /// # Errors
 /// Returns an error if no folder contains all the commands.
@@ -106,7 +106,7 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
         .join(name))
 }
 
-/// Returns the path of Helm, from `PATH` or from what `make setup` built.
+/// Returns the path of Helm: in `PATH`, or in the folder that `make setup` fills.
 ///
 /// # Errors
 /// Returns an error if Helm is not installed.
@@ -164,6 +164,33 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
         bail!(
             "cannot find {} ({version:?}); run `make setup`",
             folder.join("bridge").display()
+        );
+    }
+    Ok(folder)
+}
+
+/// Returns the folder that contains the npm packages which drive a browser.
+///
+/// # Errors
+/// Returns an error if they are not installed.
+pub fn browser() -> Result<PathBuf> {
+    installed(cache("browser"), "node_modules")
+}
+
+/// Returns a program of Prometheus: `prometheus` or `promtool`.
+///
+/// # Errors
+/// Returns an error if it is not installed.
+pub fn prometheus(name: &str) -> Result<PathBuf> {
+    let folder = installed(cache("prometheus/usr/bin"), name)?;
+    Ok(folder.join(name))
+}
+
+fn installed(folder: PathBuf, part: &str) -> Result<PathBuf> {
+    if !folder.join(part).exists() {
+        bail!(
+            "cannot find {}; run `make setup`",
+            folder.join(part).display()
         );
     }
     Ok(folder)

@@ -1,6 +1,6 @@
 //! A simulated data centre on one machine: hosts, pods, switches, routers and NAT boxes in network namespaces.
 //!
-//! A [`Lab`] owns everything that is built in it and removes it on drop. Hosts run the real daemon ([`Flanneld`]) and the real
+//! A [`Lab`] owns all objects that tests build in it and removes them on drop. Hosts run the real daemon ([`Flanneld`]) and the real
 //! store ([`Etcd`]). [`Probe`], [`Transfer`] and [`PingMatrix`] check whether traffic arrives.
 //!
 //! A module depends only on modules before it in this order: `output`, `net` (namespaces, switches), `site` (names, removal),
@@ -77,6 +77,7 @@ pub use measure::ping::{PingMatrix, PingOptions, ping};
 pub use measure::probe::{Probe, ProbeOptions};
 pub use measure::report::{Passage, ProbeReport};
 pub use measure::transfer::{Transfer, TransferOptions};
+pub use net::http::get as http_get;
 pub use net::multicast::MulticastRoutes;
 pub use net::netns::Netns;
 pub use net::observe;
@@ -91,7 +92,7 @@ pub use turn::{HeldTurn, api_turn, cluster_turn, load_turn};
 pub use vagrant::Vagrant;
 pub use wait::{eventually, eventually_ok, throughout};
 
-/// Reads a number from an environment variable. Returns the default if the variable is not set or is not a number.
+/// Reads a number from an environment variable. Returns the default if the variable is unset or not a number.
 pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name)
         .ok()
@@ -99,7 +100,7 @@ pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
         .unwrap_or(default)
 }
 
-/// Returns the text that a problem or a finding shows: its code in a build with `--cfg mute`, else its text.
+/// Returns the displayed text of a problem or a finding: its code in a build with `--cfg mute`, otherwise its text.
 pub const fn code_or_text<'a>(code: &'a str, text: &'a str) -> &'a str {
     if cfg!(mute) { code } else { text }
 }

@@ -177,7 +177,7 @@ impl Figures {
             unknown_senders: self.unknown_senders,
             bridge_addresses_removed: self.bridge_addresses_removed,
             store: store.map(|store| StoreCounts {
-                available: store.why_unavailable().is_none(),
+                available: store.why_unavailable().is_none() && store.last_heard().is_some(),
                 heard_age_seconds: store.last_heard().map(age),
                 durations: store.durations(),
             }),

@@ -324,3 +324,6 @@ fn register_store(registry: &mut Registry, counts: &Counts) {
         Recorded(store.durations),
     );
 }
+
+#[cfg(test)]
+mod tests;

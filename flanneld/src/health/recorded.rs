@@ -10,9 +10,7 @@ pub(super) struct Recorded(pub(super) Durations);
 
 impl EncodeMetric for Recorded {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
-        // The encoder writes this bound as +Inf.
-        let bounded = |(bound, count): (f64, u64)| (bound.min(f64::MAX), count);
-        let buckets: Vec<(f64, u64)> = self.0.buckets().map(bounded).collect();
+        let buckets: Vec<(f64, u64)> = self.0.buckets().collect();
         encoder.encode_histogram::<NoLabelSet>(
             self.0.sum.as_secs_f64(),
             self.0.count(),

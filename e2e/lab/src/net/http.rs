@@ -8,11 +8,14 @@ use anyhow::{Context, Result};
 
 use crate::net::netns::Netns;
 
-/// Timeout of a request. A response takes milliseconds, but longer on a busy machine.
+/// Timeout of a request. A response takes milliseconds, or longer on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends a GET request. Returns the status code and the body of the response.
-pub(crate) fn get(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
+///
+/// # Errors
+/// Returns an error if no server responds, or if the response is not HTTP.
+pub fn get(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let text = netns.run(|| -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ApiServer, Lab, binaries, succeeded};
+use lab::{ApiServer, Lab, binaries, eventually_ok, succeeded};
 use serde_json::{Value, json};
 
 use super::{api_server, dry_run, net_conf, object, read, repository};
@@ -93,6 +94,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
         let mut namespaces: Vec<&str> = cases.iter().map(|case| case.name).collect();
         namespaces.push("kube-flannel");
         let api = api_server(lab, &namespaces)?;
+        add_prometheus_operator(&api)?;
 
         // One call for all cases, because each is in a namespace of its own.
         let mut all = rendered("kube-flannel", &[])?;
@@ -106,6 +108,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
         require_network_configurations(&objects)?;
         require_cni_configurations(&objects)?;
         require_policy(&objects)?;
+        require_monitoring(&objects)?;
         require_every_value_set(&chart_values(lab, &api)?, &cases)
     })
 }
@@ -129,6 +132,63 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
             "{name}: {place} is {have}, not {wanted}: {values:?}"
         );
     }
+    Ok(())
+}
+
+/// Adds the kinds of the Prometheus Operator that the chart uses. Their content is not checked.
+fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
+    for (kind, plural) in [
+        ("PodMonitor", "podmonitors"),
+        ("PrometheusRule", "prometheusrules"),
+    ] {
+        api.admin().create(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            &json!({
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": { "name": format!("{plural}.monitoring.coreos.com") },
+                "spec": {
+                    "group": "monitoring.coreos.com",
+                    "scope": "Namespaced",
+                    "names": { "kind": kind, "plural": plural },
+                    "versions": [{
+                        "name": "v1",
+                        "served": true,
+                        "storage": true,
+                        "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } },
+                    }],
+                },
+            }),
+        )?;
+    }
+    eventually_ok(Duration::from_secs(60), "the kinds are served", || {
+        let kinds = api.kubectl(&["api-resources", "--api-group=monitoring.coreos.com"])?;
+        ensure!(
+            kinds.contains("PodMonitor") && kinds.contains("PrometheusRule"),
+            "{kinds}"
+        );
+        Ok(())
+    })
+}
+
+fn require_monitoring(objects: &[Value]) -> Result<()> {
+    let monitor = object(objects, Some("monitoring"), "PodMonitor", "kube-flannel")?;
+    ensure!(
+        monitor["metadata"]["labels"]["release"] == "a"
+            && monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s",
+        "{monitor}"
+    );
+    let rules = object(
+        objects,
+        Some("monitoring"),
+        "PrometheusRule",
+        "kube-flannel",
+    )?;
+    let groups = rules["spec"]["groups"].as_array().map_or(0, Vec::len);
+    ensure!(
+        rules["metadata"]["labels"]["release"] == "b" && groups > 3,
+        "{rules}"
+    );
     Ok(())
 }
 

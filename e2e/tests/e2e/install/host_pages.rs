@@ -10,7 +10,7 @@ use crate::doctor::DEADLINE;
 use crate::doctor::node::{Node, all_well};
 use crate::operator::blocks;
 
-/// The documents. Those of Kubernetes have a test of their own (`pages`), and so have the doctor's commands (`doctor::commands`).
+/// The documents. The documents about Kubernetes have their own test (`pages`), and so have the doctor's commands (`doctor::commands`).
 const PAGES: &[&str] = &[
     "README.md",
     "docs/quick-start.md",
@@ -27,7 +27,7 @@ const PAGES: &[&str] = &[
     "docs/cni.md",
 ];
 
-/// What runs on the first node, in this order: etcd gets the configuration before, and the daemon starts after [`BEFORE`].
+/// The commands that run on the first node, in this order. etcd gets the configuration before, and the daemon starts after [`BEFORE`].
 const BEFORE: &[&str] = &[
     r#"etcdctl put /coreos.com/network/config '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'"#,
     "sed -i 's|^FLANNELD_ETCD_ENDPOINTS=.*|FLANNELD_ETCD_ENDPOINTS=http://10.0.0.1:2379|' /etc/default/flanneld",
@@ -51,6 +51,7 @@ const WHILE_IT_RUNS: &[&str] = &[
     "etcdctl role grant-permission flannel read /coreos.com/network/config",
     "etcdctl role grant-permission flannel readwrite --prefix /coreos.com/network/subnets/",
     "flannelctl status",
+    "flannelctl dashboard",
     "flannelctl doctor",
     "grep MTU /run/flannel/subnet.env",
     "flannelctl support-bundle --list",
@@ -60,7 +61,7 @@ const WHILE_IT_RUNS: &[&str] = &[
 ];
 const AFTERWARDS: &[&str] = &["flannelctl cleanup --dry-run", "flannelctl cleanup"];
 
-/// What is not run here, and why.
+/// The commands that the test does not run, and the reasons.
 const NOT_HERE: &[(&str, &str)] = &[
     (
         "make demo",
@@ -70,6 +71,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("make demo BACKEND=host-gw", "the same"),
     ("make demo ARGS=--vagrant", "the same"),
     ("make demo KUBE=1", "the same"),
+    ("make demo STATUS=1", "the same"),
     ("make demo ARGS=--keep", "the same"),
     ("make demo ARGS=--remove", "the same"),
     (
@@ -163,6 +165,10 @@ const NOT_HERE: &[(&str, &str)] = &[
     (
         "flannelctl support-bundle",
         "`canary::` reads a bundle; here it is written to a named file",
+    ),
+    (
+        "flannelctl dashboard --node node-1",
+        "`kube::all_doctors` reaches the page of a node",
     ),
     (
         "flannelctl support-bundle --node node-1",

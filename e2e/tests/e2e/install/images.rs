@@ -238,7 +238,7 @@ fn require_programs_run(root: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Checks that each variant of iptables is there, and can write a rule with the extensions that flanneld uses.
+/// Checks that the image has each variant of iptables, and that each can write a rule with the extensions that flanneld uses.
 fn require_iptables(root: &Path) -> Result<()> {
     for (family, net) in [
         ("iptables", "10.244.0.0/16"),

@@ -124,7 +124,7 @@ fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
     api.kubectl(&["apply", "--filename", &file.display().to_string()])
 }
 
-/// With these labels and selectors a manifest replaces its counterpart of Go flannel.
+/// With these labels and selectors, a manifest replaces Go flannel's manifest.
 #[test]
 fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
@@ -226,7 +226,7 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
     })
 }
 
-/// Applies ours over theirs, theirs over ours, and ours again. Checks that each time nothing of the other is left.
+/// Applies our manifest over Go flannel's, Go flannel's over ours, and ours again. Checks each time that no object of the other manifest is left.
 fn manifests_replace_each_other(
     lab: &Lab,
     api: &ApiServer,

@@ -9,7 +9,7 @@ use lab::{Cluster, ClusterOptions, Lab, eventually_ok, stdout};
 use super::{images, read, repository, require_known, shapes};
 use crate::operator::{Operator, blocks};
 
-/// Documents, and the heading of the part whose commands are run. An empty heading means the whole document.
+/// The documents, and in each the heading of the part whose commands the test runs. An empty heading means the whole document.
 const PAGES: &[(&str, &str)] = &[
     ("docs/kubernetes.md", ""),
     ("docs/kubernetes-k3s.md", ""),
@@ -17,7 +17,7 @@ const PAGES: &[(&str, &str)] = &[
     ("docs/migrating.md", "## On Kubernetes"),
 ];
 
-/// Commands that cannot run here, and why.
+/// Commands that cannot run in the test, and the reasons.
 const NOT_HERE: &[(&str, &str)] = &[
     (
         "make image",
@@ -178,7 +178,7 @@ const CROSSED: &[&str] = &[
     "kubectl -n kube-system delete configmap/kube-flannel-cfg serviceaccount/flannel",
 ];
 
-/// Command that runs on a node while the network is there.
+/// Command that runs on a node while the network is installed.
 const ON_A_NODE: &str = "curl -s http://127.0.0.1:8081/readyz";
 
 /// Commands that remove flannel. `CHART` then installs the chart.

@@ -22,7 +22,7 @@ pub(crate) fn released() -> Result<String> {
     )
 }
 
-/// Returns the manifest as it was up to v0.18, in the namespace `kube-system`.
+/// Returns the manifest of versions up to v0.18, in the namespace `kube-system`.
 pub(crate) fn in_kube_system() -> Result<String> {
     let text = raw()?;
     let objects = text

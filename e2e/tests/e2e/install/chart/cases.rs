@@ -58,10 +58,24 @@ pub(super) fn all() -> Vec<Case> {
         pods(),
         security(),
         policy(),
+        monitoring(),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+fn monitoring() -> Vec<Case> {
+    vec![Case::new(
+        "monitoring",
+        &[
+            ("monitoring.podMonitor.enabled", "true"),
+            ("monitoring.podMonitor.interval", "\"15s\""),
+            ("monitoring.podMonitor.labels", "{\"release\":\"a\"}"),
+            ("monitoring.rules.enabled", "true"),
+            ("monitoring.rules.labels", "{\"release\":\"b\"}"),
+        ],
+    )]
 }
 
 fn networks() -> Vec<Case> {
