@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what building, testing and the demonstration need, if it is missing.
-# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | conformance | soak | book | test]      (test is all of them but soak, and the default)
+# Usage: setup.sh [build | image [ARCH] | images | demo | demo-etcd | demo-kube | bench | vm | conformance | soak | book | page | test]      (test is all of them but soak, and the default)
 set -euo pipefail
 
 what=${1:-test}
@@ -279,6 +279,37 @@ vm_now() {
     "$here/vm/get.sh" "$folder"
 }
 
+# A browser for the status page, and the packages of npm that drive it and look for obstacles to readers.
+browser() {
+    local folder=$cache/browser half
+    need chromium chromium
+    [ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || packages+=(fonts-dejavu-core)
+    has npm || need node nodejs
+    need npm npm
+    install_packages
+    cmp -s "$here/browser/package-lock.json" "$folder/package-lock.json" && return 0
+    say "puppeteer-core and axe-core from npm into $folder"
+    mkdir -p "$cache"
+    half=$(mktemp -d "$folder.XXXXXX")
+    cp "$here/browser/package.json" "$here/browser/package-lock.json" "$half"
+    (cd "$half" && npm ci --silent --no-audit --no-fund)
+    rm -rf "$folder"
+    mv "$half" "$folder"
+}
+
+# Debian's, unpacked and not installed: its package would start a service on this machine.
+prometheus() {
+    local folder=$cache/prometheus half
+    [ -x "$folder/usr/bin/prometheus" ] && [ -x "$folder/usr/bin/promtool" ] && return 0
+    apt_update prometheus
+    say "the distribution's Prometheus into $folder"
+    mkdir -p "$cache"
+    half=$(mktemp -d "$folder.XXXXXX")
+    (cd "$half" && apt-get download -qq prometheus && dpkg-deb -x ./*.deb . && rm ./*.deb)
+    rm -rf "$folder"
+    mv "$half" "$folder"
+}
+
 # Without its server and its search, mdbook is built in a third of the time.
 book_tool() {
     [ ! -x "$cache/tools/bin/mdbook" ] || return 0
@@ -312,9 +343,10 @@ case $what in
     bench) bench_packages; kube_packages; install_packages; etcd_now; cni_now; cni_old; kubernetes_now ;;
     vm) test_packages; build_packages; need ipset ipset; install_packages; etcd_now; vm_now ;;
     conformance) kube_packages; image_packages; install_packages; etcd_now; container_runtime; cni_now; kubernetes_now; conformance_now ;;
-    test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; cargo_tools; book_tool ;;
+    test) test_packages; image_packages; install_packages; firewall_programs; etcd_now; etcd_old; container_runtime; cni_now; cni_old; kubernetes_now; helm_now; browser; prometheus; cargo_tools; book_tool ;;
     book) book_tool ;;
+    page) browser ;;
     # The sets of kube-proxy with IPVS.
     soak) need ipset ipset; install_packages ;;
-    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance, soak, book or test" ;;
+    *) fail "unknown: $what; say build, image, images, demo, demo-etcd, demo-kube, bench, vm, conformance, soak, book, page or test" ;;
 esac

@@ -22,6 +22,8 @@ const FOREIGN_FLAGS: &[&str] = &[
     "name",
     // Former names of flags.
     "page-ip",
+    // Of kubectl.
+    "from-file",
     "page-port",
     "add-port",
     "allow-direct-routing",
@@ -110,6 +112,7 @@ const PROGRAMS: &[&str] = &[
     "modprobe",
     "nft",
     "ping",
+    "promtool",
     "ps",
     "rm",
     "source",
@@ -599,10 +602,12 @@ fn cells(row: &str) -> Vec<&str> {
 fn documented_metrics_match_the_code() {
     let name = Regex::new("^[a-z][a-z_]*$").unwrap();
     let mut code = Names::new();
-    for (file, prefix) in [
-        ("flanneld/src/health/metrics.rs", ""),
-        ("flanneld/src/health/datapath.rs", "datapath_"),
-        ("flanneld/src/health/probes.rs", ""),
+    for (file, program, prefix) in [
+        ("flanneld/src/health/metrics.rs", "flannel_", ""),
+        ("flanneld/src/health/datapath.rs", "flannel_", "datapath_"),
+        ("flanneld/src/health/probes.rs", "flannel_", ""),
+        ("flanneld/src/health/devices.rs", "flannel_", ""),
+        ("flanneld/src/health/process.rs", "process_", ""),
     ] {
         // The code registers a metric as a name followed by its help text.
         let literals = literals(&without_tests(&read(file)));
@@ -612,7 +617,7 @@ fn documented_metrics_match_the_code() {
                 && pair[1].contains(' ')
             {
                 code.insert(format!(
-                    "flannel_{prefix}{}",
+                    "{program}{prefix}{}",
                     pair[0].trim_start_matches(prefix)
                 ));
             }
@@ -632,7 +637,10 @@ fn documented_metrics_match_the_code() {
     };
     let code = plain(&code);
     for (path, text) in pages() {
-        let shown = plain(&words(&text, r"\b(flannel_[a-z][a-z_]*[a-z])\b"));
+        let shown = plain(&words(
+            &text,
+            r"\b((?:flannel|process)_[a-z][a-z_]*[a-z])\b",
+        ));
         // `flannel_cni` is a value of the Helm chart.
         let invented: Vec<_> = shown
             .difference(&code)

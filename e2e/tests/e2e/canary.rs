@@ -20,7 +20,13 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// A word that occurs nowhere else.
 pub(crate) const CANARY: &str = "c4n4ry-0d9e8f7a6b";
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
-const API_PATHS: [&str; 3] = ["/api/v1/node", "/api/v1/node?rows", "/api/v1/findings"];
+const API_PATHS: [&str; 5] = [
+    "/",
+    "/api/v1/view",
+    "/api/v1/node",
+    "/api/v1/node?rows",
+    "/api/v1/findings",
+];
 /// The only output that may be empty.
 const NEIGHBOUR_FILE: &str = "a file next to subnet.env";
 
@@ -87,7 +93,7 @@ fn complains(daemon: &Flanneld) -> bool {
     log.contains("WARN") || log.contains("ERROR")
 }
 
-/// Checks that the daemon got the secret: without it, silence would prove nothing.
+/// Checks that the daemon got the secret. Otherwise, outputs without the secret would prove nothing.
 fn require_canary_given(daemon: &Flanneld) -> Result<()> {
     let pid = daemon.pid();
     let given = ["cmdline", "environ"].iter().any(|name| {

@@ -24,7 +24,7 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Number of connections to each listener.
 const CONNECTIONS: usize = 10_000;
-/// Limit of the daemon's open files, far above what it may use.
+/// Limit of the daemon's open files, far above the number that it may use.
 const FILES: usize = 1024;
 
 /// Returns how long the flood lasts: some seconds by default, one minute in `make soak`.
@@ -461,7 +461,7 @@ impl StatusBed {
             "  address   192.168.56.101 on enp0s8 (MTU 1500): named by --iface=enp0s8".to_owned(),
             format!("  pods      MTU 1450; {} is correct", self.file.display()),
             "  kernel    1 route, 1 neighbour, 1 FDB entry, all in sync".to_owned(),
-            "  api       http://127.0.0.1:8474/api/v1/node".to_owned(),
+            "  page      http://127.0.0.1:8474/".to_owned(),
         ] {
             ensure!(ready.contains(&line), "{line:?} in\n{ready}");
         }

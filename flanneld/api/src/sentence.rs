@@ -2,7 +2,7 @@
 
 use crate::Node;
 use crate::facts::{since, span};
-use crate::view::{Health, Sentence};
+use crate::view::{Health, Sentence, is_about_path};
 use doctor::{Finding, Severity};
 use probing::view::{Mesh, PeerView, Row};
 use std::collections::BTreeSet;
@@ -208,13 +208,15 @@ fn elsewhere(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let broken = mesh.rows.iter().find_map(|row| {
         let own = row.own.as_ref().filter(|own| own.broken > 0)?;
-        Some((title(row), own.gravest.clone()))
+        // The most severe finding comes first. Directions follow below.
+        let gravest = own.gravest.as_deref();
+        let check = gravest.filter(|check| !is_about_path(check))?;
+        Some((title(row), check.to_owned()))
     });
     if let Some((name, check)) = broken {
-        let check = check.map(|check| format!(": {check}")).unwrap_or_default();
         return Some(new(
             Health::Bad,
-            format!("{name} has a problem{check}"),
+            format!("{name} has a problem: {check}"),
             format!("Run flannelctl doctor on {name}."),
         ));
     }

@@ -8,7 +8,7 @@ use crate::{Node, Peer};
 use doctor::finding::{Evidence, Severity};
 use ipnet::IpNet;
 use jiff::Timestamp;
-use probing::view::{Mesh, PeerView, Row};
+use probing::view::{Mesh, Own, PeerView, Row};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use types::reachability::State;
@@ -362,7 +362,7 @@ fn nodes(node: &Node, mesh: &Mesh) -> (Vec<NodeView>, Places) {
         count: all.len(),
         by_subnet,
     };
-    let reports: HashMap<usize, &probing::view::Own> = mesh
+    let reports: HashMap<usize, &Own> = mesh
         .rows
         .iter()
         .filter_map(|row| Some((*places.by_subnet.get(&row.subnet)?, row.own.as_ref()?)))
@@ -388,11 +388,11 @@ fn nodes(node: &Node, mesh: &Mesh) -> (Vec<NodeView>, Places) {
             note_own(&mut view, node);
         } else if let Some(own) = reports.get(&index) {
             view.ready = Some(own.ready);
-            view.checks.clone_from(&own.checks);
-            if view.checks.is_empty() {
-                view.checks.extend(own.gravest.clone());
+            view.checks = own_checks(own).map(str::to_owned).collect();
+            // The counts include the findings about its peers.
+            if !view.checks.is_empty() {
+                (view.broken, view.degraded, view.risks) = (own.broken, own.degraded, own.risks);
             }
-            (view.broken, view.degraded, view.risks) = (own.broken, own.degraded, own.risks);
         }
         view
     });
@@ -403,10 +403,25 @@ fn first<T: ToString>(all: &[T]) -> String {
     all.first().map(ToString::to_string).unwrap_or_default()
 }
 
+/// Returns the checks of a node's report whose findings are about the node, not about its peers. Versions before [`Own::checks`] report only one check.
+pub(crate) fn own_checks(own: &Own) -> impl Iterator<Item = &str> {
+    let gravest = own.gravest.iter().filter(|_| own.checks.is_empty());
+    let all = own.checks.iter().chain(gravest).map(String::as_str);
+    all.filter(|check| !is_about_path(check))
+}
+
+/// Whether the findings of a check are about the path to a peer, which the cells show.
+pub(crate) fn is_about_path(check: &str) -> bool {
+    doctor::is_about_peers(check) || check == "mtu"
+}
+
 /// Adds this node's own findings.
 fn note_own(view: &mut NodeView, node: &Node) {
     view.ready = Some(node.readiness.ready);
-    for problem in problems(node) {
+    let own = problems(node)
+        .into_iter()
+        .filter(|problem| !is_about_path(&problem.check));
+    for problem in own {
         let count = match problem.severity {
             Severity::Broken => &mut view.broken,
             Severity::Degraded => &mut view.degraded,
@@ -508,7 +523,7 @@ impl RowView {
 }
 
 impl RowDetails {
-    /// Returns what is known about the row of the node with this subnet; `None` if nothing is.
+    /// Returns what is known about the row of the node with this subnet; `None` if there is no such node.
     pub fn of(node: &Node, subnet: IpNet) -> Option<Self> {
         let mesh = node.mesh.as_ref()?;
         let row = |age_ms, cells| Self {
@@ -534,7 +549,18 @@ impl RowDetails {
             });
             return Some(row(None, cells.collect()));
         }
-        let found = mesh.rows.iter().find(|row| row.subnet == subnet)?;
+        let peer = node
+            .peers
+            .iter()
+            .find(|peer| peer.subnets.contains(&subnet))?;
+        // The report may have been requested in the other family.
+        let found = mesh
+            .rows
+            .iter()
+            .find(|row| peer.subnets.contains(&row.subnet));
+        let Some(found) = found else {
+            return Some(row(None, Vec::new()));
+        };
         let cells = found.peers.iter().map(|cell| CellDetails {
             to: cell.subnet.to_string(),
             state: cell.state,
@@ -544,7 +570,7 @@ impl RowDetails {
             asked_age_ms: cell.asked_age_ms,
             ..CellDetails::default()
         });
-        Some(row(Some(found.answered_age_ms?), cells.collect()))
+        Some(row(found.answered_age_ms, cells.collect()))
     }
 }
 

@@ -37,14 +37,19 @@ pub fn page(node: &str, sentence: &Sentence) -> Response {
     let headers: [(HeaderName, &str); 4] = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),
-        (header::CONTENT_SECURITY_POLICY, &POLICY),
+        (header::CONTENT_SECURITY_POLICY, policy()),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    (headers, filled(node, sentence)).into_response()
+    (headers, html(node, sentence)).into_response()
 }
 
-/// Replaces the placeholders. A value is never searched for placeholders.
-fn filled(node: &str, sentence: &Sentence) -> String {
+/// Returns the policy that the browser enforces.
+pub fn policy() -> &'static str {
+    &POLICY
+}
+
+/// Returns the page. Values are escaped and never searched for placeholders.
+pub fn html(node: &str, sentence: &Sentence) -> String {
     let mut out = String::with_capacity(PAGE.len() + 500);
     let mut rest = PAGE;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -110,7 +115,7 @@ mod tests {
             title: "<img src=x onerror=alert(1)> is cut off {{text}}".into(),
             text: "\"'&\u{1b}[31m".into(),
         };
-        let page = filled("</title><script>alert(1)</script>", &sentence);
+        let page = html("</title><script>alert(1)</script>", &sentence);
         assert!(
             !page.contains("<img") && !page.contains("<script>alert"),
             "{page}"

@@ -104,6 +104,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
             lab::outcome(&output)
         );
     }
+    page_from_afar(operator)?;
     let wrong = operator.types("kubectl flannel support-bundle --node=none --file=none.tar.gz")?;
     ensure!(
         wrong.status.code() == Some(1) && !operator.folder().join("none.tar.gz").exists(),
@@ -113,7 +114,24 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// A fault of one node is its finding, and explains what the others find about it. Another node does not reach the API server.
+/// Checks that the command that `dashboard` prints reaches the status page of the node.
+fn page_from_afar(operator: &Operator) -> Result<()> {
+    let printed = operator.run("kubectl flannel dashboard --node n2")?;
+    let command = printed.lines().last().unwrap_or_default().trim();
+    ensure!(
+        command.starts_with("kubectl -n kube-flannel port-forward pod/"),
+        "{printed}"
+    );
+    let page = operator.run(&format!(
+        "{command} > forward.log 2>&1 & forward=$!
+         for _ in $(seq 300); do curl -sf http://127.0.0.1:8474/ > page.html && break; sleep 0.1; done
+         kill $forward; cat page.html"
+    ))?;
+    ensure!(page.contains("seen from") && page.contains("n2"), "{page}");
+    Ok(())
+}
+
+/// A fault of one node is its finding, and explains the findings of other nodes about it. Another node does not reach the API server.
 /// The kubelet of a third one is unreachable.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {

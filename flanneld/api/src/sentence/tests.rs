@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     ("slow", |node| { set(node, 1, State::Slow); mesh(node).peers[1].rtt_us = Some(31_000); }, Health::Warn, "The path to node-3 is slow", "A round trip takes 31 ms."),
     ("worst first", |node| { set(node, 0, State::Slow); set(node, 1, State::SmallMtu); }, Health::Warn, "Large packets to and from node-3", "Packets of up to 1450"),
     ("other node", |node| mesh(node).rows[0].own = Some(Own { ready: true, broken: 1, gravest: Some("ip-forward".into()), ..Own::default() }), Health::Bad, "node-2 has a problem: ip-forward", "Run flannelctl doctor on node-2."),
+    ("other node and its peer", |node| mesh(node).rows[0].own = Some(Own { ready: true, broken: 1, gravest: Some("peer-cut".into()), ..Own::default() }), Health::Good, "All 3", ""),
     ("others cut", |node| mesh(node).rows[0].peers[1].state = State::CutOff, Health::Bad, "node-2 does not reach node-3", "node-1 itself reaches all nodes."),
     ("others slow", |node| mesh(node).rows[0].peers[1].state = State::Slow, Health::Warn, "Packets from node-2 to node-3 get lost or are slow", "node-1 itself"),
     ("many others cut", |node| for row in &mut mesh(node).rows { for cell in &mut row.peers { cell.state = State::OverlayCut; } }, Health::Bad, "4 directions between other nodes are cut", "node-1 itself"),

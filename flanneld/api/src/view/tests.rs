@@ -229,7 +229,8 @@ fn findings_of_every_node_are_in_its_row() {
     node.mesh.as_mut().unwrap().rows[1].own = Some(Own {
         ready: true,
         broken: 1,
-        gravest: Some("mtu".into()),
+        gravest: Some("isolated".into()),
+        checks: vec!["peer-cut".into(), "isolated".into()],
         ..Own::default()
     });
     let view = View::of(&node, Charts::default(), Vec::new());
@@ -249,7 +250,7 @@ fn findings_of_every_node_are_in_its_row() {
         [
             (1, "ip-forward".to_owned()),
             (0, String::new()),
-            (1, "mtu".to_owned())
+            (1, "isolated".to_owned())
         ]
     );
 }

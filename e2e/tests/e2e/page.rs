@@ -1,0 +1,176 @@
+//! The status page of a real daemon in a real browser. `flanneld/tests/page.rs` has clusters of up to 1000 nodes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::{Bed, Lab, Netns, eventually_ok};
+use serde_json::{Value, json};
+
+const NET_CONF: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+/// Thirty times the expected time.
+const SOON: Duration = Duration::from_secs(120);
+/// Time within which the page must report that the daemon does not respond, in milliseconds. It takes about two seconds; other tests load the
+/// machine.
+const SILENT_MS: u64 = 20_000;
+
+/// A browser in a host's network namespace, which checks the page as `e2e/browser/check.mjs` describes.
+struct Browser {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Browser {
+    fn start(netns: &Netns, job: &Value) -> Result<Self> {
+        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("browser/check.mjs");
+        let modules = lab::binaries::browser()?;
+        let mut child = netns.run(|| {
+            Command::new("node")
+                .arg(script)
+                .arg("-")
+                .env("CHROMIUM", "/usr/bin/chromium")
+                .env("BROWSER_MODULES", modules)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+        })??;
+        let input = child.stdin.take().context("no input")?;
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        let mut browser = Self {
+            child,
+            input,
+            output,
+        };
+        browser.tell(&job.to_string())?;
+        Ok(browser)
+    }
+
+    fn tell(&mut self, line: &str) -> Result<()> {
+        Ok(writeln!(self.input, "{line}")?)
+    }
+
+    /// Reads lines until this one.
+    fn wait(&mut self, wanted: &str) -> Result<()> {
+        let mut line = String::new();
+        while line.trim() != wanted {
+            line.clear();
+            let read = self.output.read_line(&mut line)?;
+            ensure!(read > 0, "the browser ended before it printed {wanted}");
+            ensure!(!line.contains("\"ok\":false"), "{line}");
+        }
+        Ok(())
+    }
+
+    /// Waits until the browser ends, and returns its report.
+    fn report(mut self) -> Result<Value> {
+        let mut last = String::new();
+        for line in (&mut self.output).lines() {
+            last = line?;
+        }
+        let report: Value = serde_json::from_str(&last).with_context(|| last.clone())?;
+        self.child.wait()?;
+        ensure!(report["ok"] == true, "{report:#}");
+        Ok(report)
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until the page's sentence starts with this text.
+fn wait_sentence(bed: &Bed, text: &str) -> Result<()> {
+    eventually_ok(SOON, text, || {
+        let (_, document) = bed.daemons[0].api("/api/v1/view")?;
+        let document: Value = serde_json::from_str(&document)?;
+        let title = document["sentence"]["title"].as_str().unwrap_or_default();
+        ensure!(title.starts_with(text), "{}", document["sentence"]);
+        Ok(())
+    })
+}
+
+#[test]
+fn page_reports_a_fault_and_the_end_of_the_daemon() -> Result<()> {
+    Lab::run("page", |lab| {
+        let mut bed = Bed::start(lab, 3, NET_CONF, |_, options| options)?;
+        wait_sentence(&bed, "All 3 nodes reach each other")?;
+        let (status, page) = bed.daemons[0].api("/")?;
+        ensure!(
+            status == 200 && page.contains("All 3 nodes reach each other"),
+            "without JavaScript, too: {status}"
+        );
+        bed.hosts[2].netns().sh(
+            "nft 'table ip broken { chain in { type filter hook input priority -200; udp dport 8472 drop; }; }'",
+        )?;
+        wait_sentence(
+            &bed,
+            &format!("The overlay to {} is cut", bed.hosts[2].name()),
+        )?;
+        let job = json!({
+            "url": "http://127.0.0.1:8474/",
+            "variants": [
+                {"width": 1280, "height": 900, "scheme": "light"},
+                {"width": 390, "height": 800, "scheme": "dark"},
+            ],
+            "expect": {
+                "title_contains": format!("The overlay to {} is cut", bed.hosts[2].name()),
+                "texts": ["overlay cut", "flannelctl probe", bed.hosts[1].name(), "This node", "named by --iface"],
+            },
+            "until_silent_ms": SILENT_MS,
+            "until_back_ms": 60_000,
+        });
+        let mut browser = Browser::start(bed.hosts[0].netns(), &job)?;
+        browser.wait("open")?;
+        bed.daemons[0].kill()?;
+        browser.tell("killed")?;
+        browser.wait("silent")?;
+        let daemon = bed.hosts[0].flanneld(&bed.options[0])?;
+        browser.tell("started")?;
+        let report = browser.report()?;
+        println!(
+            "the page reported it after {} ms",
+            report["silent_after_ms"]
+        );
+        bed.daemons[0] = daemon;
+        Ok(())
+    })
+}
+
+#[test]
+fn demonstration_shows_the_fault_on_the_page_until_its_input_ends() -> Result<()> {
+    let mut lab = Command::new(lab::binaries::own("flannelctl")?)
+        .args(["lab", "--status", "--hosts", "4"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let input = lab.stdin.take();
+    let mut output = BufReader::new(lab.stdout.take().context("no output")?).lines();
+    let mut printed = String::new();
+    let address: SocketAddr = loop {
+        let line = output.next().with_context(|| printed.clone())??;
+        printed.push_str(&line);
+        printed.push('\n');
+        let url = line.split("http://").nth(1);
+        if let Some(address) = url.and_then(|url| url.split('/').next()?.parse().ok()) {
+            break address;
+        }
+    };
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET / HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    ensure!(page.contains("The overlay to h4 is cut"), "{page}");
+    drop(input);
+    for line in output {
+        printed.push_str(&line?);
+    }
+    ensure!(lab.wait()?.success(), "{printed}");
+    Ok(())
+}
